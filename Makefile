@@ -41,6 +41,7 @@ lint: setup
 
 docs: setup ## docs/architecture.md and the figures anew, and all pages into site/
 	$(BIN)/python tools/write_architecture.py
+	$(BIN)/python tools/write_study_reference.py
 	$(BIN)/python tools/draw_figures.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 

@@ -14,14 +14,14 @@ from benchmarks import xgboost_federated
 from benchmarks.common import Goal, Report, synthetic
 from benchmarks.flare_job import MEASURED, MeasuringCoordinator
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES
-from silvan.deploy.hub import Hub
-from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
-from silvan.deploy.member import SETTINGS
-from silvan.deploy.one_machine import free_port, start_local
-from silvan.deploy.process import Background
-from silvan.deploy.services import process_of, processes_of, stop_all
-from silvan.deploy.supervise import Supervisor
-from silvan.study.remote_study import parse_remote_study
+from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.joined_site import SETTINGS
+from silvan.deploy.service.one_machine import free_port, start_local
+from silvan.deploy.service.process import Background
+from silvan.deploy.service.start_stop import process_of, processes_of, stop_all
+from silvan.deploy.service.supervise import Supervisor
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run
 
 STUDY = """

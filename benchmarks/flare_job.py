@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from silvan.deploy.hub import Hub
 from silvan.deploy.jobs.coordinator_job import Coordinator
+from silvan.deploy.membership.coordinator_folder import Hub
 from silvan.federation import wire
-from silvan.federation.transports.chunks import MOST, Chunk, ping
-from silvan.federation.transports.flare import WAIT, JobFolders
-from silvan.study.remote_study import parse_remote_study
+from silvan.federation.chunks import MOST, Chunk, ping
+from silvan.federation.flare import WAIT, JobFolders
+from silvan.study.parse import parse_remote_study
 from silvan.util.files import write_whole
 
 MEASURED = "measured.json"

@@ -10,8 +10,8 @@ import polars as pl
 
 import silvan as sv
 from benchmarks.common import Goal, Report
-from silvan.federation.site import HANDLERS
-from silvan.privacy import psi
+from silvan.federation.handlers import HANDLERS
+from silvan.privacy.identity import psi
 
 ROWS = int(1_000_000 * float(os.environ.get("SILVAN_BENCH_SCALE", "1")))
 """Of each party; half of them are in common."""

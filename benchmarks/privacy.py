@@ -11,14 +11,14 @@ from benchmarks.common import Goal, Report, interleave, ratio, synthetic
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES, federation, learner
 from silvan.federation import wire
 from silvan.federation.federation import Federation
+from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
-from silvan.federation.transports.in_process import InProcess
+from silvan.privacy.aggregation.counters import mask
+from silvan.privacy.aggregation.masked_coordinator import MaskedSums
+from silvan.privacy.aggregation.masked_site import MaskCover, Turn
 from silvan.privacy.noise.laplace import Noise
-from silvan.privacy.sums.counters import mask
-from silvan.privacy.sums.masked_coordinator import MaskedSums
-from silvan.privacy.sums.masked_site import MaskCover, Turn
 
 SITES, SPARSE, COUNTERS, LOST = 10, 4, 1_000_000, ("site03", "site08")
 SENSITIVITY = 20

@@ -10,9 +10,9 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 
 import silvan as sv
-from silvan.algorithms.shared.requests import schema_of
-from silvan.algorithms.shared.shared_bins import bins_of, find_shared_bins
-from silvan.data.binning.bins import Bins
+from silvan.algorithms.requests import schema_of
+from silvan.algorithms.shared_bins import bins_of, find_shared_bins
+from silvan.data.bins.bins import Bins
 from silvan.errors import FormatError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb

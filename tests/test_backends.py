@@ -2,29 +2,10 @@
 
 from functools import cache
 
-import numpy as np
 import pytest
-from helpers.studies import federate, parts, table
+from helpers.studies import Reversed, Shuffled, federate, parts, table
 
 import silvan as sv
-from silvan.federation.transports.in_process import InProcess
-
-
-class Reversed(InProcess):
-    """The last site's reply arrives first."""
-
-    def deliver(self, messages, verb, timeout):
-        yield from reversed(list(super().deliver(messages, verb, timeout)))
-
-
-class Shuffled(InProcess):
-    """Replies arrive in any order, some twice."""
-
-    def deliver(self, messages, verb, timeout):
-        replies = list(super().deliver(messages, verb, timeout)) * 2
-        for i in np.random.default_rng(len(messages)).permutation(len(replies)):
-            yield replies[i]
-
 
 BACKENDS = {
     "warm": lambda tables, **given: federate(tables, **given),
@@ -33,7 +14,15 @@ BACKENDS = {
     "shuffled": lambda tables, **given: federate(tables, Shuffled, **given),
     "in time": lambda tables, **given: federate(tables, timeout=60, **given),
 }
-ALLOWED = ("Describe", "CountCategories", "NameCategories", "AdaptiveLevel", "AdaptiveLeaves", "Judge", "Tally")
+ALLOWED = (
+    "Describe",
+    "CountCategories",
+    "NameCategories",
+    "AdaptiveLevel",
+    "AdaptiveLeaves",
+    "EvaluateModels",
+    "CountByScore",
+)
 LEARNERS = {
     "histogram": lambda: sv.HistogramForest(n_estimators=5, max_depth=4),
     "histogram, all rows": lambda: sv.HistogramForest(n_estimators=3, max_depth=4, bootstrap=False),
@@ -75,15 +64,10 @@ def outcome(backend, learner, task):
 
 
 CASES = [
-    *((backend, learner, "binary") for backend in BACKENDS if backend != "warm" for learner in LEARNERS),
-    # replies that come in any order come reversed as well
-    *(
-        (backend, learner, "number")
-        for backend in ("cold", "shuffled")
-        for learner in LEARNERS
-        if "bins" not in learner
-    ),
-    *((backend, learner, "number") for backend in ("reversed", "in time") for learner in ("histogram", "bofrf")),
+    *((backend, learner, "binary") for backend in ("cold", "shuffled") for learner in LEARNERS),
+    *((backend, name, "number") for backend in ("cold", "shuffled") for name in ("histogram", "merged", "bofrf")),
+    # replies that come in any order come reversed as well, and what waits for them knows no learner
+    *((backend, name, "binary") for backend in ("reversed", "in time") for name in ("histogram", "merged", "bofrf")),
 ]
 
 

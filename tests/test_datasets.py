@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from helpers.schemas import infer_schema
 
 from silvan import datasets
-from silvan.data.encode import encode_features, encode_label, infer_schema
+from silvan.data.encode import encode_features, encode_label
 from silvan.errors import InputError
 
 FOLDER = os.environ.get("SILVAN_DATA")
@@ -127,7 +128,7 @@ def test_a_name_is_not_a_path(folder):
         datasets.load("../out")
 
 
-def test_folder_that_is_none(tmp_path, monkeypatch):
+def test_a_missing_data_folder_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("SILVAN_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="not a folder"):
         datasets.load("iris")

@@ -27,21 +27,22 @@ from silvan.errors import FederationError, RefusedError, SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation import site as site_module
 from silvan.federation import wire
-from silvan.federation.agreement.agree import agree
-from silvan.federation.agreement.agreement import Agreement
+from silvan.federation.agree import agree
+from silvan.federation.agreement import Agreement
 from silvan.federation.federation import Federation
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.journal import LOST
 from silvan.federation.keys import COORDINATOR, Key, Roster
 from silvan.federation.message import Envelope, Missing, Trouble
 from silvan.federation.signed import SignedMessage, Signer
-from silvan.federation.site import HANDLERS, Site
+from silvan.federation.site import Site
 from silvan.federation.store import digest
-from silvan.privacy.gate.gate import Gate, Policy
-from silvan.privacy.gate.ledger import Ledger, verify
+from silvan.privacy.aggregation import masked_site
+from silvan.privacy.aggregation.masked_site import Kept, Opened, Turn
+from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.ledger import Ledger, verify
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.noisy_request import Noisy
-from silvan.privacy.sums import masked_site
-from silvan.privacy.sums.masked_site import Kept, Opened, Turn
 from silvan.tree.draw import make_key
 
 SITES = [f"site {i}" for i in range(4)]

@@ -28,21 +28,22 @@ from typer.testing import CliRunner
 
 import silvan as sv
 from silvan.cli.main import app
-from silvan.data.sources.query import Query
-from silvan.deploy import flare_kit, one_machine
-from silvan.deploy.certificates import Authority, make_key, make_request, pem
-from silvan.deploy.explain import approve_study, explain
-from silvan.deploy.job_progress import PROGRESS, Progress
-from silvan.deploy.member import Member
-from silvan.deploy.process import Background, client_arguments
-from silvan.deploy.services import process_of, processes_of, start_hub, start_site, stop_all
-from silvan.deploy.site_files import BUDGET
-from silvan.deploy.supervise import Supervisor
+from silvan.data.readers.query import Query
+from silvan.deploy.jobs.job_progress import PROGRESS, Progress
+from silvan.deploy.membership import startup_kit
+from silvan.deploy.membership.certificates import Authority, make_key, make_request, pem
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.site_files import BUDGET
+from silvan.deploy.service import one_machine
+from silvan.deploy.service.process import Background, client_arguments
+from silvan.deploy.service.start_stop import process_of, processes_of, start_hub, start_site, stop_all
+from silvan.deploy.service.supervise import Supervisor
+from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import FederationError, SilvanError
 from silvan.federation.journal import Journal
-from silvan.privacy.gate.ledger import verify
+from silvan.privacy.ledger import verify
 from silvan.privacy.noise.budget import Budget
-from silvan.study.remote_study import parse_remote_study
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
 
 PATIENCE = 900.0
@@ -250,7 +251,7 @@ def quiet(federation, tmp_path_factory):
         command = Command(hub, folder, plans["forest"])
         command.until("has not approved")
         shown = explain(Member(north.path), plans["forest"])
-        left = any(line.study == plans["forest"].id for line in north.folder.ledger.lines())
+        left = any(line.study == plans["forest"].unique_name for line in north.folder.ledger.lines())
         approve(north, plans["bofrf"])
         other = Supervisor(hub, plans["bofrf"]).run_to_end()
         approved = approve(north, plans["forest"])
@@ -268,7 +269,7 @@ def test_same_forest_as_in_one_process(federation, quiet, learner):
     assert {row.site for row in record.evaluation} == {*SITES, "all"}
     assert sv.Forest.load(run.file("model.silvan")).hash == hash_of(run)
     for member in members.values():  # what left is in each site's own ledger
-        assert any(line.study == quiet.plans[learner].id for line in member.folder.ledger.lines())
+        assert any(line.study == quiet.plans[learner].unique_name for line in member.folder.ledger.lines())
 
 
 def test_every_site_has_the_model(federation, quiet, tmp_path):
@@ -288,7 +289,7 @@ def test_every_site_has_the_model(federation, quiet, tmp_path):
 def test_a_site_whose_owner_must_approve(quiet):
     """The study waits, is shown in plain words, and goes on when the owner agrees."""
     assert quiet.shown.approved is None
-    assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel", "Judge", "Tally"}
+    assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel", "EvaluateModels", "CountByScore"}
     assert quiet.approved.messages == [kind.name for kind in quiet.shown.leaves]
     assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (4, 0, sorted(SITES))
     assert not quiet.left
@@ -308,7 +309,7 @@ def test_what_columns_do_and_subgroups(federation, quiet):
     assert {group for _, group in groups} == {"sex = f", "sex = m"}
     assert {"ShuffleColumns", "SetColumns"} <= set(quiet.approved.messages)
     for member in members.values():
-        kinds = {line.kind for line in member.folder.ledger.lines() if line.study == quiet.plans["forest"].id}
+        kinds = {line.kind for line in member.folder.ledger.lines() if line.study == quiet.plans["forest"].unique_name}
         assert {"ShuffleColumns", "SetColumns"} <= kinds
     assert "What the model looks at" in quiet.runs["forest"].file("report.html").read_text()
 
@@ -319,7 +320,7 @@ def test_two_studies_at_once(federation, quiet):
     assert quiet.jobs == 1
     for member in members.values():
         lines = member.folder.ledger.lines()
-        assert {line.study for line in lines} >= {plan.id for plan in quiet.plans.values()}
+        assert {line.study for line in lines} >= {plan.unique_name for plan in quiet.plans.values()}
         assert {line.outcome for line in lines} == {"answered"}
         assert verify(member.path, member.folder.public()).faults == []
 
@@ -342,7 +343,7 @@ epsilon = 1.0
 [evaluation]
 epsilon = 0.5
 """
-NOISY = {"CountPeople", "CountColumns", "CountTables", "CountScores", "NoisyTally"}
+NOISY = {"CountPeople", "CountColumns", "CountTables", "CountScores", "CountByScoreWithNoise"}
 FREE = {"Announce", "OfferSampling", "TakeSampling", "KeepResults"}
 
 
@@ -360,9 +361,9 @@ def test_a_private_study(federation):
     assert (record.status, row.site, row.model, row.epsilon) == ("done", "all", "federated", 0.5)
     assert 0.0 <= row.between["accuracy"][0] <= row.figures["accuracy"] <= row.between["accuracy"][1] <= 1.0
     for member in members.values():
-        lines = [line for line in member.folder.ledger.lines() if line.study == plan.id]
+        lines = [line for line in member.folder.ledger.lines() if line.study == plan.unique_name]
         assert {line.outcome for line in lines} == {"answered"}
-        assert NOISY >= {line.kind for line in lines} - FREE >= {"CountPeople", "CountTables", "NoisyTally"}
+        assert NOISY >= {line.kind for line in lines} - FREE >= {"CountPeople", "CountTables", "CountByScoreWithNoise"}
         assert FREE & {line.kind for line in lines} >= {"Announce"}
         assert Budget(path=member.path / BUDGET).spent == pytest.approx(1.5)
 
@@ -410,7 +411,7 @@ def test_a_site_with_a_foreign_certificate_is_refused(federation, tmp_path):
     impostor = tmp_path / "impostor"
 
     content = hub.read()
-    flare_kit.write_site(impostor, "nowhere", "localhost", content.port)
+    startup_kit.write_site(impostor, "nowhere", "localhost", content.port)
     startup = impostor / "startup"
     foreign = Authority.create(tmp_path / "foreign", content.name)
     (startup / "client.crt").write_bytes(
@@ -500,7 +501,7 @@ def test_a_study_that_an_owner_declines(federation):
         north.decline(plan, "not before the ethics board meets")
         with pytest.raises(SilvanError, match="its owner declined the study: not before the ethics board meets"):
             Supervisor(hub, plan).run_to_end()
-    assert not any(line.study == plan.id for line in north.folder.ledger.lines())
+    assert not any(line.study == plan.unique_name for line in north.folder.ledger.lines())
 
 
 def test_a_site_that_stays_away(federation):
@@ -508,7 +509,7 @@ def test_a_site_that_stays_away(federation):
     hub, _, sources = federation
     # it is waited for a second here, and for an hour where the job's own copy of the study says so
     alone, together = (
-        dataclasses.replace(study("forest", quorum, (*PAIR, AWAY)), timeout=1.0) for quorum in ("", "quorum = 2")
+        msgspec.structs.replace(study("forest", quorum, (*PAIR, AWAY)), timeout=1.0) for quorum in ("", "quorum = 2")
     )
     with pytest.raises(FederationError, match="site east was not there for 1 s"):
         Supervisor(hub, alone).run_to_end()

@@ -21,14 +21,14 @@ from typer.testing import CliRunner
 
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.cli.main import app
-from silvan.deploy import one_machine
-from silvan.deploy.by_columns.new_rows import next_prediction
-from silvan.deploy.explain import approve_study
-from silvan.deploy.hub import Hub
-from silvan.deploy.member import Member
-from silvan.deploy.services import process_of, processes_of, start_site, stop_all
-from silvan.deploy.supervise import Supervisor
-from silvan.privacy.gate.site_folder import Approval
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.service import one_machine
+from silvan.deploy.service.start_stop import process_of, processes_of, start_site, stop_all
+from silvan.deploy.service.supervise import Supervisor
+from silvan.deploy.studies.explain import approve_study
+from silvan.deploy.studies.new_rows import next_prediction
+from silvan.privacy.site_folder import Approval
 from silvan.study.run_folder import Run
 
 PATIENCE = 900.0
@@ -120,7 +120,7 @@ def test_encrypted_labels(federation, monkeypatch):
     hub, members = federation
     settings = {"labels": "encrypted", "n_estimators": 2, "max_depth": 2}
     plan = study("encrypted", **settings)
-    members[HOLDER].folder.approvals.approve(Approval(study=plan.id, messages=["*"]))
+    members[HOLDER].folder.approvals.approve(Approval(study=plan.unique_name, messages=["*"]))
     run = Supervisor(hub, plan).run_to_end()
     monkeypatch.setattr(encrypted_labels, "TESTING", True)  # a short key for the one to compare with
     model, _ = in_process(parties.tables(), study("encrypted", **settings, key_bits=256))

@@ -26,9 +26,9 @@ from typer.testing import CliRunner
 
 import silvan as sv
 from silvan.cli.main import app
-from silvan.deploy.native.flare_folder import open_site
-from silvan.deploy.one_machine import free_port
-from silvan.deploy.process import client_arguments, server_arguments, wait_for_port
+from silvan.deploy.membership.flare_folder import open_site
+from silvan.deploy.service.one_machine import free_port
+from silvan.deploy.service.process import client_arguments, server_arguments, wait_for_port
 from silvan.study.run_folder import Run
 
 PATIENCE = 900.0
@@ -145,7 +145,7 @@ def test_a_job_that_flares_own_client_submits(workspaces, tmp_path):
     for site in SITES:
         own = open_site(workspaces / site)
         [study] = own.studies()
-        assert any(line.study == study.id for line in own.folder.ledger.lines())
+        assert any(line.study == study.unique_name for line in own.folder.ledger.lines())
         kept = Run(own.results_folder(study))
         assert kept.forest().hash == forest.hash
         assert {row.site for row in kept.read().evaluation} == {site}  # of two sites, over both would tell the other's

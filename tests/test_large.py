@@ -9,13 +9,13 @@ import sys
 import numpy as np
 import polars as pl
 import pytest
+from helpers.schemas import infer_schema
 from helpers.studies import TASKS, parts, table
 
 import silvan as sv
 from silvan.data import disk_arrays
 from silvan.data.batches import Batched, Whole, read_size
-from silvan.data.column_summary import Sizes, summarise
-from silvan.data.encode import infer_schema
+from silvan.data.bins.column_summary import Sizes, summarise
 from silvan.data.holdout import hold_out
 from silvan.data.table import open_table, read_table
 from silvan.errors import InputError
@@ -215,7 +215,7 @@ def test_sizes(value, size):
 
 
 @pytest.mark.parametrize("value", ["", "much", "-1GB", "2 TX", 0, -5, 1.5, True, None])
-def test_what_is_no_size(value):
+def test_malformed_sizes_are_refused(value):
     with pytest.raises(InputError, match="memory must be a number of bytes, or text such as '2GB'"):
         read_size(value)
 

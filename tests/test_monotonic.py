@@ -143,16 +143,18 @@ def test_what_is_not_built_says_so():
     frame = table("classes").drop("id")
     named = frame.with_columns(a=pl.when(pl.col("a") > 0).then(pl.lit("high")).otherwise(pl.lit("low")))
     fed = sv.federate_rows({"north": frame[:90], "south": frame[90:]}, n_jobs=1)
-    with pytest.raises(InputError, match="monotonic_cst is for numbers, and column 'a' has categories"):
-        sv.ForestClassifier(monotonic_cst=SIGNS).fit(named.drop("label"), frame["label"].to_numpy())
-    with pytest.raises(InputError, match="monotonic_cst is for a number or two classes"):
-        sv.ForestClassifier(monotonic_cst=SIGNS).fit(frame.select(NAMES).to_pandas(), np.arange(300) % 3)
-    for given in ({"bins": "adaptive"}, {"epsilon": 1.0}):
-        with pytest.raises(InputError, match="monotonic_cst is for bins='shared' and no epsilon"):
-            sv.HistogramForest(monotonic_cst=SIGNS, **given).fit(fed)
-    for learner in (sv.MergedForest, sv.BOFRF, sv.AutoForest):
-        with pytest.raises(InputError, match="set recount=False, or leave monotonic_cst out"):
-            learner(monotonic_cst=SIGNS, recount=True).fit(fed)
+    classifier = sv.ForestClassifier(monotonic_cst=SIGNS)
+    labels, three = frame["label"].to_numpy(), np.arange(300) % 3
+    recounted = (sv.MergedForest, sv.BOFRF, sv.AutoForest)
+    for learner, given, said in (
+        (classifier, (named.drop("label"), labels), "monotonic_cst is for numbers, and column 'a' has categories"),
+        (classifier, (frame.select(NAMES).to_pandas(), three), "monotonic_cst is for a number or two classes"),
+        (sv.HistogramForest(monotonic_cst=SIGNS, bins="adaptive"), (fed,), "is for bins='shared' and no epsilon"),
+        (sv.HistogramForest(monotonic_cst=SIGNS, epsilon=1.0), (fed,), "is for bins='shared' and no epsilon"),
+        *((kind(monotonic_cst=SIGNS, recount=True), (fed,), "set recount=False, or leave mono") for kind in recounted),
+    ):
+        with pytest.raises(InputError, match=said):
+            learner.fit(*given)
 
 
 def by_columns(kind="classes"):

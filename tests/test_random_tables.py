@@ -25,7 +25,7 @@ from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
 
 FIRST = int(os.environ.get("SILVAN_TABLE_FIRST", "0"))
-SEEDS = range(FIRST, FIRST + int(os.environ.get("SILVAN_TABLES", "24")))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("SILVAN_TABLES", "16")))
 
 
 def column(rng, n, others):

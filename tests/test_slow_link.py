@@ -17,10 +17,10 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[
 from helpers.slow_link import SlowLink
 
 import silvan as sv
-from silvan.deploy import one_machine
-from silvan.deploy.services import process_of, processes_of, start_site, stop_all
-from silvan.deploy.supervise import Supervisor
-from silvan.study.remote_study import parse_remote_study
+from silvan.deploy.service import one_machine
+from silvan.deploy.service.start_stop import process_of, processes_of, start_site, stop_all
+from silvan.deploy.service.supervise import Supervisor
+from silvan.study.parse import parse_remote_study
 
 SITES = ("north", "south", "west")
 FOREST = {"n_estimators": 60, "max_depth": 12, "max_features": 8}

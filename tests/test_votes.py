@@ -13,7 +13,6 @@ LEARNERS = {
     "adaptive": lambda **given: sv.HistogramForest(5, max_depth=4, bins="adaptive", **given),
     "merged": lambda **given: sv.MergedForest(6, max_depth=4, **given),
     "merged, by rows": lambda **given: sv.MergedForest(6, max_depth=4, weights="votes", **given),
-    "merged, admission": lambda **given: sv.MergedForest(6, max_depth=4, admission=True, **given),
     "pooled": lambda **given: sv.PooledForest(5, max_depth=4, **given),
 }
 

@@ -54,7 +54,7 @@ ID = "person"
 _LIBRARIES = ("numpy", "polars", "pandas", "sklearn.ensemble", "sklearn.datasets", "cryptography.x509", "rich", "typer")
 """What is imported before the clock stops: some of it cannot stand another ``datetime``."""
 
-_LEFT = ("strategies_", "taus_", "weights_", "owners_", "chosen_", "clusters_", "settings_", "refused_", "privacy_")
+_LEFT = ("strategies_", "taus_", "weights_", "owners_", "chosen_", "clusters_", "settings_", "privacy_")
 """What learners keep after ``fit`` beside forests, where they have it."""
 
 
@@ -393,8 +393,6 @@ _FITS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "merged": ("MergedForest", SMALL, {}),
     "merged by trees": ("MergedForest", SMALL | {"weights": "trees"}, {}),
     "merged by votes": ("MergedForest", SMALL | {"weights": "votes", "equal": False, "max_trees": 3}, {}),
-    "merged, admission": ("MergedForest", SMALL | {"admission": True}, {}),
-    "merged, blurred leaves": ("MergedForest", SMALL, {"policy": {"leaf_digits": 2, "leaf_noise": 0.05}}),
     "merged, number": ("MergedForest", SMALL, {"task": "number"}),
     "histogram": ("HistogramForest", SMALL, {}),
     "histogram, ring": ("HistogramForest", SMALL, {"sums": "ring"}),
@@ -431,7 +429,7 @@ _FITS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "BOFRF, clusters": ("BOFRF", SMALL | {"clusters": 2}, {}),
     "BOFRF, paper": ("BOFRF", SMALL | {"protocol": "paper", "personal": True}, {}),
     "BOFRF, tuned": ("BOFRF", {"tune": {"max_depth": [2, 4], "n_estimators": [4, 6]}}, {}),
-    "BOFRF, equal, admission": ("BOFRF", SMALL | {"equal": True, "admission": True, "max_trees": 4}, {}),
+    "BOFRF, equal": ("BOFRF", SMALL | {"equal": True, "max_trees": 4}, {}),
     "BOPPID": ("BOPPID", STUMPS | {"tau": 0.3}, {}),
     "BOPPID, printed": ("BOPPID", STUMPS | {"printed": True}, {}),
     "AdaBoostPL": ("AdaBoostPL", STUMPS, {}),

@@ -22,7 +22,6 @@ LAYERS = (
         "datasets",
         "forest",
         "tree",
-        "estimators",
         "federation",
         "privacy",
         "algorithms",

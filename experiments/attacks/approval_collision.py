@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 from experiments.attacks.outcome import Outcome
 
-from silvan.deploy.explain import approve_study, explain
-from silvan.deploy.member import MEMBER, SETTINGS, Member, Membership
+from silvan.deploy.membership.joined_site import MEMBER, SETTINGS, Member, Membership
+from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import RefusedError
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.keys import Key, Roster
-from silvan.federation.site import HANDLERS
-from silvan.study.remote_study import RemoteStudy, parse_remote_study
+from silvan.study.parse import parse_remote_study
+from silvan.study.study import Study
 from silvan.util.files import write_whole
 
 HARMLESS = """name = "heart"
@@ -61,9 +62,7 @@ def run(small: bool) -> list[Outcome]:
         ]
 
 
-def _outcome(
-    what: str, before: str, member: Member, kinds: list[str], made_for: RemoteStudy, asked_as: RemoteStudy
-) -> Outcome:
+def _outcome(what: str, before: str, member: Member, kinds: list[str], made_for: Study, asked_as: Study) -> Outcome:
     """Count the kinds of messages that the gate of a study lets in."""
     gate, read, note = member.gate(made_for), 0, ""
     for kind in kinds:

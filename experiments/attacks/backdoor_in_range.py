@@ -15,8 +15,8 @@ from experiments.attacks.outcome import Outcome
 
 import silvan as sv
 from silvan.algorithms.bofrf.tree_messages import OwnTrees
-from silvan.algorithms.shared.recount import LeafLabels, LeafRows
-from silvan.auditing.attacks.backdoor import COMMON, backdoor_trees, find_trigger, with_backdoor
+from silvan.algorithms.recount import LeafLabels, LeafRows
+from silvan.auditing.backdoor import COMMON, backdoor_trees, find_trigger, with_backdoor
 from silvan.auditing.rehearsal import rehearse, sign_as
 from silvan.auditing.release import Rows
 from silvan.errors import SiteError
@@ -28,7 +28,7 @@ from silvan.forest.forest import Forest
 ALLOWED = 0.01
 ATTACKER = "site 3"
 BEFORE = {"MergedForest": "0.163 (0.148 in small)", "BOFRF": "0.109 (0.079 in small)"}
-"""With ``admission=True``, which was the defence."""
+"""With the earlier defence, by which sites looked at each other's trees and refused odd ones."""
 
 
 def run(small: bool) -> list[Outcome]:

@@ -13,7 +13,7 @@ from experiments.attacks.outcome import Outcome
 
 import silvan as sv
 from silvan.errors import RefusedError
-from silvan.federation.agreement.describe import CountCategories
+from silvan.federation.describe import CountCategories
 from silvan.federation.federation import Federation
 
 COLUMNS = ("ward", "sex")

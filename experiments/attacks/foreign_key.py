@@ -13,8 +13,8 @@ from experiments.attacks.outcome import Outcome
 import silvan as sv
 from silvan.errors import RefusedError
 from silvan.federation.party import Party
-from silvan.privacy.identity import DealKey, TakeKey, deal_key, take_key
-from silvan.privacy.seal import pair_key, public_key, seal, unseal
+from silvan.privacy.identity.identity import DealKey, TakeKey, deal_key, take_key
+from silvan.privacy.identity.seal import pair_key, public_key, seal, unseal
 
 STUDY = "s"
 _PURPOSE = b"shared key of s"

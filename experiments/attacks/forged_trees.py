@@ -1,6 +1,6 @@
 """Forged trees: a coordinator sends a site trees that single out known patients, and reads labels from how they do.
 
-With ``Judge`` it is tried as well as a site between machines may be asked: models that each set five known patients
+With ``EvaluateModels`` it is tried as a site between machines may be asked: models that each set five known patients
 apart, since with ``score_groups=5`` no fewer can be, all at once, or one in each task of a study; with
 ``CompareHalves`` likewise, beside a model that sets nobody apart. What one model alone tells is in
 ``told_of_groups.py``.
@@ -16,12 +16,11 @@ import silvan as sv
 from silvan.algorithms.bofrf.choose import Choose
 from silvan.algorithms.boosting.boppid import PickModels
 from silvan.algorithms.boosting.stumps import Stumps
-from silvan.algorithms.evaluation.contenders import MOST, Contender
-from silvan.algorithms.evaluation.evaluate import Judge
-from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.evaluation.candidates import MOST, SentModel
+from silvan.algorithms.evaluation.evaluate import EvaluateModels
+from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.horizontal.weigh_halves import CompareHalves, compare_halves
-from silvan.algorithms.shared.admission import AdmitTrees
-from silvan.algorithms.shared.recount import CountLeafLabels
+from silvan.algorithms.recount import CountLeafLabels
 from silvan.errors import FederationError, SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
@@ -37,14 +36,13 @@ def run(small: bool) -> list[Outcome]:
     """Run each attack on one question to one site."""
     n, outcomes = (90, []) if small else (569, [])
     targets: list[tuple[str, str, Attack, float]] = [
-        ("AdmitTrees", "455 of 455", admit, 0.0),
         ("CountLeafLabels", "455 of 455 without signatures", count, 0.0),
-        ("Judge", "171 of 171", judge, 0.0),
+        ("EvaluateModels", "171 of 171", judge, 0.0),
         ("Choose", "8 of 455", choose, 0.0),
         ("PickModels", "455 of 455", pick, 0.0),
     ]
     for kind, before, attack, allowed in targets:
-        test = kind == "Judge"
+        test = kind == "EvaluateModels"
         federation = sv.federate_rows(tables(n, 2), test=0.3 if test else 0.2, n_jobs=1)
         rows = known(federation, test)
         note = ""
@@ -71,7 +69,7 @@ def _in_fives(n: int) -> list[Outcome]:
             read = int((guess == rows.y).sum())
         except SilvanError as error:
             note = str(error)
-        target = f"labels of {len(rows)} by Judge, in fives" + (", a model a task" if tasks > 1 else "")
+        target = f"labels of {len(rows)} by EvaluateModels, in fives" + (", a model a task" if tasks > 1 else "")
         outcomes.append(Outcome(target, "171 of 171", read, 0, note))
     return outcomes
 
@@ -90,17 +88,6 @@ def _by_halves(n: int) -> list[Outcome]:
         target = f"labels of {len(rows)} by CompareHalves, in fives" + (", a pair a task" if comparisons > 1 else "")
         outcomes.append(Outcome(target, "55 of 455 without groups", read, 0, note))
     return outcomes
-
-
-def admit(federation: Federation, X: np.ndarray) -> np.ndarray:
-    """Send trees that vote "yes" for one row alone: better than guessing if that is right, and worse if not."""
-    schema = federation.schema
-    baits = join_forests([single_out(schema, X, row) for row in range(len(X))])
-    forests = [federation.blob(never_yes(schema).to_bytes()), federation.blob(baits.to_bytes())]
-    owners = [TARGET, "other 0"]
-    request = AdmitTrees(schema=federation.blob(schema.to_json().encode()), forests=forests, owners=owners)
-    found = federation.total(request, over=[TARGET])
-    return np.where(found.poor[1:] > 0, 0, np.where(found.odd[1:] > 0, -1, 1))
 
 
 def count(federation: Federation, X: np.ndarray) -> np.ndarray:
@@ -127,12 +114,12 @@ def judge(federation: Federation, X: np.ndarray) -> np.ndarray:
     """Send models that vote "yes" for one row alone: their correlation is above 0 if that is right."""
     schema = federation.schema
     models = [federation.blob(single_out(schema, X, row).to_bytes()) for row in range(len(X))]
-    request = Judge(
+    request = EvaluateModels(
         schema=federation.blob(schema.to_json().encode()),
-        contenders=[Contender(sent=model) for model in models],
+        candidates=[SentModel(model) for model in models],
         feature_key=np.zeros(2, np.uint64),
     )
-    figures = federation.ask({TARGET: request})[TARGET].figures
+    figures = federation.ask({TARGET: request})[TARGET].metrics
     return np.where(figures[:, 4] > 0, 1, np.where(figures[:, 4] < 0, 0, -1))
 
 
@@ -143,13 +130,13 @@ def judge_fives(federation: Federation, rows: Part, tasks: int) -> np.ndarray:
     models = [join_forests([single_out(schema, X, row) for row in five]) for five in fives]
     found = []
     for some in np.array_split(np.arange(len(models)), tasks):
-        request = Judge(
+        request = EvaluateModels(
             schema=federation.blob(schema.to_json().encode()),
-            contenders=[Contender(sent=federation.blob(models[i].to_bytes())) for i in some],
+            candidates=[SentModel(federation.blob(models[i].to_bytes())) for i in some],
             feature_key=np.zeros(2, np.uint64),
         )
         with federation.working_on("a study"):
-            found += federation.ask({TARGET: request})[TARGET].figures[:, 0].tolist()
+            found += federation.ask({TARGET: request})[TARGET].metrics[:, 0].tolist()
     return _labels_of_fives(rows, fives, found)
 
 
@@ -164,7 +151,7 @@ def compare_fives(federation: Federation, rows: Part, comparisons: int) -> np.nd
     for five in fives:
         bait = join_forests([single_out(schema, X, row) for row in five])
         models = [
-            Contender(sent=federation.blob(forest.to_bytes()), draws=Draws((len(forest),), (elsewhere,)))
+            SentModel(federation.blob(forest.to_bytes()), draws=Draws((len(forest),), (elsewhere,)))
             for forest in (never_yes(schema), bait)
         ]
         request = CompareHalves(schema=federation.blob(schema.to_json().encode()), models=models)

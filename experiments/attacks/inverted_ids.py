@@ -13,7 +13,7 @@ from experiments.attacks.outcome import Outcome
 
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.privacy.identity import Introduction, digest_ids
+from silvan.privacy.identity.identity import Introduction, digest_ids
 
 
 def _tables(ids: np.ndarray) -> dict[str, pl.DataFrame]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 from experiments.attacks.outcome import Outcome
 
-from silvan.deploy.hub import Invite
+from silvan.deploy.membership.coordinator_folder import Invite
 from silvan.errors import FormatError, InputError
-from silvan.privacy.gate.site_folder import make_folders
+from silvan.privacy.site_folder import make_folders
 from silvan.util.sqlite_file import open_database
 
 NAMES = ("../../etc", "..", ".", "/tmp/elsewhere", "a/b", "a\\b", ".ssh", "a\nb", "", "A", "x" * 200, "server", "a\0b")  # noqa: S108

@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 from experiments.attacks.outcome import Outcome
 
-from silvan.deploy.certificates import make_key, make_request
-from silvan.deploy.enrol import make_server
-from silvan.deploy.hub import Hub
-from silvan.deploy.joining.join_requests import Granted, JoinRequest, proof_key
-from silvan.deploy.member import Member
-from silvan.deploy.one_machine import free_port
+from silvan.deploy.membership.certificates import make_key, make_request
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.enrol import make_server
+from silvan.deploy.membership.join_requests import Granted, JoinRequest, proof_key
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.service.one_machine import free_port
 from silvan.errors import SilvanError
 from silvan.federation.keys import Key
 from silvan.federation.store import MemoryStore

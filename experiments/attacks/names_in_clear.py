@@ -15,8 +15,8 @@ from experiments.attacks.outcome import Outcome
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.federation.federation import Federation
+from silvan.federation.in_process import InProcess
 from silvan.federation.message import Verb
-from silvan.federation.transports.in_process import InProcess
 
 ID = "person"
 COLUMNS = ("zzq_income", "zzq_colour", "zzq_height", "zzq_ward")
@@ -41,10 +41,9 @@ class Recording(InProcess):
             yield site, data
 
 
-def federate(tables: dict[str, pl.DataFrame], **settings: object) -> Federation:
+def federate(tables: dict[str, pl.DataFrame], transport: type[InProcess] = Recording, **settings: object) -> Federation:
     """Make a federation whose coordinator keeps all that it sees."""
-    with mock.patch("silvan.federate.options.InProcess", Recording):
-        return sv.federate_columns(tables, id=ID, n_jobs=1, **settings)  # type: ignore[arg-type]
+    return sv.federate_columns(tables, id=ID, n_jobs=1, transport=transport, **settings)  # type: ignore[arg-type]
 
 
 def tables(n: int = 120) -> dict[str, pl.DataFrame]:
@@ -105,8 +104,8 @@ def _errors(given: dict[str, pl.DataFrame], model: sv.VerticalLinear) -> list[by
                 super().__init__(*args, **settings)
                 _made.append(self)
 
-        with mock.patch("silvan.federate.options.InProcess", Kept), suppress(sv.SilvanError):
-            fed = sv.federate_columns({"bank": given["bank"], "shop": table}, id=ID, label="label", n_jobs=1)
+        with suppress(sv.SilvanError):
+            fed = federate({"bank": given["bank"], "shop": table}, label="label", transport=Kept)
             model.predict(fed)
         seen += [data for transport in made for data in transport.seen]
     return seen

@@ -19,9 +19,9 @@ from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import FileStore, digest
-from silvan.privacy.gate.gate import Gate, Policy
-from silvan.privacy.gate.site_folder import SiteFolder
+from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.site_folder import SiteFolder
 
 FILES = {
     "budget": ("budget.sqlite",),

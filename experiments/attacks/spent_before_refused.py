@@ -19,8 +19,8 @@ import silvan as sv
 from silvan.cli.main import app
 from silvan.errors import SilvanError
 from silvan.federation.federation import Federation
+from silvan.privacy.identity.sampling_key import share_sampling_key
 from silvan.privacy.noise.budget import Budget
-from silvan.privacy.sampling_key import share_sampling_key
 from silvan.study import study_file
 
 SCHEMA = sv.Schema.of([sv.Feature("age", bounds=(0, 100))], sv.Label("label", ("no", "yes")))
@@ -50,7 +50,7 @@ def run(small: bool) -> list[Outcome]:
         _judged(
             "epsilon of 1 spent by `silvan fit` before a second task is refused",
             "1",
-            "epsilon = 5.0\ntasks = 1\nmessages = ['*', 'Judge', 'Tally']",
+            "epsilon = 5.0\ntasks = 1\nmessages = ['*', 'EvaluateModels', 'CountByScore']",
         ),
         _another_site(),
         _sampling(),

@@ -16,10 +16,9 @@ from itertools import product
 import numpy as np
 from experiments.attacks.outcome import Outcome
 
-from silvan.algorithms.bofrf.choose import judge
-from silvan.algorithms.evaluation.figures import Answer
-from silvan.algorithms.evaluation.score_groups import in_groups, one_class
-from silvan.algorithms.horizontal.site_mix import MIXES, likely_mix
+from silvan.algorithms.evaluation.personal_forest import MIXES, likely_mix
+from silvan.algorithms.evaluation.score_groups import Answer, in_groups, one_class
+from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.metrics import classification, confusion, count_scores
 
 LEAST = 5
@@ -51,12 +50,14 @@ def _by_mixes(all_labels: np.ndarray, shared: np.ndarray, own: np.ndarray) -> li
         fitted = _by_leaf(shared, y)
         scores = [(1.0 - a - b) * shared + a * own + b * fitted for a, b in MIXES]
         mixes = [np.column_stack([1.0 - score, score]) for score in scores]
-        judged = tuple(judge(mix, y, 2) for mix in mixes)
-        choice = 0 if judged[0].measure == "accuracy" else likely_mix(judged, y)
+        judged = tuple(score_quality(mix, y, 2) for mix in mixes)
+        choice = 0 if judged[0].metric == "accuracy" else likely_mix(judged, y)
         figures = []
         for mix in mixes:
             answer, labels = in_groups(Answer(mix, mix.argmax(axis=1)), y, 2, LEAST)
-            figures.append(np.nan if one_class(labels, 2) else float(f"{judge(answer.scores, labels, 2).figure:.3g}"))
+            figures.append(
+                np.nan if one_class(labels, 2) else float(f"{score_quality(answer.scores, labels, 2).value:.3g}")
+            )
         told.append((figures, choice))
     of_all = labels_read(all_labels, [repr(one).encode() for one in told])
     of_two = labels_read(all_labels, [repr((f[0], f[choice], choice > 0)).encode() for f, choice in told])

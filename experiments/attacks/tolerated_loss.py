@@ -16,7 +16,7 @@ from silvan.auditing.measured_epsilon import audit_counts
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.privacy.sums.masked_site import Turn
+from silvan.privacy.aggregation.masked_site import Turn
 
 SITES = 4
 SCHEMA = sv.Schema.of([sv.Feature("age", bounds=(0, 100))], sv.Label("label", (0, 1)))

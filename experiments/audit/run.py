@@ -21,18 +21,18 @@ from sklearn.base import clone
 
 import silvan as sv
 from silvan import datasets
-from silvan.auditing.attacks import rebuild_from_boxes, rebuild_from_counts
-from silvan.auditing.attacks.attribute import guess_attributes
-from silvan.auditing.attacks.backdoor import backdoor_trees
-from silvan.auditing.attacks.differencing import difference_sums
-from silvan.auditing.attacks.membership import membership_by_confidence, membership_by_support
-from silvan.auditing.attacks.single_row_leaves import single_row_leaves
-from silvan.auditing.attacks.site_assignment import assign_patients
-from silvan.auditing.attacks.thresholds import exact_thresholds
-from silvan.auditing.attacks.vertical_labels import labels_from_partitions
+from silvan.auditing import rebuild_from_boxes, rebuild_from_counts
+from silvan.auditing.attribute import guess_attributes
+from silvan.auditing.backdoor import backdoor_trees
+from silvan.auditing.differencing import difference_sums
 from silvan.auditing.drill import BOX_COLUMNS, BOX_ROWS, few_rows, release_of
 from silvan.auditing.findings import ATTACKS, Finding
+from silvan.auditing.membership import membership_by_confidence, membership_by_support
 from silvan.auditing.release import Release, case_of, undefended_release
+from silvan.auditing.single_row_leaves import single_row_leaves
+from silvan.auditing.site_assignment import assign_patients
+from silvan.auditing.thresholds import exact_thresholds
+from silvan.auditing.vertical_labels import labels_from_partitions
 from silvan.errors import InputError
 from silvan.metrics import classification
 from silvan.tree.fit import Settings
@@ -62,7 +62,7 @@ def tables(name: str, seed: int) -> tuple[dict[str, pl.DataFrame], sv.Schema]:
 
 
 def on_rows(name: str, seed: int) -> Iterator[Line]:
-    """Attack forests: undefended, of growing leaves, with rounded leaves, and with differential privacy."""
+    """Attack forests: undefended, of growing leaves, and with differential privacy."""
     parts, schema = tables(name, seed)
     plain = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
     case = case_of(plain, schema, seed)
@@ -74,10 +74,6 @@ def on_rows(name: str, seed: int) -> Iterator[Line]:
     for leaf in LEAVES:
         model = sv.MergedForest(n_estimators=TREES, min_samples_leaf=leaf, random_state=seed).fit(plain)
         releases[f"leaf {leaf}"] = (Release(model.forest_.bare()), model.drawn_rows(plain))
-    strict = sv.Policy(min_leaf=20, leaf_digits=2)
-    fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, policy=strict, n_jobs=1)
-    model = sv.MergedForest(n_estimators=TREES, min_samples_leaf=20, random_state=seed).fit(fed)
-    releases["leaf 20, 2 digits"] = (Release(model.forest_.bare()), model.drawn_rows(fed))
     try:
         singly = sv.federate_rows(parts, test=0.5, test_by="row", schema=schema, random_state=seed, n_jobs=1)
         private = sv.HistogramForest(epsilon=1.0, random_state=seed).fit(singly)
@@ -136,10 +132,8 @@ def backdoors(name: str, seed: int) -> Iterator[Line]:
     learners = {
         "merged by claimed rows": sv.MergedForest(**merged, weights="trees"),
         "merged, equal": sv.MergedForest(**merged, equal=True),
-        "merged, equal, admission": sv.MergedForest(**merged, equal=True, admission=True),
         "merged, equal, recount": sv.MergedForest(**merged, equal=True, recount=True),
         "BOFRF": sv.BOFRF(**weighed),
-        "BOFRF, equal, admission": sv.BOFRF(**weighed, equal=True, admission=True),
         "BOFRF, recount": sv.BOFRF(**weighed, recount=True),
     }
     for label, model in learners.items():

@@ -14,8 +14,8 @@ from experiments.autoforest.sites import DATA, sites_of
 from experiments.reproduce.paper import Claim, Item, Paper, Record, Run
 
 import silvan as sv
-from silvan.algorithms.bofrf.choose import judge
 from silvan.algorithms.evaluation.repeats import corrected_interval
+from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.algorithms.horizontal.weigh_halves import join_halves
 from silvan.federation.federation import Federation
 from silvan.forest import predict
@@ -97,8 +97,8 @@ def at_sites(data: str, seed: int) -> Iterator[Record]:
 def _auc(fed: Federation, site: str, forest: Forest) -> float:
     """Return the AUC on a site's test rows: of several classes, the mean over those that are there."""
     part = fed.site(site).part(fed.schema, test=True)
-    found = judge(predict.scores(forest, part.X, 1), part.y, fed.schema.n_classes)
-    return found.figure if found.measure == "auc" else np.nan
+    found = score_quality(predict.scores(forest, part.X, 1), part.y, fed.schema.n_classes)
+    return found.value if found.metric == "auc" else np.nan
 
 
 def _cases(quick: bool) -> list[Record]:

@@ -17,8 +17,9 @@ from experiments.federated_forest.data import DOMAINS, ID, NAMES, dealt, domains
 from experiments.reproduce.paper import Claim, Drawing, Item, Paper, Record, Run
 
 import silvan as sv
-from silvan.algorithms.baselines.in_one_place import pooled_rows, rows_for_judging
-from silvan.algorithms.evaluation.figures import answer_of, figures_of
+from silvan import metrics
+from silvan.algorithms.evaluation.evaluation import answer_of
+from silvan.algorithms.vertical.in_one_place import joined_test_rows, pooled_rows
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 
@@ -36,10 +37,12 @@ def federate(tables: dict[str, pl.DataFrame], seed: int, test: float = TEST) -> 
 
 def score(fed: Federation, forest: Forest) -> float:
     """Judge a forest on the test rows: accuracy, or root mean squared error."""
-    rows = rows_for_judging(fed)
+    rows = joined_test_rows(fed)
     absent = np.zeros(len(fed.schema.features), np.bool_)
-    figures = figures_of(fed.schema, answer_of(forest, rows.X, absent, 1), rows.y)
-    return float(figures["accuracy" if fed.schema.n_classes else "rmse"])
+    answer = answer_of(forest, rows.X, absent, 1)
+    if fed.schema.n_classes:
+        return float(metrics.classification(answer.scores, rows.y, answer.decided)["accuracy"])
+    return float(metrics.regression(answer.scores[:, 0], rows.y)["rmse"])
 
 
 # -- Tables 3 and 4

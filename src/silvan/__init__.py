@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from silvan.algorithms.bofrf.distances import cluster_sites as cluster_sites
     from silvan.algorithms.bofrf.distances import site_distances as site_distances
     from silvan.auditing.run_audit import audit as audit
-    from silvan.data.partitions.partition_files import Partitions as Partitions
+    from silvan.data.partition_files import Partitions as Partitions
+    from silvan.data.readers.query import Query as Query
+    from silvan.data.readers.table_file import Table as Table
     from silvan.data.schema import Feature as Feature
     from silvan.data.schema import Label as Label
     from silvan.data.schema import Schema as Schema
-    from silvan.data.sources.query import Query as Query
-    from silvan.data.sources.table_file import Table as Table
     from silvan.errors import AgreementError as AgreementError
     from silvan.errors import ExportError as ExportError
     from silvan.errors import FederationError as FederationError
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from silvan.errors import SiteError as SiteError
     from silvan.errors import VersionError as VersionError
     from silvan.errors import WireError as WireError
-    from silvan.estimators.forest_estimators import ForestClassifier as ForestClassifier
-    from silvan.estimators.forest_estimators import ForestRegressor as ForestRegressor
     from silvan.federate.by_columns import federate_columns as federate_columns
     from silvan.federate.by_rows import federate_rows as federate_rows
     from silvan.forest.forest import Forest as Forest
@@ -45,13 +43,15 @@ if TYPE_CHECKING:
     from silvan.learners.boosting import MultBoost as MultBoost
     from silvan.learners.compare import Comparison as Comparison
     from silvan.learners.compare import compare as compare
+    from silvan.learners.forest_estimators import ForestClassifier as ForestClassifier
+    from silvan.learners.forest_estimators import ForestRegressor as ForestRegressor
     from silvan.learners.horizontal import HistogramForest as HistogramForest
     from silvan.learners.horizontal import PooledForest as PooledForest
     from silvan.learners.linear import VerticalLinear as VerticalLinear
     from silvan.learners.site_trees import LocalForest as LocalForest
     from silvan.learners.site_trees import MergedForest as MergedForest
     from silvan.learners.vertical import VerticalForest as VerticalForest
-    from silvan.privacy.gate.gate import Policy as Policy
+    from silvan.privacy.gate import Policy as Policy
 
 __version__ = "0.2.0.dev0"
 

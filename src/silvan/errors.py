@@ -7,7 +7,7 @@
     │   ├── SchemaError              a table and a schema disagree
     │   └── ExportError              a forest that another format cannot express
     ├── FormatError (ValueError)     a file or a message from outside that is not what it claims to be
-    │   ├── VersionError             written by a newer version
+    │   ├── VersionError             written in another version of its format
     │   ├── DamagedError             a file of a site's own records that was changed or put back
     │   ├── CipherError              ciphertexts out of range, of another key, or not what they should add up to
     │   └── WireError                bytes of a message that cannot be read
@@ -19,8 +19,10 @@
 
 An error names the parameter, column or field, what was received, and what to do. ``InputError`` means that
 you can correct it here; ``FormatError`` that whoever made the file or message has to; ``FederationError`` that
-another site is involved.
+another site is involved. Programs read an error's attributes, never its text: what is said may change.
 """
+
+from typing import Self
 
 
 class SilvanError(Exception):
@@ -42,6 +44,17 @@ class SilvanError(Exception):
 class InputError(SilvanError, ValueError):
     """Something passed by the caller cannot be used.
 
+    Parameters
+    ----------
+    text
+        The message.
+    parameter
+        The parameter, option or key that the error is about; None if it is about no single one.
+    given
+        What was passed for it.
+    expected
+        What it must be, as the message says.
+
     Examples
     --------
     >>> import silvan as sv
@@ -49,8 +62,27 @@ class InputError(SilvanError, ValueError):
     ...     sv.Policy(min_leaf=0)
     ... except sv.InputError as error:
     ...     print(error)
+    ...     print(error.parameter, error.given)
     min_leaf must be at least 1, got 0
+    min_leaf 0
     """
+
+    def __init__(
+        self, text: str, *, parameter: str | None = None, given: object = None, expected: str | None = None
+    ) -> None:
+        super().__init__(text)
+        self.parameter, self.given, self.expected = parameter, given, expected
+
+    @classmethod
+    def wrong(cls, parameter: str, expected: str, given: object) -> Self:
+        """Return the error for a parameter that must be something else."""
+        text = f"{parameter} must be {expected}, got {given!r}"
+        return cls(text, parameter=parameter, given=given, expected=expected)
+
+    @classmethod
+    def about(cls, parameter: str, text: str) -> Self:
+        """Return the error for what a text says of a parameter, such as "is for classification"."""
+        return cls(f"{parameter} {text}", parameter=parameter)
 
 
 class SchemaError(InputError):
@@ -102,7 +134,7 @@ class FormatError(SilvanError, ValueError):
 
 
 class VersionError(FormatError):
-    """A file was written by a newer version of silvan.
+    """A file was written in another version of its format.
 
     Examples
     --------
@@ -113,7 +145,7 @@ class VersionError(FormatError):
     ...     sv.Forest.from_bytes(from_the_future)
     ... except sv.VersionError as error:
     ...     print(error)
-    written in version 9 of the format, this silvan reads up to 3; upgrade silvan
+    written in version 9 of the format, this silvan reads 1; use the silvan that wrote it
     """
 
 
@@ -178,6 +210,15 @@ class AgreementError(FederationError):
 class RefusedError(FederationError):
     """A site refused to answer; its reason is one of a fixed list and holds no data.
 
+    Parameters
+    ----------
+    text
+        The message.
+    site
+        The site that refused; None at the site itself.
+    reason
+        What the site says; the message, if nothing else is given.
+
     Examples
     --------
     >>> import polars as pl
@@ -189,6 +230,10 @@ class RefusedError(FederationError):
     ...     print(error)
     site 'north' refused Describe: the site's policy does not allow Describe
     """
+
+    def __init__(self, text: str, *, site: str | None = None, reason: str | None = None) -> None:
+        super().__init__(text)
+        self.site, self.reason = site, text if reason is None else reason
 
 
 class RepeatedError(RefusedError):
@@ -204,11 +249,10 @@ class SiteError(FederationError):
         The site's name.
     text
         What it did; the message is this text after the name.
-
-    Attributes
-    ----------
-    site
-        The site's name.
+    code
+        What kind of trouble the site reports, such as "schema"; empty if it reports nothing.
+    owner_told
+        What only the site's owner learns, such as "where"; empty if there is no more to know.
 
     Examples
     --------
@@ -222,6 +266,7 @@ class SiteError(FederationError):
     south
     """
 
-    def __init__(self, site: str, text: str) -> None:
-        super().__init__(f"site {site!r}: {text}")
-        self.site = site
+    def __init__(self, site: str, text: str, *, code: str = "", owner_told: str = "") -> None:
+        more = f"; its owner is told {owner_told}" if owner_told else ""
+        super().__init__(f"site {site!r}: {text}{more}")
+        self.site, self.text, self.code, self.owner_told = site, text, code, owner_told

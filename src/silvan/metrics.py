@@ -1,14 +1,18 @@
-"""Metrics from counts: ranking, confusion, calibration, and errors of numbers.
+"""Metrics from counts: ranking, confusion, calibration, and errors of numbers; and the table of all metrics.
+
+``METRICS`` at the end defines what ``evaluate``, terminal, report and files show: to add a metric, add an entry there.
 
 Ranking metrics need, for each score from high to low, how many positives and negatives have it; everything
 else needs a confusion matrix. With one entry for each distinct score the result is exact; with scores on a grid it
 is what can be computed from counts that sites may add up. The positive class of two is the second.
 """
 
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
-CLASSIFICATION = ("auc", "pr_auc", "accuracy", "f1", "mcc", "calibration")
-REGRESSION = ("rmse", "r2")
+import numpy as np
 
 GRID = 1024
 """Cells of the grid of scores."""
@@ -67,23 +71,16 @@ def calibration_sums(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
     return sums
 
 
-def from_counts(scores: list[np.ndarray], matrix: np.ndarray, bands: np.ndarray) -> dict[str, float]:
-    """Compute all classification metrics; what is undefined is NaN."""
-    n = matrix.sum()
-    return {
-        "auc": float(np.mean([roc_auc(*t) for t in scores])),
-        "pr_auc": float(np.mean([average_precision(*t) for t in scores])),
-        "accuracy": float(np.trace(matrix) / n) if n else np.nan,
-        "f1": f1(matrix),
-        "mcc": mcc(matrix),
-        "calibration": float(np.abs(bands[:, 1] - bands[:, 2] / 1e6).sum() / n) if n else np.nan,
-    }
+def from_counts(scores: Sequence[np.ndarray], matrix: np.ndarray, bands: np.ndarray) -> dict[str, float]:
+    """Compute all main metrics of classes; what is undefined is NaN."""
+    evidence = Evidence(scores, matrix, bands)
+    return {metric.key: metric.of(evidence) for metric in main_metrics(len(matrix))}
 
 
 def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
-    """Return the area under the ROC curve; a tie counts half. NaN with one class only."""
-    n, p = int(negatives.sum()), int(positives.sum())
-    if n == 0 or p == 0:
+    """Return the area under the ROC curve; a tie counts half. NaN with one class only. Counts may have noise."""
+    n, p = float(negatives.sum()), float(positives.sum())
+    if n <= 0 or p <= 0:  # noise may have left less than nothing
         return np.nan
     above = np.cumsum(positives) - positives  # positives with a higher score
     return float((negatives * (above + 0.5 * positives)).sum() / (n * p))
@@ -127,6 +124,7 @@ def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
 
 def f1(matrix: np.ndarray) -> float:
     """Return F1 of the second of two classes, or the mean over the classes that occur or are voted for."""
+    matrix = np.maximum(matrix, 0)
     size = matrix.sum(axis=0) + matrix.sum(axis=1)
     here = size > 0 if len(matrix) != 2 else np.array([False, size[1] > 0])
     return float((2 * np.diag(matrix)[here] / size[here]).mean()) if here.any() else np.nan
@@ -137,7 +135,7 @@ def mcc(matrix: np.ndarray) -> float:
 
     NaN if the rows are all of one class; 0 if all votes are for one.
     """
-    matrix = matrix.astype(np.float64)
+    matrix = np.maximum(matrix, 0).astype(np.float64)
     n, right = matrix.sum(), np.trace(matrix)
     true, voted = matrix.sum(axis=1), matrix.sum(axis=0)
     spread_true, spread_voted = n * n - (true * true).sum(), n * n - (voted * voted).sum()
@@ -248,12 +246,12 @@ def best_threshold(score: np.ndarray, negatives: np.ndarray, positives: np.ndarr
 
 
 def classification(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> dict[str, float]:
-    """Compute all classification metrics exactly from rows; ``votes`` are the classes decided on, if given.
+    """Compute all main metrics of classes exactly from rows; ``votes`` are the classes decided on, if given.
 
     A model that does not answer (NaN) has no figures.
     """
     if np.isnan(proba).any():
-        return dict.fromkeys(CLASSIFICATION, np.nan)
+        return {metric.key: np.nan for metric in main_metrics(proba.shape[1])}
     return from_counts(count_scores(proba, y, exact=True), confusion(proba, y, votes), calibration_sums(proba, y))
 
 
@@ -276,11 +274,208 @@ def moments(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def from_moments(parts: np.ndarray) -> dict[str, float]:
     """Compute RMSE and R2 from the moments of rows, or of several sets of rows: (sets, moments)."""
+    evidence = Evidence(moments=parts)
+    return {metric.key: metric.of(evidence) for metric in main_metrics(0)}
+
+
+def rmse(parts: np.ndarray) -> float:
+    """Return the root of the mean squared error from moments."""
+    n, error, *_ = np.atleast_2d(parts).T
+    return float(np.sqrt(error.sum() / n.sum())) if n.sum() else np.nan
+
+
+def r2(parts: np.ndarray) -> float:
+    """Return the share of variance that is explained, from moments."""
     n, error, mean, spread = np.atleast_2d(parts).T
     if n.sum() == 0:
-        return dict.fromkeys(REGRESSION, np.nan)
+        return np.nan
     overall = (n * mean).sum() / n.sum()
     all_spread = spread.sum() + (n * (mean - overall) ** 2).sum()
     with np.errstate(over="ignore"):  # labels that hardly differ: minus infinity
-        r2 = float(1.0 - error.sum() / all_spread) if all_spread > 0 else np.nan
-    return {"rmse": float(np.sqrt(error.sum() / n.sum())), "r2": r2}
+        return float(1.0 - error.sum() / all_spread) if all_spread > 0 else np.nan
+
+
+FEWEST_ROWS, FEWEST_OF_A_CLASS = 10, 5
+"""Fewest test rows, and rows of each class, for a confidence interval."""
+
+
+def enough_rows(by_class: np.ndarray) -> bool:
+    """Return whether there are rows enough for an interval, given how many are of each class."""
+    return int(by_class.sum()) >= FEWEST_ROWS and int(by_class.min()) >= FEWEST_OF_A_CLASS
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else np.nan
+
+
+# -- the table of metrics
+
+Task = Literal["two", "several", "number"]
+"""What is predicted: one of two classes, one of several, or a number."""
+
+_CLASSES: tuple[Task, ...] = ("two", "several")
+
+
+def task_of(n_classes: int) -> Task:
+    """Return what is predicted."""
+    return "number" if not n_classes else "two" if n_classes == 2 else "several"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What metrics are computed from, as far as it is there: counts that sites may add up, and rows where they are.
+
+    ``counts`` are by class, as of ``count_scores``; ``levels`` are the scores of the first of them. ``at_threshold`` is
+    the confusion matrix of decisions at the ``threshold``.
+    """
+
+    counts: Sequence[np.ndarray] = ()
+    confusion: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    bands: np.ndarray = field(default_factory=lambda: np.zeros((BANDS, 3), np.int64))
+    levels: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    at_threshold: np.ndarray = field(default_factory=lambda: np.zeros((2, 2), np.int64))
+    threshold: float = np.nan
+    moments: np.ndarray = field(default_factory=lambda: np.zeros(4))
+    rows: tuple[np.ndarray, np.ndarray] | None = None  # scores (rows, outputs) and labels
+
+    @cached_property
+    def auc_interval(self) -> tuple[float, float]:
+        """The interval of the AUC of two classes; NaN where rows are few."""
+        enough = len(self.counts) == 1 and enough_rows(self.counts[0].sum(axis=1))
+        return roc_auc_interval(*self.counts[0]) if enough else (np.nan, np.nan)
+
+    @cached_property
+    def losses(self) -> tuple[float, float]:
+        """Brier score and log loss: of two classes from counts, of several from rows."""
+        if len(self.counts) == 1:
+            return losses_from_counts(self.levels, *self.counts[0])
+        return (np.nan, np.nan) if self.rows is None else (brier(*self.rows), log_loss(*self.rows))
+
+    @cached_property
+    def calibration(self) -> tuple[float, float]:
+        """Calibration in the large, and calibration slope, of two classes."""
+        return calibration_line(self.levels, *self.counts[0]) if len(self.counts) == 1 else (np.nan, np.nan)
+
+    def at(self, true: int, decided: int) -> float:
+        """Return how many rows of a class are decided to be of another, or of the same, at the threshold."""
+        return float(self.at_threshold[true, decided])
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: its name, what it means, how it is computed, and for what is predicted.
+
+    Of the ``main`` metrics of a task the first leads: models are compared by it. Others are details. A metric with
+    ``averages`` is the mean of the sites' where counts do not give it over all sites; one with ``noisy`` can be
+    computed from counts with noise. Values lie between ``low`` and ``high``. ``in_units`` are those in the units of
+    the number that is predicted. Metrics without a title are ends of intervals. ``short`` is a title for narrow tables.
+    """
+
+    key: str
+    title: str
+    meaning: str
+    tasks: tuple[Task, ...]
+    of: Callable[[Evidence], float]
+    main: bool = False
+    higher: bool = True  # whether more is better
+    low: float = -np.inf
+    high: float = np.inf
+    ranks: bool = False  # whether it is of the order of rows by score
+    in_units: bool = False
+    averages: bool = False
+    noisy: bool = False
+    short: str = ""
+
+    def possible(self, value: float) -> bool:
+        """Return whether the metric can have a value; NaN where it is undefined."""
+        return bool(np.isnan(value) or self.low <= value <= self.high)
+
+
+METRICS = (
+    Metric(
+        "auc", "AUC", "area under the ROC curve", _CLASSES,
+        lambda e: float(np.mean([roc_auc(*table) for table in e.counts])),
+        main=True, low=0.0, high=1.0, ranks=True, noisy=True,
+    ),
+    Metric(
+        "pr_auc", "PR AUC", "area under the precision-recall curve", _CLASSES,
+        lambda e: float(np.mean([average_precision(*table) for table in e.counts])),
+        main=True, low=0.0, high=1.0, ranks=True,
+    ),
+    Metric(
+        "accuracy", "Accuracy", "share of rows that are right", _CLASSES,
+        lambda e: _share(np.trace(e.confusion), e.confusion.sum()), main=True, low=0.0, high=1.0, noisy=True,
+    ),
+    Metric(
+        "f1", "F1", "balance of precision and recall", _CLASSES, lambda e: f1(e.confusion),
+        main=True, low=0.0, high=1.0, noisy=True,
+    ),
+    Metric(
+        "mcc", "MCC", "Matthews correlation", _CLASSES, lambda e: mcc(e.confusion),
+        main=True, low=-1.0, high=1.0, noisy=True,
+    ),
+    Metric(
+        "calibration", "Calibration error", "how far probabilities are off", _CLASSES,
+        lambda e: _share(np.abs(e.bands[:, 1] - e.bands[:, 2] / 1e6).sum(), e.confusion.sum()),
+        main=True, higher=False, low=0.0, high=1.0,
+    ),
+    Metric(
+        "rmse", "RMSE", "root of the mean squared error", ("number",), lambda e: rmse(e.moments),
+        main=True, higher=False, low=0.0, in_units=True,
+    ),
+    Metric(
+        "r2", "R²", "share of variance explained", ("number",), lambda e: r2(e.moments), main=True, high=1.0, short="R2"
+    ),
+    Metric("auc_low", "", "lower end of the AUC's interval", ("two",), lambda e: e.auc_interval[0], low=0.0, high=1.0),
+    Metric("auc_high", "", "upper end of the AUC's interval", ("two",), lambda e: e.auc_interval[1], low=0.0, high=1.0),
+    Metric(
+        "brier", "Brier", "mean squared distance of probability and outcome; less is better", _CLASSES,
+        lambda e: e.losses[0], higher=False, low=0.0, averages=True, short="Brier",
+    ),
+    Metric(
+        "log_loss", "Log loss", "mean of minus the logarithm of the true class's probability; less is better", _CLASSES,
+        lambda e: e.losses[1], higher=False, low=0.0, averages=True, short="Log loss",
+    ),
+    Metric(
+        "calibration_intercept", "Intercept", "0 is right; above 0 scores are too low, below 0 too high", ("two",),
+        lambda e: e.calibration[0],
+    ),
+    Metric(
+        "calibration_slope", "Slope", "1 is right; below 1 scores are too extreme, above 1 too timid", ("two",),
+        lambda e: e.calibration[1],
+    ),
+    Metric(
+        "threshold", "Threshold", "the decision threshold, chosen on the site's training rows", ("two",),
+        lambda e: e.threshold, short="At",
+    ),
+    Metric(
+        "sensitivity", "Sensitivity", "share of positive rows that are found at the threshold", ("two",),
+        lambda e: _share(e.at(1, 1), e.at(1, 1) + e.at(1, 0)), low=0.0, high=1.0, short="Sens.",
+    ),
+    Metric(
+        "specificity", "Specificity", "share of other rows that are left alone at the threshold", ("two",),
+        lambda e: _share(e.at(0, 0), e.at(0, 0) + e.at(0, 1)), low=0.0, high=1.0, short="Spec.",
+    ),
+    Metric(
+        "precision", "Precision", "share of positive rows among those found at the threshold", ("two",),
+        lambda e: _share(e.at(1, 1), e.at(1, 1) + e.at(0, 1)), low=0.0, high=1.0,
+    ),
+    Metric(
+        "mae", "MAE", "mean absolute error; less is better", ("number",),
+        lambda e: np.nan if e.rows is None else float(np.abs(e.rows[0][:, 0] - e.rows[1]).mean()),
+        higher=False, low=0.0, in_units=True, averages=True, short="MAE",
+    ),
+)  # fmt: skip
+"""All metrics, in the order of the columns of ``evaluate``."""
+
+BY_KEY = {metric.key: metric for metric in METRICS}
+
+
+def main_metrics(n_classes: int) -> tuple[Metric, ...]:
+    """Return the metrics that every evaluation has; models are compared by the first."""
+    return tuple(metric for metric in METRICS if metric.main and task_of(n_classes) in metric.tasks)
+
+
+def further_metrics(n_classes: int) -> tuple[Metric, ...]:
+    """Return the metrics beside the main ones, of rows that a site's policy finds enough."""
+    return tuple(metric for metric in METRICS if not metric.main and task_of(n_classes) in metric.tasks)

@@ -1,4 +1,4 @@
-"""A site that was started in any way knows all messages of the package, and importing a tree loads no algorithm."""
+"""Sites know all messages of the package from one table; importing one algorithm loads what it needs and no more."""
 
 import subprocess
 import sys
@@ -6,71 +6,91 @@ from importlib.util import find_spec
 
 import pytest
 
+from silvan.federation.handlers import HANDLERS, KINDS
+
+FRESH = """
+import os, sys
+import cryptography, msgspec, narwhals, numba, numpy  # once for all of them, what takes longest to import
+for code in sys.argv[1:]:
+    assert not any(name.startswith("silvan") for name in sys.modules)
+    child = os.fork()
+    if not child:
+        exec(code, {})
+        print(*sys.modules)
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, code
+"""
 ALL = """
 import importlib, pkgutil, silvan
+from silvan.federation import handlers
+register = handlers.Handlers.register
+def note(self, request, function):
+    print(f"{request.kind()}={function.__module__}:{function.__name__}", end=" ")
+    register(self, request, function)
+handlers.Handlers.register = note
 for module in pkgutil.walk_packages(silvan.__path__, "silvan."):
     try:
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:  # what an extra would install
         assert not (error.name or "").startswith("silvan"), error
 """
-KINDS = "from silvan.federation.site import HANDLERS; print(*sorted(HANDLERS))"
-FRESH = """
-import os, sys
-import cryptography, msgspec, narwhals, numba, numpy, polars  # once for all of them, what takes longest to import
-for code in sys.argv[1:]:
-    assert not any(name.startswith("silvan") for name in sys.modules)
-    child = os.fork()
-    if not child:
-        exec(code, {})
-        sys.stdout.flush()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0, code
-"""
-
-
-def printed(code):
-    """What code prints in a fresh interpreter, as words."""
-    return run_python(code).split()
-
-
-def run_python(*words):
-    done = subprocess.run([sys.executable, "-c", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-MODULES = ["silvan.algorithms", "silvan.deploy.jobs.site_job", "silvan.federate.by_columns", "silvan.federate.by_rows"]
+TABLE = "from silvan.federation.handlers import HANDLERS"
+SITE_JOB = "from silvan.deploy.jobs import SiteExecutor"
+FAMILIES = {  # of algorithms that are loaded by some code, at most
+    f"{TABLE}; assert 'GrowLevel' in HANDLERS and len(sorted(HANDLERS)) > 50": set(),
+    f"{TABLE}; HANDLERS['GrowLevel']": {"horizontal"},
+    "import silvan.algorithms.horizontal.histogram_forest": {"horizontal"},
+    "import silvan.algorithms.vertical.linear_fit": {"vertical"},
+    "import silvan.federation.site": set(),
+    "import silvan.privacy.gate": set(),
+    "import silvan; silvan.ForestClassifier": set(),
+    "import silvan.cli.main": set(),
+}
+TREES = ["silvan.tree.fit", "silvan.forest.forest"]
+READERS = ("silvan.data.readers", "silvan.data.table", "silvan.data.batches", "silvan.data.partitioned_table", "polars")
+FORMATS = tuple(f"silvan.forest.{name}" for name in ("onnx_file", "treelite_model", "sklearn_trees"))
 
 
 @pytest.fixture(scope="module")
-def kinds():
-    """The kinds of messages that are known when one module was imported, in an interpreter where silvan was not."""
-    there = [module for module in MODULES if "deploy" not in module or find_spec("nvflare")]
-    lines = run_python(FRESH, *(f"{code}\n{KINDS}" for code in (ALL, *(f"import {module}" for module in there))))
-    return dict(zip(("all", *there), lines.splitlines(), strict=True))
+def loaded():
+    """The words that code prints, and the modules it loads, in an interpreter where silvan was not imported."""
+    codes = [ALL, *FAMILIES, *(f"import {module}" for module in TREES), *([SITE_JOB] if find_spec("nvflare") else [])]
+    done = subprocess.run([sys.executable, "-c", FRESH, *codes], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(codes, map(str.split, done.stdout.splitlines()), strict=True))
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_all_messages_are_known(module, kinds):
-    if module not in kinds:
-        pytest.skip("needs nvflare")
-    assert len(kinds["all"].split()) > 50
-    assert kinds[module] == kinds["all"]
+def test_the_table_lists_what_is_decorated(loaded):
+    assert len(KINDS) > 50
+    assert dict(word.split("=") for word in loaded[ALL] if "=" in word) == KINDS
+
+
+@pytest.mark.parametrize("kind", ["", "os:system", "silvan.cli.main:main", "Nothing"])
+def test_only_the_table_is_looked_up(kind):
+    assert kind not in HANDLERS
+    with pytest.raises(KeyError):
+        HANDLERS[kind]
+
+
+@pytest.mark.parametrize("code", FAMILIES)
+def test_only_needed_algorithms_are_loaded(code, loaded):
+    assert "silvan" in loaded[code]
+    folders = {
+        name.split(".")[2] for name in loaded[code] if name.startswith("silvan.algorithms.") and name.count(".") > 2
+    }
+    assert folders <= FAMILIES[code]
+
+
+@pytest.mark.parametrize("module", TREES)
+def test_trees_load_no_readers_and_no_other_formats(module, loaded):
+    names = loaded[f"import {module}"]
+    assert module in names
+    assert not [name for name in names if name.startswith((*READERS, *FORMATS, "onnx", "sklearn", "silvan.federation"))]
 
 
 @pytest.mark.skipif(find_spec("nvflare") is None, reason="needs nvflare")
-def test_a_sites_job_loads_no_learner():
+def test_a_sites_job_loads_no_learner(loaded):
     """Every site starts a process for every study, and scikit-learn takes longer to import than all the rest."""
-    loaded = "import sys; print(*sys.modules)"
-    names = printed(f"from silvan.deploy.jobs import SiteExecutor\n{loaded}")
-    assert "silvan.deploy.jobs.site_job" in names
-    assert not {"sklearn", "silvan.learners", "silvan.deploy.jobs.coordinator_job"} & set(names)
-
-
-def test_estimators_and_the_command_line_load_no_algorithms():
-    loaded = "import sys; print(*(name for name in sys.modules if name.startswith('silvan')))"
-    for code in ("import silvan; silvan.ForestClassifier", "import silvan.cli.main"):
-        names = printed(f"{code}\n{loaded}")
-        assert "silvan" in names
-        assert not [name for name in names if name.startswith("silvan.algorithms")]
+    assert "silvan.deploy.jobs.site_job" in loaded[SITE_JOB]
+    assert not {"sklearn", "silvan.learners.base", "silvan.deploy.jobs.coordinator_job"} & set(loaded[SITE_JOB])

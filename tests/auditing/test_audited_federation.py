@@ -7,11 +7,11 @@ from helpers.column_studies import ID
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.auditing.attacks.backdoor import backdoor_trees, bound, find_trigger, with_backdoor
-from silvan.auditing.attacks.differencing import difference_sums
-from silvan.auditing.attacks.site_assignment import assign_patients, bait
-from silvan.auditing.attacks.vertical_labels import labels_from_partitions
+from silvan.auditing.backdoor import backdoor_trees, bound, find_trigger, with_backdoor
+from silvan.auditing.differencing import difference_sums
 from silvan.auditing.release import case_of
+from silvan.auditing.site_assignment import assign_patients, bait
+from silvan.auditing.vertical_labels import labels_from_partitions
 
 
 @pytest.fixture(scope="module")

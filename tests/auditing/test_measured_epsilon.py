@@ -206,7 +206,7 @@ def test_the_bound_holds_nearly_always():
     assert bounds.mean() > 0.7
 
 
-def test_nothing_told_is_no_finding():
+def test_pure_noise_refutes_nothing():
     rng = np.random.default_rng(1)
     assert lower_bound(rng.normal(size=4000), rng.normal(size=4000)) < 0.2
     assert not Bound(1.0, 1.0).refuted

@@ -8,9 +8,9 @@ from helpers.runs import fitted, silvan
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.auditing.attacks.single_row_leaves import single_row_leaves
 from silvan.auditing.findings import DEFAULTS, HELPS, Finding, auc, gained, make_limits, read_limits, share, what_helps
 from silvan.auditing.release import Release, case_of
+from silvan.auditing.single_row_leaves import single_row_leaves
 from silvan.errors import InputError
 
 

@@ -39,7 +39,7 @@ def test_as_asked_for(path):
         (["--first", "nobody"], "first must be one of the sites"),
     ],
 )
-def test_what_cannot_be_done_is_said(path, words, said):
+def test_impossible_requests_name_the_reason(path, words, said):
     result = silvan("advise", path, *words, ok=False)
     assert result.exit_code == 1
     assert said in result.stderr

@@ -12,12 +12,12 @@ import pytest
 from helpers.runs import silvan
 
 from silvan.datasets import income
-from silvan.study.demo.demo_studies import DEMOS, MIN_ROWS, split_unevenly, write_demo
+from silvan.study.demo_studies import DEMOS, MIN_ROWS, split_unevenly, write_demo
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
 README = Path(__file__).parents[2] / "README.md"
-VERDICTS = ("better beyond noise", "worse beyond noise", "may be noise", "no difference seen", "too few rows to tell")
+VERDICTS = ("significant gain", "significant loss", "not significant", "no difference seen", "too few test rows")
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ def test_it_tells_and_writes(demo):
 
 def test_some_gain_by_more_than_noise_and_some_do_not(demo):
     for out in (demo[1], readme_demo()):
-        assert out.count("better beyond noise") >= 2
-        assert out.count("may be noise") >= 1
+        assert out.count("significant gain") >= 2
+        assert out.count("not significant") >= 1
         assert "worse" not in out
 
 
@@ -86,9 +86,9 @@ def test_the_readme_shows_what_it_prints(demo):
     assert shown == printed
     for one in (sentences, said):
         one = " ".join(one.split())
-        assert re.search(r"of six sites (does|do) better .*by more than noise \(95 % intervals\)", one)
-        assert re.search(r"On average over the sites the AUC goes from 0\.8\d+ to 0\.8\d+ \(\+0\.0\d+, 95 % int", one)
-        assert re.search(r"Every row was judged .*, by models that had not seen it \(\d+ splits\)", one)
+        assert re.search(r"of six sites (does|do) better .*\(significant, 95% CI\)", one)
+        assert re.search(r"On average over the sites the AUC goes from 0\.8\d+ to 0\.8\d+ \(\+0\.0\d+, 95% CI", one)
+        assert re.search(r"Every row was evaluated .*, by models that had not seen it \(\d+ splits\)", one)
         assert re.search(r"Training took \d+ rounds; on average a site sent .* No row left its site\.", one)
 
 

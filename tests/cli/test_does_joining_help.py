@@ -10,12 +10,12 @@ from helpers.runs import fitted, silvan, write_study
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.evaluation.certainty import CERTAINTY
+from silvan.algorithms.evaluation.evaluation import CERTAINTY
 from silvan.federation.question import Event
+from silvan.learners.result import Result
 from silvan.report.summary import summarise_run
-from silvan.study.progress_bars import Step
+from silvan.study.listener import Step
 from silvan.study.run_folder import Run
-from silvan.study.steps import forests_to_keep
 
 
 def test_the_table_and_the_file(tmp_path):
@@ -75,13 +75,13 @@ def test_a_study_that_tunes(tmp_path):
 def test_forests_that_a_run_keeps():
     fed = federate(parts(table(n=120), 2))
     model = sv.MergedForest(n_estimators=4, max_depth=2).fit(fed)
-    assert list(forests_to_keep(model)) == [""]
+    assert list(model.result().to_keep) == [""]
     model.forests_ = {site: replace(forest) for site, forest in model.forests_.items()}
-    assert list(forests_to_keep(model)) == [""], "copies are the same forest"
+    assert list(model.result().to_keep) == [""], "copies are the same forest"
     model.forests_["site 1"] = model.forest_.take([0, 1])
-    assert list(forests_to_keep(model)) == ["", "site 1"]
+    assert list(model.result().to_keep) == ["", "site 1"]
     model.forest_ = None
-    assert list(forests_to_keep(model)) == ["site 0", "site 1"]
+    assert list(model.result().to_keep) == ["site 0", "site 1"]
 
 
 def test_a_runs_forests_by_site(tmp_path):
@@ -91,7 +91,7 @@ def test_a_runs_forests_by_site(tmp_path):
     fitted(tmp_path, tables=parts(table(n=120), 2), kind="MergedForest")
     run = Run(tmp_path / "run")
     record = run.read()
-    record.models = run.save_models({"": forest, "site 1": forest.take([0])})
+    record.models = run.save_models(Result(1, {}, forest, {"site 0": forest, "site 1": forest.take([0])}))
     run.write(record)
     assert [model.file for model in record.models] == ["model.silvan", "model-1.silvan"]
     assert (len(run.forest()), len(run.forest("site 0")), len(run.forest("site 1"))) == (4, 4, 1)

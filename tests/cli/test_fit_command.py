@@ -13,14 +13,14 @@ from helpers.runs import fitted, silvan, write_study
 from helpers.studies import parts, table
 
 import silvan as sv
-from silvan.federation.transports.in_process import InProcess
+from silvan.federation.in_process import InProcess
 from silvan.study import progress_bars
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
 DIES = """
 import os, sys
-from silvan.federation.transports.in_process import InProcess
+from silvan.federation.in_process import InProcess
 from silvan.cli.main import main
 answer, count = InProcess._answer, [0]
 def dies(self, *args):
@@ -198,7 +198,7 @@ def test_killed_then_resumed(tmp_path):
 
 def test_what_was_computed_stays_when_judging_fails(tmp_path):
     path = write_study(tmp_path)
-    with mock.patch("silvan.study.steps.evaluate", side_effect=sv.FederationError("the sites went home")):
+    with mock.patch("silvan.learners.base.evaluate", side_effect=sv.FederationError("the sites went home")):
         result = silvan("fit", path, "--output", tmp_path / "run", ok=False)
     assert result.exit_code == 1
     assert "the sites went home" in result.stderr

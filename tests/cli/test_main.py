@@ -11,8 +11,8 @@ from helpers.runs import silvan
 
 import silvan as sv
 from silvan.cli.plain_text import clean
-from silvan.study.progress_bars import Step
-from silvan.study.steps import corners
+from silvan.study.evaluation_steps import corners
+from silvan.study.listener import Step
 
 HEAVY = {"numpy", "numba", "sklearn", "polars", "narwhals", "jinja2"}
 
@@ -126,7 +126,7 @@ def test_a_full_disk(monkeypatch, kind):
 
 @pytest.mark.parametrize("words", [["site", "status", "north"], ["study", "status"], ["doctor"]])
 def test_windows_is_said_to_lack_what_sites_need(monkeypatch, words):
-    monkeypatch.setattr("silvan.deploy.process.os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr("silvan.deploy.service.process.os", SimpleNamespace(name="nt"))
     said = silvan(*words, ok=False)
     assert said.exit_code == 1
     assert "do not run on Windows itself; install silvan in WSL2" in said.stderr

@@ -20,15 +20,15 @@ import silvan as sv
 from silvan.auditing.audit_report import Report
 from silvan.auditing.findings import ATTACKS
 from silvan.cli.audit_command import table_of
+from silvan.cli.figure_tables import further
 from silvan.cli.ledger_tables import approvals_list, lines_table
 from silvan.cli.main import app
 from silvan.cli.plain_text import Terminal, isolate
-from silvan.cli.tables.figure_tables import further
 from silvan.cli.terminal import print_parts, results
 from silvan.federation.federation import OVERALL
-from silvan.privacy.gate.site_folder import Approval, SiteFolder
+from silvan.privacy.site_folder import Approval, SiteFolder
 from silvan.report.summary import summarise_run
-from silvan.study.demo.demo_studies import DEMOS
+from silvan.study.demo_studies import DEMOS
 from silvan.study.run_folder import Run
 
 PYTHON = re.compile(
@@ -92,9 +92,9 @@ def test_weights_that_are_no_numbers_and_dates_are_said_to_be_so(tmp_path):
     path = write_study(tmp_path)
     good = path.read_text()
     path.write_text(good + 'class_weight = ["a"]\n')
-    assert "class_weight must be 'balanced', or a number for each class" in said("fit", path, code=1)
+    assert "class_weight must be 'balanced', numbers by name, a list of numbers or 'none'" in said("fit", path, code=1)
     path.write_text(good + "threshold = 2020-01-01\n")
-    assert "threshold must not be a date or a time" in said("fit", path, code=1)
+    assert "below 1 or 'none', got a date or a time" in said("fit", path, code=1)
 
 
 WRONG = [
@@ -261,7 +261,7 @@ def test_rows_that_were_learnt_from_are_known(tmp_path):
 
 
 def test_hashes_of_rows_say_nothing_without_their_key_and_are_not_copied(small, tmp_path):
-    from silvan.deploy.native.flare_folder import copy_results
+    from silvan.deploy.membership.flare_folder import copy_results
     from silvan.study.run_folder import Run
 
     copy_results(Run(small / "run"), tmp_path / "copy")
@@ -401,7 +401,7 @@ def test_figures_are_whole_in_terminals_of_any_width(small, width):
     """What does not fit beside the rest goes on below; nothing is cut off."""
     record, summary = Run(small / "run").read(), summarise_run(small / "run")
     text = shown_in(width, results(summary), *further(record, summary))
-    for name in (*map(str.capitalize, summary["models"]), "Brier", "Sens.", "Spec.", "Pos.", "Test", "interval"):
+    for name in (*map(str.capitalize, summary["models"]), "Brier", "Sens.", "Spec.", "Pos.", "Test", "95% CI"):
         assert name in text
 
 
@@ -409,7 +409,7 @@ def test_figures_are_whole_in_terminals_of_any_width(small, width):
 def test_what_sites_chose_is_whole_in_terminals_of_any_width(small, width):
     record, summary = Run(small / "run").read(), summarise_run(small / "run")
     uses = "the shared forest with its own trees, 3 to 1: AUC 0.887 on 212 rows (the shared forest 0.851)"
-    record.choices = {"a hospital with a very long name": uses, "[red]west": "the shared forest"}
+    summary["choices"] = {"a hospital with a very long name": uses, "[red]west": "the shared forest"}
     text = shown_in(width, *further(record, summary))
     assert all(word in text for word in (*uses.split(), "[red]west"))
 

@@ -4,9 +4,9 @@ import pytest
 from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
-from silvan.deploy.hub import Hub
-from silvan.deploy.member import Member
-from silvan.deploy.one_machine import free_port
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.service.one_machine import free_port
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_policy_asks_for_approval_unless_told_otherwise(north):
 
 
 def test_an_expired_certificate(hub, north):
-    from silvan.deploy.certificates import load_key, make_request
+    from silvan.deploy.membership.certificates import load_key, make_request
 
     startup = north.path / "kit" / "startup"
     before = (startup / "client.crt").read_bytes()
@@ -121,7 +121,7 @@ def test_an_expired_certificate(hub, north):
 
 def test_a_port_in_use(hub, monkeypatch):
     """The service of this test has it."""
-    monkeypatch.setattr("silvan.deploy.services.PORT_SECONDS", 0.1)
+    monkeypatch.setattr("silvan.deploy.service.start_stop.PORT_SECONDS", 0.1)
     refused = silvan("study", "start", "--in", hub.path, ok=False)
     assert "is in use by another program; stop that, or name another port" in said(refused)
 
@@ -139,14 +139,14 @@ def test_folders_of_something_else(tmp_path):
     assert "good" in said(silvan("doctor", tmp_path))
 
 
-def test_an_address_that_is_none(tmp_path, monkeypatch):
+def test_a_malformed_address_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = silvan("study", "init", "heart", "--site", "a", "--address", "host:port", ok=False)
     assert "address must be HOST or HOST:PORT" in said(result)
 
 
 def test_without_flare(hub, monkeypatch):
-    monkeypatch.setattr("silvan.deploy.process.find_spec", lambda name: None)
+    monkeypatch.setattr("silvan.deploy.service.process.find_spec", lambda name: None)
     refused = silvan("study", "start", "--in", hub.path, ok=False)
     assert "studies over machines need NVIDIA FLARE: pip install '.[flare]'" in said(refused)
 

@@ -114,7 +114,7 @@ def test_a_few_texts_among_numbers_stop_the_study(tmp_path, kind, bad):
 )
 @pytest.mark.parametrize("memory", [None, 1 << 9])
 def test_what_texts_of_a_file_are(tmp_path, cells, found, memory):
-    from silvan.data.column_summary import summarise
+    from silvan.data.bins.column_summary import summarise
 
     table = Site("north", keep(tmp_path, "csv", cells), memory=memory).table
     if found in ("categorical", "numeric", "date", "empty"):

@@ -8,10 +8,11 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from helpers.schemas import infer_schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silvan.data.encode import encode_features, infer_schema
+from silvan.data.encode import encode_features
 from silvan.data.schema import MAX_CATEGORIES, Feature, Label, Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError, SchemaError
@@ -37,7 +38,7 @@ def encode(feature, values, make=pl.DataFrame):
     return encode_features(read_table(make({"f": values}), schema=schema), schema)[:, 0]
 
 
-# -- what infer_schema makes of columns
+# -- what features columns become
 
 
 @libraries
@@ -132,10 +133,6 @@ def test_columns_that_are_not_there():
         infer_schema(frame)
     with pytest.raises(SchemaError, match="no label column 'outcome'; it has 'age', 'Lable'"):
         infer_schema(frame, "outcome")
-    with pytest.raises(SchemaError, match="no column 'stie' to exclude"):
-        infer_schema(frame, "Lable", exclude=["stie"])
-    with pytest.raises(SchemaError, match="no column is left"):
-        infer_schema(frame, "Lable", exclude="age")
 
 
 # -- features as numbers

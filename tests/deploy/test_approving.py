@@ -2,19 +2,18 @@
 
 import threading
 
-import msgspec
 import pytest
 from experiments.attacks import approval_collision
 from helpers.runs import silvan
 
-from silvan import learners
-from silvan.deploy.explain import approve_study, explain, try_out
-from silvan.deploy.member import Member
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.studies.explain import approve_study, explain
+from silvan.deploy.studies.trial import try_out
 from silvan.errors import InputError, RefusedError
-from silvan.federation.site import HANDLERS
-from silvan.privacy.gate.gate import Gate, Policy, Terms
-from silvan.privacy.gate.site_folder import APPROVALS, Approval, Approvals
-from silvan.study.remote_study import parse_remote_study
+from silvan.federation.handlers import HANDLERS
+from silvan.privacy.gate import Gate, Policy, Terms
+from silvan.privacy.site_folder import APPROVALS, Approval, Approvals
+from silvan.study.parse import parse_remote_study
 
 TOP = 'name = "heart"\nlabel = "y"\n'
 SCHEMA = '[schema]\nage = { bounds = [0, 100] }\nsex = { categories = ["f", "m"] }\ny = { classes = ["no", "yes"] }\n'
@@ -33,8 +32,8 @@ def test_the_id_is_bound_to_the_whole_text():
     """Texts whose digests begin with the same 48 bits are two studies."""
     one, other = (parse_remote_study(text) for text in (approval_collision.HARMLESS, approval_collision.HARMFUL))
     assert one.digest[:12] == other.digest[:12]
-    assert one.id != other.id
-    assert len(one.id.split()[-1]) == 64
+    assert one.unique_name != other.unique_name
+    assert len(one.unique_name.split()[-1]) == 64
 
 
 def test_an_approval_holds_what_was_shown(member):
@@ -43,15 +42,22 @@ def test_an_approval_holds_what_was_shown(member):
     shown = explain(member, plan)
     made = approve_study(member, plan)
     kinds = [kind.name for kind in shown.leaves]
-    assert set(kinds) >= {"Describe", "CountCategories", "NameCategories", "OfferSampling", "TakeSampling", "Judge"}
+    assert set(kinds) >= {
+        "Describe",
+        "CountCategories",
+        "NameCategories",
+        "OfferSampling",
+        "TakeSampling",
+        "EvaluateModels",
+    }
     assert made.messages == kinds
     assert (made.tasks, made.sites, made.losses) == (2, list(approval_collision.SITES), 1)
     assert any("Up to 1 of 3 sites may be lost" in line for line in shown.lines)
     gate = member.gate(plan)
     for kind in kinds:
-        gate.check_kind(HANDLERS[kind][0], plan.id, made.sites)
+        gate.check_kind(HANDLERS[kind][0], plan.unique_name, made.sites)
     with pytest.raises(RefusedError, match="approved this study without GrowTrees"):
-        gate.check_kind(HANDLERS["GrowTrees"][0], plan.id, made.sites)
+        gate.check_kind(HANDLERS["GrowTrees"][0], plan.unique_name, made.sites)
 
 
 @pytest.mark.parametrize("private", ["tables", "levels", "input"])
@@ -112,7 +118,7 @@ def test_a_command_is_not_made_of_what_a_coordinator_wrote(member):
     assert command == f"To approve: silvan site approve {member.path} {plan.digest}"
     assert "touch" not in command
     silvan("site", "approve", member.path, plan.digest)
-    assert member.folder.approvals.find(plan.id).messages
+    assert member.folder.approvals.find(plan.unique_name).messages
 
 
 def test_a_study_that_an_owner_declines(member):
@@ -121,7 +127,7 @@ def test_a_study_that_an_owner_declines(member):
     member.note_study(plan)
     approve_study(member, plan)
     silvan("site", "decline", member.path, plan.digest, "--why", "not before the ethics board\x1b meets")
-    assert member.folder.approvals.find(plan.id) is None
+    assert member.folder.approvals.find(plan.unique_name) is None
     why = member.declined(plan)
     assert why.startswith("not before the ethics board")
     assert "\x1b" not in why
@@ -162,22 +168,20 @@ def test_approvals_that_are_made_at_once(tmp_path):
     assert len(known[0].listed()) == 6
 
 
-def test_approvals_of_version_0_1_0(tmp_path):
-    """A file that names no kinds meant all that the policy allows; one that names them is as it was."""
-    (tmp_path / APPROVALS).write_bytes(msgspec.json.encode([{"study": "a"}, {"study": "b", "messages": ["Describe"]}]))
-    approvals = Approvals(tmp_path / APPROVALS)
-    assert [approvals.find(study).messages for study in "ab"] == [["*"], ["Describe"]]
-
-
 @pytest.mark.parametrize("line", ["n_estimators = 'many'", "epsilon = [1]", "trees = 3", "max_depth = -1"])
-def test_a_learner_with_wrong_parameters_is_shown_as_such(member, line):
-    """A site's process does not know parameters; its owner is told, and other studies are shown as ever."""
-    plan = study(f'kind = "HistogramForest"\n{line}', schema=SCHEMA)
+def test_a_site_does_not_read_a_learner_with_wrong_parameters(line):
+    with pytest.raises(InputError, match=line.split()[0]):
+        study(f'kind = "HistogramForest"\n{line}', schema=SCHEMA)
+
+
+def test_parameters_that_do_not_go_together_are_shown_as_such(member):
+    """A site's process does not load learners; its owner reads why, and other studies are shown as ever."""
+    plan = study('kind = "HistogramForest"\nepsilon = 1.0\nvote = "hard"', schema=SCHEMA)
     member.note_study(plan)
     shown = explain(member, plan)
     assert (shown.asked, shown.leaves) == (None, [])
     assert "It cannot run" in shown.lines[0]
-    assert line.split()[0] in shown.lines[1]
+    assert "vote" in shown.lines[1]
     assert "It cannot run" in silvan("site", "approve", member.path).output
     with pytest.raises(InputError, match="a trial of the study fails"):
         approve_study(member, plan)
@@ -203,5 +207,3 @@ def test_how_many_models_are_judged_is_the_texts_word(member, learner, models, t
     assert member.gate(plan).most_models() == models
     assert f"Models of others that your rows judge: {models} at most." in explain(member, plan).lines
     assert member.gate(study(learner)).most_models() == to_fit
-    by_rule = "threshold" in learner
-    assert getattr(learners, plan.study.kind).models_judged(plan.study.parameters) == models - by_rule

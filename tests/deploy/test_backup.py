@@ -9,15 +9,15 @@ import pytest
 from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
-from silvan.deploy.hub import Hub
-from silvan.deploy.member import Member
-from silvan.deploy.operations.backup import backup_hub, backup_site
-from silvan.deploy.services import process_of, start_site
-from silvan.deploy.site_files import BUDGET, STORE
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.site_files import BUDGET, STORE
+from silvan.deploy.service.backup import backup_hub, backup_site
+from silvan.deploy.service.start_stop import process_of, start_site
 from silvan.errors import FormatError, InputError
 from silvan.federation.journal import Entry, Journal
-from silvan.privacy.gate.file_marks import FROM_BACKUP, FileMarks
-from silvan.privacy.gate.ledger import read_lines
+from silvan.privacy.file_marks import FROM_BACKUP, FileMarks
+from silvan.privacy.ledger import read_lines
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ Real processes are in tests/test_flare_native.py.
 import json
 import os
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -22,21 +22,21 @@ from typer.testing import CliRunner
 
 import silvan as sv
 from silvan.cli.main import app
-from silvan.deploy.certificates import Authority, make_key, make_request, pem
 from silvan.deploy.jobs.coordinator_job import Coordinator
+from silvan.deploy.jobs.job_folder import job_arguments, job_name, write_study_job
+from silvan.deploy.jobs.recipe import StudyRecipe
 from silvan.deploy.jobs.site_job import SiteExecutor
-from silvan.deploy.member import Member
-from silvan.deploy.native.flare_care import examine
-from silvan.deploy.native.flare_folder import FlareSite
-from silvan.deploy.native.introductions import Credentials, Introduction, read_roster
-from silvan.deploy.native.recipe import StudyRecipe
-from silvan.deploy.native.study_job import job_arguments, job_name, write_study_job
+from silvan.deploy.membership.certificates import Authority, make_key, make_request, pem
+from silvan.deploy.membership.flare_folder import FlareSite
+from silvan.deploy.membership.introductions import Credentials, Introduction, read_roster
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.service.flare_care import examine
 from silvan.errors import FederationError, FormatError, InputError
+from silvan.federation.chunks import send_in_chunks
+from silvan.federation.flare import AbortedError
 from silvan.federation.keys import Key
 from silvan.federation.question import UnreachedError
-from silvan.federation.transports.chunks import send_in_chunks
-from silvan.federation.transports.flare import AbortedError
-from silvan.study.remote_study import parse_remote_study
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
 
 SITES = ("north", "south", "west")
@@ -102,7 +102,7 @@ class Federation:
 
     def run(self, plan):
         """Run a job of a study; return the folder of its results."""
-        arguments = job_arguments(plan, plan.sites)
+        arguments = job_arguments(plan, plan.site_names)
         here = [site for site in SITES if site not in self.away]
         servers = {site: SiteExecutor(**arguments).make_server(self.folders(site)) for site in here}
         coordinator = Coordinator(**arguments)
@@ -140,7 +140,7 @@ def expected(federation, sites=SITES, plan=None):
     plan = plan or study()
     sources = {site: str(federation.workspace(site) / "rows.parquet") for site in sites}
     fed = sv.federate_rows(sources, test=0.25)
-    return sv.HistogramForest(**plan.study.parameters).fit(fed).forest_.hash
+    return sv.HistogramForest(**plan.parameters).fit(fed).forest_.hash
 
 
 def lines(federation, site):
@@ -206,7 +206,7 @@ def test_a_site_whose_owner_must_approve(federation):
     assert lines(federation, "north") == 0
     for folder in (federation.workspace("north"), federation.state("north")):
         shown = CliRunner().invoke(app, ["site", "status", str(folder)]).output
-        assert f"Study '{plan.id}': waits for your approval" in " ".join(shown.split())
+        assert f"Study '{plan.unique_name}': waits for your approval" in " ".join(shown.split())
     made = CliRunner().invoke(app, ["site", "approve", str(federation.workspace("north")), "Heart"])
     assert made.exit_code == 0, made.output
     assert federation.run(plan).read().status == "done"
@@ -316,7 +316,7 @@ def with_another_seal(own, ours, theirs, plan):
 
 
 def of_another_study(own, ours, theirs, plan):
-    other = replace(plan, text=plan.text + "\n")
+    other = msgspec.structs.replace(plan, text=plan.text + "\n")
     return [own[0], credentials(ours, "north").sign(own[1], other), *own[2:]]
 
 
@@ -392,7 +392,7 @@ def test_keys_are_the_same_for_the_whole_of_a_study(federation):
 
 def test_no_message_is_answered_before_the_introductions(federation):
     plan = study()
-    server = SiteExecutor(**job_arguments(plan, plan.sites)).make_server(federation.folders("north"))
+    server = SiteExecutor(**job_arguments(plan, plan.site_names)).make_server(federation.folders("north"))
     with pytest.raises(FormatError, match="before the introductions"):
         send_in_chunks(server.take, b"a message", "ask")
 
@@ -418,8 +418,8 @@ def test_a_site_that_has_joined_is_never_taken_for_one_of_flares(tmp_path, feder
     kit = member.path / "kit"
     (kit / "local" / "silvan.toml").write_text(f"table = '{tmp_path}/table.csv'\n[policy]\napprove = false\n")
     plan = study()
-    SiteExecutor(**job_arguments(plan, plan.sites)).make_server(job_folders(kit, "north"))
-    assert [one.id for one in member.studies()] == [plan.id]
+    SiteExecutor(**job_arguments(plan, plan.site_names)).make_server(job_folders(kit, "north"))
+    assert [one.unique_name for one in member.studies()] == [plan.unique_name]
     assert not (kit / "silvan").exists()
 
 

@@ -6,9 +6,9 @@ import time
 import pytest
 from helpers.joining import make_hub, serving, write_table
 
-from silvan.deploy.member import SETTINGS, Member
-from silvan.deploy.operations.notice import notify
-from silvan.study.remote_study import parse_remote_study
+from silvan.deploy.membership.joined_site import SETTINGS, Member
+from silvan.deploy.studies.notice import notify
+from silvan.study.parse import parse_remote_study
 
 STUDY = parse_remote_study('name = "$(touch here); heart"\n[learner]\nkind = "HistogramForest"\n')
 
@@ -37,7 +37,7 @@ def test_the_owner_hears_of_a_study_once(member, tmp_path):
     while not heard.exists() or not heard.read_text():
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert heard.read_text() == f"north {STUDY.id}"
+    assert heard.read_text() == f"north {STUDY.unique_name}"
     assert not notify(Member(member.path), STUDY)
 
 

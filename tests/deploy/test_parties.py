@@ -15,19 +15,20 @@ from helpers.joining import make_hub, serving
 from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_predictions, set_up, study
 
 from silvan.algorithms.vertical import encrypted_labels
-from silvan.deploy import explain as explaining
-from silvan.deploy.by_columns.new_rows import next_prediction, what_was_predicted
-from silvan.deploy.explain import approve_study, explain
 from silvan.deploy.jobs.site_job import make_site
-from silvan.deploy.member import Member
-from silvan.deploy.results.send_results import read_results
-from silvan.deploy.site_files import BETWEEN_MACHINES
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.site_files import BETWEEN_MACHINES
+from silvan.deploy.studies import explain as explaining
+from silvan.deploy.studies.explain import approve_study, explain
+from silvan.deploy.studies.new_rows import next_prediction, what_was_predicted
+from silvan.deploy.studies.send_results import read_results
 from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
+from silvan.federation.flare import AbortedError
 from silvan.federation.message import Envelope
-from silvan.federation.transports.flare import AbortedError
-from silvan.privacy.gate.gate import Policy
+from silvan.privacy.gate import Policy
 from silvan.report.summary import summarise
+from silvan.study.parse import predicting
 from silvan.study.run_folder import REPORT
 
 SMALL = {"n_estimators": 4, "max_depth": 3}
@@ -57,9 +58,9 @@ def _tried_once(monkeypatch):
     try_out = explaining.try_out
 
     def once(plan, n_sites):
-        if (plan.id, n_sites) not in TRIED:
-            TRIED[plan.id, n_sites] = try_out(plan, n_sites)
-        return TRIED[plan.id, n_sites]
+        if (plan.unique_name, n_sites) not in TRIED:
+            TRIED[plan.unique_name, n_sites] = try_out(plan, n_sites)
+        return TRIED[plan.unique_name, n_sites]
 
     monkeypatch.setattr(explaining, "try_out", once)
 
@@ -83,7 +84,7 @@ def check_shown(members, plan):
     """Check that all that parties were asked is in the text that their owners approve, and first in an announcement."""
     answered = set()
     for member in members.values():
-        lines = [line for line in Member(member.path).folder.ledger.lines() if line.study == plan.id]
+        lines = [line for line in Member(member.path).folder.ledger.lines() if line.study == plan.unique_name]
         explained, asked = explain(Member(member.path), plan), {line.kind for line in lines}
         assert asked <= {kind.name for kind in explained.leaves} == set(explained.asked.messages)
         assert len({line.task for line in lines if line.task}) <= explained.asked.tasks
@@ -104,7 +105,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
         run_study(plan, stop_after=30)
     run, _ = run_study(plan)
     record = run.read()
-    model, fed = in_process(parties.tables(), plan, sums=plan.study.sums, policy=Policy(**BETWEEN_MACHINES))
+    model, fed = in_process(parties.tables(), plan, sums=plan.sums, policy=Policy(**BETWEEN_MACHINES))
     found = load_with_shares(run, plan, members)
     if name == "linear":
         assert all(
@@ -125,7 +126,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
     assert "LookUp" not in explain(Member(members[HOLDER].path), plan).asked.messages
     for party, member in members.items():  # only who holds the label is sent figures
         own = Member(member.path)
-        kept = read_results(own.results_folder(plan), own.coordinator_key(plan), plan.id, party)
+        kept = read_results(own.results_folder(plan), own.coordinator_key(plan), plan.unique_name, party)
         assert (kept.record.evaluation, kept.model) == (record.evaluation if party == HOLDER else [], None)
         assert list(kept.record.bytes) == [party]
 
@@ -175,7 +176,7 @@ def test_every_study_has_keys_of_its_own(run_study):
     one, two = (carrier.sites["shop"].site for carrier in carriers)
     assert one.key == carriers[0].sites["bank"].site.key
     with pytest.raises(RefusedError, match="another study"):
-        two.check_study(plans[0].id)
+        two.check_study(plans[0].unique_name)
 
 
 def test_a_prediction_is_of_the_model_that_was_approved(joined, run_study):
@@ -202,9 +203,9 @@ def test_what_the_owner_is_told(joined):
     assert "names stay with you" in text
     safe = " ".join(explain(shop, study("safe", **SMALL, min_samples_leaf=20)).lines)
     assert "partitions then tell" not in safe
-    predicting = explain(shop, STUDIES["forest"].predicting("0" * 64, 1))
-    assert "Predicts 'label' with model 000000000000" in predicting.lines[0]
-    assert {kind.name for kind in predicting.leaves} == {
+    asked = explain(shop, predicting(STUDIES["forest"], "0" * 64, 1))
+    assert "Predicts 'label' with model 000000000000" in asked.lines[0]
+    assert {kind.name for kind in asked.leaves} == {
         "Announce",
         "ShowKey",
         "DealKey",
@@ -229,7 +230,7 @@ def test_a_party_that_would_refuse_does_so_before_anything_is_asked(joined, run_
         set_up(members["shop"], paths["shop"], new["shop"])
     for member in members.values():
         lines = Member(member.path).folder.ledger.lines()
-        assert {line.kind for line in lines if line.study == plan.id} == {"Announce"}
+        assert {line.kind for line in lines if line.study == plan.unique_name} == {"Announce"}
 
 
 def test_what_was_approved_is_enough_and_all(joined, run_study):
@@ -244,7 +245,7 @@ def test_what_was_approved_is_enough_and_all(joined, run_study):
         for party in PARTIES:
             set_up(members[party], paths[party], new[party])
     asked = {wire.decode(body, Envelope).kind for body in carrier.carried[::2]}
-    approved = set(Member(members["shop"].path).folder.approvals.find(plan.id).messages)
+    approved = set(Member(members["shop"].path).folder.approvals.find(plan.unique_name).messages)
     assert asked == approved
 
 

@@ -6,11 +6,12 @@ import shutil
 import pytest
 from helpers.joining import make_hub, serving, write_table
 
-from silvan.deploy import enrol, process
-from silvan.deploy.hub import Hub
-from silvan.deploy.member import Member
-from silvan.deploy.process import Background, rotate
-from silvan.deploy.services import start_hub, start_site
+from silvan.deploy.membership import enrol
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.service import process
+from silvan.deploy.service.process import Background, rotate
+from silvan.deploy.service.start_stop import start_hub, start_site
 from silvan.errors import InputError
 
 pytest.importorskip("nvflare", reason="nvflare is not installed; to test real sites: pip install '.[flare]'")
@@ -24,30 +25,37 @@ def made(tmp_path_factory):
         return hub, Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {})
 
 
-@pytest.mark.parametrize("which", range(4))
-def test_a_coordinator_does_not_start_with_a_key_that_others_can_read(made, tmp_path, which):
-    shutil.copytree(made[0].path, tmp_path / "hub")
-    hub = Hub(tmp_path / "hub")
-    key = hub.private_files()[which]
-    key.chmod(0o640)
+def started(made, folder, which):
+    shutil.copytree(made[0].path, folder / "hub")
+    hub = Hub(folder / "hub")
+    return hub.private_files()[which], lambda: start_hub(hub)
+
+
+def signing(made, folder):
+    shutil.copytree(made[0].path, folder / "hub")
+    hub = Hub(folder / "hub")
+    return hub.path / "authority" / "root.key", lambda: hub.invite("north")
+
+
+def started_site(made, folder, name):
+    shutil.copytree(made[1].path, folder / "north")
+    return folder / "north" / name, lambda: start_site(Member(folder / "north"))
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+@pytest.mark.parametrize(
+    ("make", "which"),
+    [
+        *((started, [which]) for which in range(4)),
+        (signing, []),
+        *((started_site, [name]) for name in ("site.key", "kit/startup/client.key")),
+    ],
+)
+def test_nothing_starts_or_signs_with_a_key_that_others_can_read(made, tmp_path, make, which, mode):
+    key, use = make(made, tmp_path, *which)
+    key.chmod(mode)
     with pytest.raises(InputError, match=rf"{key.name}: others on this machine can read or change this key"):
-        start_hub(hub)
-
-
-def test_an_authority_does_not_sign_with_a_key_that_others_can_read(made, tmp_path):
-    shutil.copytree(made[0].path, tmp_path / "hub")
-    hub = Hub(tmp_path / "hub")
-    (hub.path / "authority" / "root.key").chmod(0o604)
-    with pytest.raises(InputError, match="others on this machine can read or change this key"):
-        hub.invite("north")
-
-
-@pytest.mark.parametrize("name", ["site.key", "kit/startup/client.key"])
-def test_a_site_does_not_start_with_a_key_that_others_can_read(made, tmp_path, name):
-    shutil.copytree(made[1].path, tmp_path / "north")
-    (tmp_path / "north" / name).chmod(0o644)
-    with pytest.raises(InputError, match="others on this machine can read or change this key"):
-        start_site(Member(tmp_path / "north"))
+        use()
 
 
 # -- logs

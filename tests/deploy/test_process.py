@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from silvan.deploy.process import Background, is_running
+from silvan.deploy.service.process import Background, is_running
 from silvan.errors import InputError
 
 SLEEP = ["-c", "import time; time.sleep(600)"]
@@ -29,7 +29,7 @@ def background(tmp_path):
 def in_foreground(folder):
     """Start another process that becomes the folder's."""
     code = (
-        f"from pathlib import Path; from silvan.deploy.process import Background; "
+        f"from pathlib import Path; from silvan.deploy.service.process import Background; "
         f"Background(Path({str(folder)!r}), 'site').become({SLEEP!r}, Path({str(folder)!r}))"
     )
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)

@@ -15,16 +15,16 @@ from helpers.studies import table
 from typer.testing import CliRunner
 
 import silvan as sv
-from silvan.algorithms.results import kept_results
-from silvan.algorithms.results.kept_results import MADE_MODEL, OWN_MODEL, SIGNATURE, KeepResults
+from silvan.algorithms import kept_results
+from silvan.algorithms.kept_results import MADE_MODEL, OWN_MODEL, SIGNATURE, KeepResults
 from silvan.cli.main import app
-from silvan.deploy.explain import explain
-from silvan.deploy.member import Member
-from silvan.deploy.results.send_results import read_results
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.studies.explain import explain
+from silvan.deploy.studies.send_results import read_results
 from silvan.errors import FormatError, InputError, RefusedError
-from silvan.federation.transports.flare import AbortedError
-from silvan.study import steps
-from silvan.study.remote_study import parse_remote_study
+from silvan.federation.flare import AbortedError
+from silvan.learners.result import Result
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, RUN, Run
 
 SITES = ["north", "south", "west"]
@@ -58,7 +58,7 @@ def joined(tmp_path_factory):
 
 def results(members, plan, site):
     own = Member(members[site].path)
-    return read_results(own.results_folder(plan), own.coordinator_key(plan), plan.id, site)
+    return read_results(own.results_folder(plan), own.coordinator_key(plan), plan.unique_name, site)
 
 
 def silvan(*words):
@@ -83,7 +83,7 @@ def test_every_site_has_the_model_its_own_figures_and_those_over_all(joined, tmp
         assert {counts.site for counts in kept.record.counts} <= {site, "all"}
         assert b'"south"' not in msgspec.json.encode(msgspec.structs.replace(kept.record, among=[])) or site == "south"
         line = member.folder.ledger.lines()[-1]
-        assert (line.study, line.kind, line.outcome) == (plan.id, "KeepResults", "answered")
+        assert (line.study, line.kind, line.outcome) == (plan.unique_name, "KeepResults", "answered")
         assert "keep the finished model" in line.describe()
         assert all(path.stat().st_mode & 0o077 == 0 for path in kept.run.folder.iterdir())
     written = tmp_path / "model.silvan"
@@ -127,7 +127,7 @@ def test_of_two_sites_none_can_take_its_own_figures_off(joined):
         kept = results(members, plan, "north")
         assert {row.site for row in kept.record.evaluation} == seen
         assert bool(kept.record.curves) == ("all" in seen)
-        assert silvan("site", "report", members["north"].path, plan.study.name).exit_code == 0
+        assert silvan("site", "report", members["north"].path, plan.name).exit_code == 0
     assert "the figures of all sites, yours too" in " ".join(explain(members["north"], shared).lines)
     assert "you are sent the model and your own figures; no other" in " ".join(explain(members["north"], quiet).lines)
 
@@ -139,7 +139,7 @@ def test_a_site_gets_its_own_model_and_the_common_one(joined, monkeypatch, commo
     plan = study(f"personal {common}")
     trees = [sv.MergedForest(n).fit(sv.federate_rows({"a": table("binary", n=60)})).forest_ for n in (1, 2, 3)]
     given = dict(zip(["", "north", "west"] if common else SITES, trees, strict=True))
-    monkeypatch.setattr(steps, "forests_to_keep", lambda model: given)
+    monkeypatch.setattr(Result, "to_keep", given)
     run_job(hub, members, plan)
     for site in SITES:
         kept = results(members, plan, site)
@@ -247,7 +247,7 @@ def test_no_message_writes_the_forest_that_a_site_made(differing):
     run_job(hub, members, plan)
     folder = members["north"].results_folder(plan)
     forged = KeepResults(record=b"", models={MADE_MODEL: (folder / MODEL).read_bytes()})
-    site = SimpleNamespace(results=folder, keys=mock.Mock(), study=plan.id, name="north")
+    site = SimpleNamespace(results=folder, keys=mock.Mock(), study=plan.unique_name, name="north")
     with mock.patch.object(kept_results, "check_signature"), pytest.raises(FormatError, match="other files"):
         kept_results.keep_results(site, forged)  # as if the coordinator had signed it
     plain = study("plain")

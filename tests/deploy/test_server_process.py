@@ -10,7 +10,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.sec.authn import CellMessageAuthHeaderKey
 from nvflare.private.fed.server.fed_server import FederatedServer
 
-from silvan.deploy.operations.server_process import sign_again
+from silvan.deploy.service.flare_server import sign_again
 
 
 def make_server(ready):

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.member import Membership
+from silvan.deploy.membership.joined_site import Membership
 
 TABLE = 'table = "t.csv"\n'
 WRONG = [  # what the file says, the line that is pointed to (0: none), what is said
@@ -36,7 +36,7 @@ WRONG = [  # what the file says, the line that is pointed to (0: none), what is 
     (TABLE + '[policy]\nepsilon = "1.0"', 3, "epsilon must be a number or 'none', got '1.0'"),
     (TABLE + "[policy]\nepsilon = -1", 3, "epsilon must be a number above 0 and at most 1000, got -1"),
     (TABLE + "[policy]\nepsilon = nan", 3, "epsilon must be a number above 0 and at most 1000, got nan"),
-    (TABLE + "[policy]\nleaf_noise = -1", 3, "leaf_noise must be from 0 to 10, got -1"),
+    (TABLE + "[policy]\nmin_test = -1", 3, "min_test must be at least 1, got -1"),
     (TABLE + "[policy]\nscore_groups = 2", 3, "score_groups must be 1, or at least 3"),
     (TABLE + '[policy]\nmessages = "Describe"', 3, "messages must be a list of texts or 'none', got 'Describe'"),
     (TABLE + '[policy]\nmessages = ["Describ"]', 3, "there is no message 'Describ'; did you mean 'Describe'?"),

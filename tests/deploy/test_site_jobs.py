@@ -13,19 +13,19 @@ from helpers.joining import make_hub, serving, write_table
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.explain import approve_study
 from silvan.deploy.jobs.site_job import SiteExecutor
-from silvan.deploy.member import Member
-from silvan.deploy.study_table import remember_table
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.studies.explain import approve_study
+from silvan.deploy.studies.study_table import remember_table
 from silvan.errors import FederationError, SiteError
 from silvan.federate.options import make_sums
-from silvan.federation.agreement.describe import Describe
+from silvan.federation.describe import Describe
 from silvan.federation.federation import Federation
+from silvan.federation.flare import FlareTransport
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.signed import Signer
-from silvan.federation.transports.flare import FlareTransport
-from silvan.privacy.gate.site_folder import APPROVALS
-from silvan.study.remote_study import parse_remote_study
+from silvan.privacy.site_folder import APPROVALS
+from silvan.study.parse import parse_remote_study
 
 SITES = ["north", "south"]
 
@@ -68,7 +68,7 @@ def federate(joined, study, quorum=None, patience=0.0, sites=SITES):
     signer = Signer(COORDINATOR, hub.key, hub.roster())
     sums, _ = make_sums("trusted")
     given = {"quorum": quorum, "patience": patience, "timeout": 10.0}
-    return Federation(transport, SITES, sums, study=study.id, signer=signer, **given)
+    return Federation(transport, SITES, sums, study=study.unique_name, signer=signer, **given)
 
 
 @pytest.fixture
@@ -129,12 +129,12 @@ def test_the_owner_is_told_why(joined, study):
         (member.path / "site.toml").write_text(before)
     shown = CliRunner().invoke(app, ["site", "status", str(member.path)]).output
     assert "Last error, at 20" in shown
-    assert f"in study {study.id!r}" in " ".join(shown.split())
+    assert f"in study {study.unique_name!r}" in " ".join(shown.split())
     assert ".gone.csv" in shown
     assert f"Its own log: {member.path / 'log.txt'}" in shown
     assert ".gone.csv" in (member.path / "log.txt").read_text()
     as_data = json.loads(CliRunner().invoke(app, ["site", "status", str(member.path), "--json"]).stdout)
-    assert as_data["last_error"]["study"] == study.id
+    assert as_data["last_error"]["study"] == study.unique_name
 
 
 def test_approvals_that_cannot_be_read(joined, study):
@@ -167,7 +167,7 @@ def test_site_check_shows_the_owners_table_as_a_study_would_read_it(joined, tmp_
         text = 'name = "later"\nlabel = "tot"\nexclude = ["patient"]\n[kinds]\nstation = "categorical"\n'
         plan = parse_remote_study(text + '[learner]\nkind = "HistogramForest"\n')
         Member(member.path).note_study(plan)
-        for more in ([], [plan.id], [plan.digest[:12]]):
+        for more in ([], [plan.unique_name], [plan.digest[:12]]):
             result = CliRunner().invoke(app, ["site", "check", str(member.path), *more])
             assert "For the study 'later', which predicts 'tot':" in result.output, result.output
             assert "patient" not in result.output

@@ -13,20 +13,20 @@ from helpers.joining import make_hub, serving
 from helpers.studies import table
 
 from silvan.data.holdout import Fold
-from silvan.deploy.explain import approve_study, explain
 from silvan.deploy.jobs.splits import make_split
-from silvan.deploy.member import Member
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.agreement.describe import CountRows
+from silvan.federation.describe import CountRows
 from silvan.federation.federation import Federation
+from silvan.federation.flare import AbortedError
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.message import Envelope
 from silvan.federation.signed import Signer
 from silvan.federation.sums import TrustedSums
-from silvan.federation.transports.flare import AbortedError
 from silvan.report.summary import summarise_run
-from silvan.study.remote_study import parse_remote_study
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL
 
 SITES = ["north", "south", "west"]
@@ -75,14 +75,14 @@ def test_every_row_is_judged(joined, sums, repeats):
         for site in (*SITES, "all")
         for model in ("local", "federated")
     }
-    assert asked(carrier) == [plan.id, *(fold.study(plan.id) for fold in plan.study.folds)]
+    assert asked(carrier) == [plan.unique_name, *(fold.study(plan.unique_name) for fold in plan.folds)]
     assert not list(run.folder.glob(f"{JOURNAL}*"))
     assert record.received == SITES
-    assert f"Every row was judged {'once' if repeats == 1 else 'two times'}" in " ".join(
+    assert f"Every row was evaluated {'once' if repeats == 1 else 'two times'}" in " ".join(
         summarise_run(run.folder)["sentences"]
     )
     for member in members.values():
-        lines = [line for line in member.folder.ledger.lines() if line.study.startswith(plan.id)]
+        lines = [line for line in member.folder.ledger.lines() if line.study.startswith(plan.unique_name)]
         assert {line.study for line in lines} == set(asked(carrier))
         assert {line.outcome for line in lines} == {"answered"}
 
@@ -92,7 +92,7 @@ def test_what_the_owner_reads(joined):
     text = " ".join(shown.lines)
     assert "every row of yours is judged 10 times, by models of other rows" in text
     assert "for each of 20 splits" in text
-    assert {"CountRows", "Judge"} <= set(shown.asked.messages)
+    assert {"CountRows", "EvaluateModels"} <= set(shown.asked.messages)
 
 
 def test_a_study_that_was_interrupted_goes_on_with_the_next_split(joined):
@@ -104,7 +104,7 @@ def test_a_study_that_was_interrupted_goes_on_with_the_next_split(joined):
     with pytest.raises(AbortedError):
         run_job(hub, members, plan, stop_after=4 * len(whole.carried) // 5)
     run, carrier = run_job(hub, members, plan)
-    folds = [fold.study(plan.id) for fold in plan.study.folds]
+    folds = [fold.study(plan.unique_name) for fold in plan.folds]
     assert folds[0] not in asked(carrier)
     assert folds[-1] in asked(carrier)
     assert len(carrier.carried) < len(whole.carried)
@@ -119,11 +119,12 @@ def test_which_rows_are_in_a_fold_is_a_site_s_own_secret(joined):
     kept = []
     for name in ("south", "west"):
         site = carrier.sites[name].site
-        splits = [make_split(site, Member(members[name].path), plan, fold) for fold in plan.study.folds]
+        splits = [make_split(site, Member(members[name].path), plan, fold) for fold in plan.folds]
         rows = [split.held_out.between(0, ROWS // 3) for split in splits]
         assert (rows[0] ^ rows[1]).all()  # two folds of one shuffle
         assert not (rows[0] == rows[2]).all()
-        public = make_split(site, Member(members[name].path), plan, plan.study.folds[0])
+        assert abs(int(rows[0].sum()) - int(rows[1].sum())) <= 1
+        public = make_split(site, Member(members[name].path), plan, plan.folds[0])
         public.test_key = None
         assert not np.array_equal(public.held_out.between(0, ROWS // 3), rows[0])
         kept.append(rows[0])
@@ -141,7 +142,7 @@ def test_splits_that_are_not_of_the_study_are_refused(joined, fold):
         transport,
         SITES,
         TrustedSums(),
-        study=fold.study(plan.id),
+        study=fold.study(plan.unique_name),
         signer=Signer(COORDINATOR, hub.key, hub.roster()),
     )
     with pytest.raises(RefusedError, match="the site is at work on another study"):
@@ -155,7 +156,7 @@ def test_splits_of_a_study_that_is_not_approved_are_refused(joined):
         Carrier(members, plan),
         SITES,
         TrustedSums(),
-        study=plan.study.folds[0].study(plan.id),
+        study=plan.folds[0].study(plan.unique_name),
         signer=Signer(COORDINATOR, hub.key, hub.roster()),
     )
     with pytest.raises(RefusedError, match="site 'north' refused CountRows: the site's owner has not approved"):

@@ -12,13 +12,12 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.hub import Hub
-from silvan.deploy.job_progress import PROGRESS, Progress
-from silvan.deploy.member import Member
-from silvan.deploy.operations.metrics_server import make_metrics_server
-from silvan.deploy.operations.status import hub_status, metrics, site_status
+from silvan.deploy.jobs.job_progress import PROGRESS, Progress
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.service.status import hub_status, make_metrics_server, metrics, site_status
 from silvan.errors import InputError
-from silvan.study.remote_study import parse_remote_study
+from silvan.study.parse import parse_remote_study
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +70,9 @@ def test_studies_at_a_site(folders):
     _, member = folders
     plan = parse_remote_study('name = "heart"\nlabel = "y"\n[learner]\n')
     member.note_study(plan)
-    assert site_status(member).studies == {plan.id: "needs no approval"}
+    assert site_status(member).studies == {plan.unique_name: "needs no approval"}
     member.decline(plan, "no")
-    assert site_status(member).studies == {plan.id: "declined"}
+    assert site_status(member).studies == {plan.unique_name: "declined"}
     (member.path / "asked" / f"{plan.digest}.toml").unlink()
 
 

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from silvan.cli.main import app
 from silvan.deploy.jobs.site_job import SiteExecutor, make_site
-from silvan.deploy.member import SETTINGS, Member
-from silvan.deploy.operations.last_error import last_error
-from silvan.deploy.study_table import check_study_table, freeze, frozen_file
+from silvan.deploy.membership.joined_site import SETTINGS, Member
+from silvan.deploy.membership.site_log import last_error
+from silvan.deploy.studies.study_table import check_study_table, freeze, frozen_file
 from silvan.errors import FederationError, InputError
-from silvan.federation.transports.chunks import send_in_chunks
-from silvan.study.remote_study import parse_remote_study
+from silvan.federation.chunks import send_in_chunks
+from silvan.study.parse import parse_remote_study
 
 OTHER_ROWS = pl.DataFrame({"age": [40, 50, 60, 71], "label": [0, 1, 0, 1]})
 
@@ -103,7 +103,7 @@ def test_an_approval_freezes_the_table_where_all_are_to_be(joined, study, table)
 def test_an_approval_where_the_table_cannot_be_read(joined, study, table):
     type(joined.path)(table).unlink()
     assert "cannot be read from here" in approve(joined, study)
-    assert joined.folder.approvals.find(study.id) is not None
+    assert joined.folder.approvals.find(study.unique_name) is not None
     write_table(type(joined.path)(table).parent)
     begin(joined, study)
 
@@ -115,13 +115,13 @@ def test_another_study_begins_with_the_new_rows(joined, study, table):
 
 def test_what_is_remembered_tells_nothing_to_who_has_no_key(joined, study, table):
     site = begin(joined, study)
-    kept = joined.store.get(f"table of study {study.id}")
+    kept = joined.store.get(f"table of study {study.unique_name}")
     assert kept != site.fingerprint().encode()
     assert len(kept) == 32
 
 
 def test_a_frozen_table(joined, study, table):
-    shown = CliRunner().invoke(app, ["site", "freeze", str(joined.path), study.id])
+    shown = CliRunner().invoke(app, ["site", "freeze", str(joined.path), study.unique_name])
     assert shown.exit_code == 0, shown.output
     begin(joined, study)
     OTHER_ROWS.write_csv(table)
@@ -131,7 +131,9 @@ def test_a_frozen_table(joined, study, table):
     assert stat.S_IMODE(copy.parent.stat().st_mode) == 0o700
     with pytest.raises(InputError, match="frozen already"):
         freeze(joined, study)
-    assert "Removed" in CliRunner().invoke(app, ["site", "freeze", str(joined.path), study.id, "--remove"]).output
+    assert (
+        "Removed" in CliRunner().invoke(app, ["site", "freeze", str(joined.path), study.unique_name, "--remove"]).output
+    )
     assert frozen_file(joined, study) is None
     with pytest.raises(FederationError, match="has changed"):
         begin(joined, study)
@@ -181,7 +183,7 @@ def test_a_database_is_frozen_within_memory(joined, study, tmp_path, monkeypatch
     whole = pl.read_parquet(freeze(Member(joined.path), study))
     frozen_file(joined, study).unlink()
     use(joined, url, "memory = '40kB'\n")
-    monkeypatch.setattr("silvan.deploy.study_table.read_table", None)
+    monkeypatch.setattr("silvan.deploy.studies.study_table.read_table", None)
     copy = freeze(Member(joined.path), study)
     assert pl.read_parquet(copy).equals(whole)
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600

@@ -5,11 +5,11 @@ import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
-from silvan.deploy import supervise
-from silvan.deploy.job_progress import INTERRUPTED, PROGRESS, Progress
-from silvan.deploy.supervise import MOST_TRIES, Attempts, Supervisor
+from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, Progress
+from silvan.deploy.service import supervise
+from silvan.deploy.service.supervise import MOST_TRIES, Attempts, Supervisor
 from silvan.errors import FederationError
-from silvan.study.remote_study import parse_remote_study
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Record, Run
 from silvan.util.folder_lock import lock_folder
 

@@ -263,7 +263,7 @@ def test_every_experiment_can_be_listed():
 
 
 def test_the_installed_package_says_where_experiments_are(tmp_path, monkeypatch):
-    from silvan.cli.papers import reproduce_command
+    from silvan.cli import reproduce_command
 
     copied = tmp_path / "site-packages" / "silvan" / "cli" / "papers" / "reproduce_command.py"
     copied.parent.mkdir(parents=True)

@@ -7,7 +7,7 @@ from helpers.studies import Recorded, assert_books, disturbed, federate, from_re
 import silvan as sv
 from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.agreement.describe import CategoryCounts, CountRows, Size
+from silvan.federation.describe import CategoryCounts, CountRows, Size
 from silvan.federation.message import Envelope
 from silvan.federation.question import Asked
 from silvan.federation.sums import TrustedSums, add

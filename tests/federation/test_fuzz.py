@@ -9,8 +9,8 @@ from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
 from silvan.federation import signed
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Envelope
-from silvan.federation.site import HANDLERS
 
 
 @pytest.fixture(scope="module")

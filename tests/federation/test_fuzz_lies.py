@@ -7,10 +7,11 @@ from helpers import fuzz_lies
 from helpers.fuzz_lies import Lies
 from helpers.fuzz_wire import CrashError
 
-from silvan.federation.site import HANDLERS, Outbox
-from silvan.privacy.gate.gate import Gate
+from silvan.federation.handlers import HANDLERS
+from silvan.federation.site import Outbox
+from silvan.privacy.aggregation import masked_site
+from silvan.privacy.gate import Gate
 from silvan.privacy.noise.laplace import Noise
-from silvan.privacy.sums import masked_site
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def only(lies, *kinds):
         (("CountTables", "NoisyLevel"), (Noise, "sensitivity"), "costs"),
         (("AdaptiveLevel",), (fuzz_lies, "SHOWS_VALUES"), "holds the planted number"),
         (("GrowTrees",), (Gate, "check_leaves"), "shows a leaf of"),
-        (("Tally", "CountGrid"), (Gate, "_check_question"), "two forms|summed over|not over every site once"),
+        (("CountByScore", "CountGrid"), (Gate, "_check_question"), "two forms|summed over|not over every site once"),
         (("CountGrid",), (Gate, "note"), "not in the ledger"),
     ],
 )

@@ -94,6 +94,13 @@ def test_a_journal_belongs_to_one_study(path):
     journal.close()
 
 
+def test_a_journal_of_other_growing_rules_is_refused(path, monkeypatch):
+    Journal(path).belongs_to("one")
+    monkeypatch.setattr("silvan.federation.journal.RULES", 2)
+    with pytest.raises(FormatError, match="begun by another version of silvan, which grows other trees"):
+        Journal(path).belongs_to("one")
+
+
 TABLES = parts(table(n=40), 2)
 
 

@@ -64,7 +64,7 @@ def test_no_value_of_a_row_is_told(task):
             inside = msgspec.msgpack.decode(envelope.body, ext_hook=lambda code, d: wire.unpack_array(d))
             replies |= set(numbers(inside))
             kinds.add(envelope.kind)
-    assert {"Description", "GridCounts", "FineCounts", "Histograms", "Trees", "Figures"} <= kinds
+    assert {"Description", "GridCounts", "FineCounts", "Histograms", "Trees", "SiteMetrics"} <= kinds
     assert len(replies) > 100
     assert not replies & values
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 from helpers.lies import answers_to_lies, caught_lies, first_replies, replies_in
 from helpers.studies import Recorded, federate, parts, table
@@ -10,6 +11,7 @@ import silvan as sv
 import silvan.federate.by_rows
 import silvan.learners
 from silvan.errors import SiteError
+from silvan.federation.describe import NameCategories, buckets
 
 TABLES = {task: parts(table(task, n=40), 2) for task in ("binary", "number")}
 
@@ -24,10 +26,12 @@ def study(kind, task="binary"):
 # messages of other algorithms are lied about beside the tests of these
 ALGORITHMS = (
     f"silvan.algorithms.{name}"
-    for name in ("evaluation.evaluate", "horizontal.histogram_forest", "horizontal.merged_forest", "shared.shared_bins")
+    for name in ("evaluation.evaluate", "horizontal.histogram_forest", "horizontal.merged_forest", "shared_bins")
 )
-KINDS = [kind for kind in replies_in("silvan.federation.agreement.describe", *ALGORITHMS) if kind != "Size"]
-CASES = [(kind, "binary") for kind in KINDS] + [(kind, "number") for kind in ("Figures", "GridCounts", "Histograms")]
+KINDS = [kind for kind in replies_in("silvan.federation.describe", *ALGORITHMS) if kind != "Size"]
+CASES = [(kind, "binary") for kind in KINDS] + [
+    (kind, "number") for kind in ("SiteMetrics", "GridCounts", "Histograms")
+]
 
 
 @pytest.mark.parametrize(("kind", "task"), CASES)
@@ -52,3 +56,9 @@ def test_a_coordinator_that_lies(task):
     codes = answers_to_lies(fed, fed.transport.record)
     assert codes.count("format") > 500
     assert "internal" not in codes
+    # one that calls every hash common still learns no number that few of the site's rows have
+    words = {str(number) for frame in TABLES[task].values() for number in frame["noise"]}
+    hashes = np.array(sorted({bucket for word in words for bucket in buckets(word)}), np.int32)
+    with fed.working_on("names"):
+        told = fed.ask(NameCategories(names=["noise"], common=[hashes]))
+    assert [reply.names for reply in told.values()] == [[[]]] * len(told)

@@ -7,8 +7,8 @@ import pytest
 import silvan.federate.by_rows
 import silvan.learners  # noqa: F401  all kinds of messages are known now
 from silvan.federation import wire
-from silvan.federation.message import Blob, Envelope, Missing, Reply, Request, Trouble, blobs_in
-from silvan.federation.site import HANDLERS
+from silvan.federation.handlers import HANDLERS
+from silvan.federation.message import Blob, Missing, Reply, Request, Trouble, blobs_in
 
 KINDS = [kind for kind, _ in HANDLERS.values()]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -16,7 +16,7 @@ kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 def test_all_algorithms_are_here():
     names = {kind.__name__ for kind in KINDS}
-    assert {"Describe", "CountGrid", "CountFine", "GrowLevel", "GrowTrees", "Judge", "Tally"} <= names
+    assert {"Describe", "CountGrid", "CountFine", "GrowLevel", "GrowTrees", "EvaluateModels", "CountByScore"} <= names
 
 
 @kinds
@@ -80,9 +80,3 @@ def test_blobs_are_found_wherever_they_are():
     request = Asking(first=Blob("a"), several=[Nested(Blob("b")), Nested(None)], named={"x": Blob("c"), "y": Blob("a")})
     assert blobs_in(request) == ["a", "b", "c", "a"]
     assert blobs_in(wire.decode(wire.encode(request), Asking)) == ["a", "b", "c", "a"]
-
-
-def test_an_envelope_of_an_older_writer():
-    """Fields that came later have defaults."""
-    old = msgspec.msgpack.encode({"study": "s", "question": "q", "sender": "a", "kind": "K", "body": b"x"})
-    assert wire.decode(old, Envelope) == Envelope("s", "q", "a", "K", b"x", {}, [])

@@ -204,15 +204,13 @@ def test_a_site_is_sent_only_what_its_question_refers_to():
     def twist(site, data):
         return [(site, remade(data, kind="Missing", body=wire.encode(Missing([secret.hash]))))]
 
-    nosy = federate(TABLES, disturbed(from_reply(AGREED, twist)))
+    class Nosy(Recorded, disturbed(from_reply(AGREED, twist))):
+        """Keeps what was sent, and disturbs the replies."""
+
+    nosy = federate(TABLES, Nosy)
     nosy.blob(b"the model of another site")
-    sent = []
-    deliver = nosy.transport.deliver
-    nosy.transport.deliver = lambda messages, verb, wait: (
-        sent.extend(messages.values()),
-        deliver(messages, verb, wait),
-    )[1]
     with pytest.raises(SiteError, match="keeps asking"):
         fit(nosy)
+    sent = [data for _, way, data in nosy.transport.record if way == "received"]
     assert sent
     assert not any(b"the model" in data for data in sent)

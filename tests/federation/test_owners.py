@@ -10,8 +10,7 @@ import silvan as sv
 from silvan.algorithms.bofrf.choose import Choose
 from silvan.algorithms.bofrf.tree_messages import OwnTrees, ScoreTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
-from silvan.algorithms.shared.admission import AdmitTrees
-from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.errors import FederationError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Blob, Envelope, Owner
@@ -32,7 +31,6 @@ def questions(fed, blobs, own=0):
     count = {"schema": schema, "forests": blobs, "owners": owners, "bootstrap": True, "validation": 0.0}
     cut = {"few": np.zeros(nodes, bool), "min_leaf": 10, "offset": 0.0, "scale": 1.0}
     return {
-        "AdmitTrees": AdmitTrees(schema=schema, forests=blobs, owners=owners),
         "CountLeafRows": CountLeafRows(**count),
         "CountLeafLabels": CountLeafLabels(**count, **cut),
         "ScoreTrees": ScoreTrees(schema=schema, forests=blobs, validation=0.0, offset=0.0, scale=1.0),
@@ -69,7 +67,7 @@ def test_a_site_signs_its_trees_for_a_study_and_a_task():
             assert not is_owned(roster, msgspec.structs.replace(owner, **changes), fed.study, hash_)
 
 
-@pytest.mark.parametrize("kind", ["AdmitTrees", "CountLeafRows", "CountLeafLabels", "ScoreTrees", "Choose"])
+@pytest.mark.parametrize("kind", ["CountLeafRows", "CountLeafLabels", "ScoreTrees", "Choose"])
 def test_sites_score_signed_trees_and_no_others(kind):
     fed = federate(parts(table(), 2))
     made = forests(fed)
@@ -91,7 +89,7 @@ def test_what_is_said_to_be_the_sites_own_is():
         put(fed, questions(fed, sign_all(fed), own=1)["Choose"])
 
 
-@pytest.mark.parametrize("kind", ["AdmitTrees", "CountLeafRows", "CountLeafLabels"])
+@pytest.mark.parametrize("kind", ["CountLeafRows", "CountLeafLabels"])
 def test_trees_are_from_the_sites_that_a_sum_names(kind):
     """Or a site would be told that the trees of another are its own, and leave its rows out of the sum."""
     fed = federate(parts(table(), 2))

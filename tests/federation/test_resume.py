@@ -11,8 +11,8 @@ from helpers.studies import Recorded, Stop, disturbed, federate, from_reply, par
 import silvan as sv
 from silvan.errors import FederationError
 from silvan.federation import wire
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Envelope
-from silvan.federation.site import HANDLERS
 from silvan.federation.wire import decode
 
 TABLES = parts(table(n=90), 3)

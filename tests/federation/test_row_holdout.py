@@ -12,7 +12,8 @@ import silvan as sv
 from silvan.data.holdout import Fold
 from silvan.errors import InputError, RefusedError
 from silvan.federation import row_holdout
-from silvan.federation.site import HANDLERS, Site
+from silvan.federation.handlers import HANDLERS
+from silvan.federation.site import Site
 
 KEY = b"a key of sixteen"
 

@@ -10,16 +10,17 @@ import pytest
 from helpers.asking import MARKS, NUMBER, SCHEMA, SECRET, frame, schema_blob, send, site, trouble
 
 import silvan.learners  # noqa: F401  all kinds of messages are known now
-from silvan.algorithms.evaluation.contenders import Contender
-from silvan.algorithms.evaluation.evaluate import Judge
+from silvan.algorithms.evaluation.candidates import LocalModel
+from silvan.algorithms.evaluation.evaluate import EvaluateModels
 from silvan.algorithms.horizontal.merged_forest import GrowTrees
-from silvan.algorithms.shared.shared_bins import CountGrid
+from silvan.algorithms.shared_bins import CountGrid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError, InputError, SchemaError
 from silvan.federation import wire
-from silvan.federation.agreement.describe import CategoryNames, CountCategories, CountRows, Describe, NameCategories
+from silvan.federation.describe import CategoryNames, CountCategories, CountRows, Describe, NameCategories
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Blob, Envelope, Missing, Reply, Request, Trouble
-from silvan.federation.site import HANDLERS, answers
+from silvan.federation.site import answers
 from silvan.federation.store import digest
 from silvan.tree.fit import Settings
 
@@ -63,7 +64,7 @@ def requests():
         (NameCategories(names=["name"], common=[np.arange(100, dtype=np.int32)]), []),
         (CountGrid(schema=named), [data]),
         (GrowTrees(schema=named, settings=settings, n_trees=3, feature_key=key), [data]),
-        (Judge(schema=named, contenders=[Contender(own=settings)], feature_key=key), [data]),
+        (EvaluateModels(schema=named, candidates=[LocalModel(settings)], feature_key=key), [data]),
     ]
 
 

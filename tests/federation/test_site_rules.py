@@ -8,16 +8,16 @@ from helpers.asking import frame, schema_blob, send, site, trouble
 
 import silvan as sv
 from silvan.algorithms.horizontal.merged_forest import GrowTrees
-from silvan.algorithms.shared.shared_bins import CountGrid
+from silvan.algorithms.shared_bins import CountGrid
 from silvan.data.schema import Label, Schema
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.agreement.describe import CountRows, Describe
+from silvan.federation.cache import Cache, CacheKey
+from silvan.federation.describe import CountRows, Describe
 from silvan.federation.message import Trouble
 from silvan.federation.site import Outbox, Site
-from silvan.federation.site_table import Cache
 from silvan.federation.store import MemoryStore
-from silvan.privacy.gate.gate import Gate, Policy
+from silvan.privacy.gate import Gate, Policy
 from silvan.tree.fit import Settings
 
 # -- the outbox
@@ -107,11 +107,20 @@ def test_row_keys_tell_sites_and_places_apart():
 def test_the_cache_keeps_a_few_of_each_kind():
     cache = Cache()
     for i in range(200):
-        cache["growing", i] = i
-        cache["scores", i] = i
-    assert sum(key[0] == "growing" for key in cache) < 10
-    assert ("growing", 199) in cache
-    assert sum(key[0] == "scores" for key in cache) < 100
+        cache[CacheKey("growing", i)] = i
+        cache[CacheKey("scores", i, most=64)] = i
+    assert [key for key in cache if key[0] == "growing"] == [("growing", 198), ("growing", 199)]
+    assert sum(key[0] == "scores" for key in cache) == 64
+
+
+def test_the_cache_makes_a_thing_once_while_it_fits():
+    cache, made = Cache(), []
+    for _ in range(2):
+        assert cache.once(CacheKey[int]("growing", 1), lambda: made.append(1) or 5) == 5
+        assert cache.once(CacheKey[int]("growing", 1), lambda: made.append(1) or 5, lambda known: known == 5) == 5
+    assert len(made) == 1
+    assert cache.once(CacheKey[int]("growing", 1), lambda: 6, lambda known: known != 5) == 6
+    assert cache.once(CacheKey[int]("growing", 1), lambda: 7) == 6
 
 
 def test_the_oldest_blobs_make_room():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from silvan.algorithms.horizontal.histogram_forest import Histograms
-from silvan.algorithms.shared.shared_bins import CutPoints
+from silvan.algorithms.shared_bins import CutPoints
 from silvan.errors import WireError
 from silvan.federation import wire
 from silvan.federation.message import Envelope

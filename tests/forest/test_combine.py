@@ -53,10 +53,9 @@ def test_votes_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
     absent = np.random.default_rng(seed).random(forest.n_features) < 0.2
     means, votes = naive.vote_answers(forest, X, absent)
     if np.isnan(means).any():
-        with pytest.raises(InputError, match="no tree can answer"):
-            predict.scores(forest, X, n_jobs, absent)
-        with pytest.raises(InputError, match="no tree can answer"):
-            predict.decide(forest, X, n_jobs, absent)
+        for use in (predict.scores, predict.decide):
+            with pytest.raises(InputError, match="no tree can answer"):
+                use(forest, X, n_jobs, absent)
         return
     scores, decided = predict.scores(forest, X, n_jobs, absent), predict.decide(forest, X, n_jobs, absent)
     np.testing.assert_allclose(scores, means, rtol=0, atol=1e-14)

@@ -69,23 +69,14 @@ def test_sums_far_beyond_the_knots():
     np.testing.assert_allclose(answers.sum(axis=1), 1.0)
 
 
-def test_file_of_version_3():
+def test_a_file_keeps_the_calibration():
     forest = added()
     data = forest.to_bytes()
-    assert b'"version":"3"' in data
     again = Forest.from_bytes(data)
     assert again == forest
     for name in CALIBRATION_ARRAYS:
         np.testing.assert_array_equal(getattr(again, name), getattr(forest, name))
     assert again.to_bytes() == data
-    assert b'"version":"1"' in random_forest(0).to_bytes()
-
-
-@pytest.mark.parametrize("version", [b"1", b"2"])
-def test_older_versions_have_no_log_odds(version):
-    data = added().to_bytes().replace(b'"version":"3"', b'"version":"' + version + b'"')
-    with pytest.raises(FormatError):
-        Forest.from_bytes(data)
 
 
 def test_the_hash_tells_calibrations_apart():
@@ -114,7 +105,10 @@ WRONG = {
     "endless": {"knots": np.tile([0.0, 1.0, 2.0, np.inf], (3, 1))},
     "too far": {"odds": np.tile([0.0, 1.0, 2.0, 2 * ODDS_CAP], (3, 1))},
     "another way": {"combine": "mean"},
+    "log-odds beyond": {"value": added().value * 1e7},
+    "weights": {"weights": added().weights * 1e9},
 }
+KNOTS = {"knots": np.array([[0.0, 1.0]]), "odds": np.array([[0.0, 1.0]])}
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -123,17 +117,13 @@ def test_what_is_refused(what):
         replace(added(), **WRONG[what])
 
 
-def test_more_that_is_refused():
-    forest = added()
-    with pytest.raises(FormatError, match="log-odds beyond"):
-        replace(forest, value=forest.value * 1e7)
-    with pytest.raises(FormatError, match="weights"):
-        replace(forest, weights=forest.weights * 1e9)
-    number = random_forest(0, n_classes=0)
-    with pytest.raises(FormatError, match="need classes"):
-        replace(number, combine="log_odds", knots=np.array([[0.0, 1.0]]), odds=np.array([[0.0, 1.0]]))
-    with pytest.raises(FormatError, match="for trees that combine log-odds"):
-        replace(random_forest(0), knots=np.array([[0.0, 1.0]] * 2))
+def test_log_odds_are_for_trees_of_classes_that_add_them():
+    for forest, changes, said in (
+        (random_forest(0, n_classes=0), {"combine": "log_odds", **KNOTS}, "need classes"),
+        (random_forest(0), {"knots": np.array([[0.0, 1.0]] * 2)}, "for trees that combine log-odds"),
+    ):
+        with pytest.raises(FormatError, match=said):
+            replace(forest, **changes)
 
 
 def test_what_cannot_be_done_with_it(tmp_path):
@@ -142,10 +132,12 @@ def test_what_cannot_be_done_with_it(tmp_path):
     for export in (forest.to_sklearn, lambda: forest.to_onnx(tmp_path / "f"), forest.to_treelite):
         with pytest.raises(ExportError, match="log_odds"):
             export()
-    with pytest.raises(InputError, match="calibration of its own"):
-        join_forests([forest, forest])
-    with pytest.raises(InputError, match="cannot be skipped"):
-        scores(forest, X, skip=np.zeros((4, 5), np.bool_))
+    for use, said in (
+        (lambda: join_forests([forest, forest]), "calibration of its own"),
+        (lambda: scores(forest, X, skip=np.zeros((4, 5), np.bool_)), "cannot be skipped"),
+    ):
+        with pytest.raises(InputError, match=said):
+            use()
 
 
 def test_some_of_its_trees():

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.errors import InputError
-from silvan.forest import flow, predict
+from silvan.forest import flow, predict, small_trees, tree_cuts
 from silvan.forest import score as scoring
 from silvan.forest.forest import join_forests
-from silvan.forest.masks import small_trees, tree_cuts
 from silvan.forest.noted_leaves import bytes_noted, make_noted
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.forest.walk import pack

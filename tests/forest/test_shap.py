@@ -7,7 +7,7 @@ from helpers.forests import random_forest
 
 import silvan as sv
 from silvan.data.schema import Feature, Label, Schema
-from silvan.forest.explain.node_counts import rows_at_nodes
+from silvan.forest.node_counts import rows_at_nodes
 from silvan.forest.predict import goes_left
 
 MIXED = Schema(

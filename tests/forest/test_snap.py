@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan import InputError
-from silvan.data.binning.bins import find_bins, make_bins
+from silvan.data.bins.bins import find_bins, make_bins
 from silvan.forest.category_set import is_category_split
 from silvan.forest.predict import goes_left
 from silvan.forest.snap import goes_left_all, snap, trim

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from silvan.data.binning.bins import find_bins
+from silvan.data.bins.bins import find_bins
 from silvan.data.schema import Feature, Schema
 
 LAST = np.finfo(np.float32).max

@@ -6,10 +6,9 @@ import polars as pl
 from helpers.studies import disturbed, parts, table
 
 from silvan.algorithms.boosting.stumps import StumpTable
-from silvan.data.binning.bins import find_bins
+from silvan.data.bins.bins import find_bins
 from silvan.federation import wire
 from silvan.federation.message import Envelope
-from silvan.federation.transports.in_process import InProcess
 
 
 def few_values(n=400, seed=0):
@@ -37,22 +36,6 @@ def rows_of(fed, site, floor=10):
     part = fed.site(site).part(fed.schema)
     bins, codes = find_bins(part.X, fed.schema, 64, 1, floor)
     return part.X, part.y, StumpTable(codes, bins, part.y.astype(np.int64))
-
-
-class Reversed(InProcess):
-    """The last site's reply arrives first."""
-
-    def deliver(self, messages, verb, timeout):
-        yield from reversed(list(super().deliver(messages, verb, timeout)))
-
-
-class Shuffled(InProcess):
-    """Replies arrive in any order, some twice."""
-
-    def deliver(self, messages, verb, timeout):
-        replies = list(super().deliver(messages, verb, timeout)) * 2
-        for i in np.random.default_rng(len(messages)).permutation(len(replies)):
-            yield replies[i]
 
 
 def lying(kind, reply, change, site="middle", after=0):

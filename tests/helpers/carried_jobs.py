@@ -7,12 +7,12 @@ from unittest import mock
 
 from silvan.deploy.jobs import coordinator_job
 from silvan.deploy.jobs.site_job import open_site_of
-from silvan.deploy.member import Member
+from silvan.deploy.membership.joined_site import Member
 from silvan.errors import SiteError
 from silvan.federation import wire
+from silvan.federation.flare import AbortedError
 from silvan.federation.signed import SignedMessage
-from silvan.federation.transports.flare import AbortedError
-from silvan.federation.transports.transport import Transport
+from silvan.federation.transport import Transport
 from silvan.study.run_folder import Run
 
 

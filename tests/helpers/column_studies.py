@@ -1,7 +1,6 @@
 """Studies by columns: tables about the same rows, and federations of them that are listened to or disturbed."""
 
 from collections.abc import Callable, Iterator
-from unittest import mock
 
 import msgspec
 import numpy as np
@@ -11,8 +10,8 @@ from helpers import studies
 import silvan as sv
 from silvan.federation import wire
 from silvan.federation.federation import Federation
+from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Request
-from silvan.federation.transports.in_process import InProcess
 
 ID = "person"
 MATCHING = ["ShowKey", "DealKey", "TakeKey", "Introduce", "HideIds", "HideTwice", "Intersect", "DescribeColumns"]
@@ -51,8 +50,7 @@ def federate(tables: object, kind: type[InProcess] = InProcess, **settings: obje
     Where nobody listens and nothing goes wrong, ids are matched in the way that takes less time.
     """
     quick = {"match": "keyed"} if kind is InProcess and not {"cold", "journal"} & settings.keys() else {}
-    with mock.patch("silvan.federate.options.InProcess", kind):
-        return sv.federate_columns(tables, **{"id": ID, "label": "label", "n_jobs": 1, **quick, **settings})
+    return sv.federate_columns(tables, transport=kind, **{"id": ID, "label": "label", "n_jobs": 1, **quick, **settings})
 
 
 class Recorded(InProcess):
@@ -72,26 +70,6 @@ class Recorded(InProcess):
             self.record.append((site, "sent", wire.decode(data, Envelope)))
             self.data.append(data)
             yield site, data
-
-
-class Reversed(InProcess):
-    """The last party's reply arrives first."""
-
-    def deliver(
-        self, messages: dict[str, bytes], verb: str, timeout: float | None
-    ) -> Iterator[tuple[str, bytes | Exception]]:
-        yield from reversed(list(super().deliver(messages, verb, timeout)))
-
-
-class Shuffled(InProcess):
-    """Replies arrive in any order, some twice."""
-
-    def deliver(
-        self, messages: dict[str, bytes], verb: str, timeout: float | None
-    ) -> Iterator[tuple[str, bytes | Exception]]:
-        replies = list(super().deliver(messages, verb, timeout)) * 2
-        for i in np.random.default_rng(len(messages)).permutation(len(replies)):
-            yield replies[i]
 
 
 def lying(liar: str, kind: type, **changes: object) -> type[InProcess]:

@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from silvan.federation import wire
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Envelope
-from silvan.federation.site import HANDLERS, Site
-from silvan.privacy.sums.masked_site import Turn
-from silvan.privacy.sums.members import MIN_SITES, Member
-from silvan.privacy.sums.ring import Hop
+from silvan.federation.site import Site
+from silvan.privacy.aggregation.masked_site import Turn
+from silvan.privacy.aggregation.members import MIN_SITES, Member
+from silvan.privacy.aggregation.ring import Hop
 
 STEPS: dict[str, type[Turn | Hop]] = {"masked": Turn, "ring": Hop}
 WAYS = ("without", "twice", "one more", "another", "turned round", "other key", "shared key", "made up", "one alone")

@@ -8,7 +8,7 @@ from silvan.data.schema import Feature, Label, Schema
 from silvan.forest.forest import Forest
 from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
-from silvan.tree.target import class_target, number_target
+from silvan.tree.objectives import OBJECTIVES
 
 TASKS = {"binary": 2, "several": 3, "number": 0}
 
@@ -31,11 +31,14 @@ def fitted_forest(task: str, n_trees: int = 12) -> Forest:
     n_classes = TASKS[task]
     if n_classes:
         codes = np.searchsorted(np.quantile(signal, np.arange(1, n_classes) / n_classes), signal)
-        target = class_target(codes, n_classes, None, None)
+        target = OBJECTIVES["gini"].target(codes, n_classes)
         schema = Schema(features, Label("label", ("low", "middle", "high")[:n_classes]))
         settings = Settings(n_estimators=n_trees)
     else:
-        target, schema = number_target(signal.astype(float) * 100, None), Schema(features, Label("label"))
+        target, schema = (
+            OBJECTIVES["squared_error"].target(signal.astype(float) * 100, 0),
+            Schema(features, Label("label")),
+        )
         settings = Settings(n_estimators=n_trees, criterion="squared_error")
     keys = DrawKeys(make_key(0, "rows"), make_key(0, "features"))
     return fit_forest(X, target, schema, settings, keys, n_jobs=1)

@@ -1,6 +1,6 @@
 """The folders of a FLARE job, without FLARE."""
 
-from silvan.federation.transports.flare import JobFolders
+from silvan.federation.flare import JobFolders
 
 
 def job_folders(workspace, name="", job="job-1"):

@@ -44,15 +44,17 @@ from helpers.studies import Recorded, table
 
 from silvan.errors import SilvanError
 from silvan.federation import wire
+from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Blob, Envelope, Missing, Request, Trouble, blobs_in
 from silvan.federation.signed import SignedMessage
-from silvan.federation.site import HANDLERS, Site
+from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.federation.store import MemoryStore, digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import goes_left
-from silvan.privacy.gate.gate import Gate, Policy
+from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.noise.noisy_request import Noisy
@@ -65,7 +67,15 @@ NUMBER, CATEGORY = 41.98765432, "unheard-of"
 SHOWS_VALUES = {"AdaptiveLevel"}
 """Kinds whose answers hold values of rows by design; policies must name them."""
 
-TAKES_MODELS = {"Judge", "Tally", "CompareHalves", "ChooseShare", "CountUnseen", "SetColumns", "ShuffleColumns"}
+TAKES_MODELS = {
+    "EvaluateModels",
+    "CountByScore",
+    "CompareHalves",
+    "ChooseShare",
+    "CountOutOfBag",
+    "SetColumns",
+    "ShuffleColumns",
+}
 """Kinds that score whole models without noise, which the coordinator put together: as many as a policy says."""
 
 _OTHER_PART = "the site's part, or the question, is another than when it was hidden for this sum"
@@ -272,7 +282,7 @@ class Lies:
         if key not in self.bases:
             base = point.site.rebuilt()
             # one name for both tables, so that what was charged for one was charged for the other
-            base.cache["fingerprint",] = point.site.fingerprint()
+            base.cache[CacheKey("fingerprint")] = point.site.fingerprint()
             if lacking:
                 frame = pl.DataFrame(base.source)
                 there = [frame[name] == CATEGORY for name in frame.columns if frame[name].dtype == pl.String]

@@ -39,19 +39,20 @@ from helpers.studies import Recorded, federate, parts, table
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.data.schema import Schema
-from silvan.deploy.results.send_results import send_results
+from silvan.deploy.studies.send_results import send_results
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Envelope, Missing, Trouble
 from silvan.federation.question import Asked
 from silvan.federation.signed import TOLERANCE, SignedMessage, Signer
-from silvan.federation.site import HANDLERS
 from silvan.forest.forest import Forest
-from silvan.privacy.sampling_key import share_sampling_key
-from silvan.privacy.sums.masked_site import Turn
-from silvan.privacy.sums.ring import Hop
-from silvan.study.remote_study import parse_remote_study
+from silvan.learners.result import Result
+from silvan.privacy.aggregation.masked_site import Turn
+from silvan.privacy.aggregation.ring import Hop
+from silvan.privacy.identity.sampling_key import share_sampling_key
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Record, Run
 from silvan.study.run_folder import Site as RunSite
 
@@ -132,7 +133,7 @@ def _by_rows(signed: bool) -> list[Federation]:
     for sums, learners in {
         "trusted": [
             sv.HistogramForest(2, max_depth=3),
-            sv.MergedForest(3, admission=True, recount=True, class_weight="balanced"),
+            sv.MergedForest(3, recount=True, class_weight="balanced"),
             sv.BOFRF(2, clusters=2),
             sv.BOPPID(2),
             sv.AutoForest(2, max_depth=2),
@@ -205,7 +206,8 @@ def _send_results(model: Any, fed: Federation) -> None:
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     run = Run(folder.name)
-    record = Record(name="results", status="done", fingerprint=fed.study, models=run.save_models({"": model.forest_}))
+    models = run.save_models(Result(0, {}, model.forest_))
+    record = Record(name="results", status="done", fingerprint=fed.study, models=models)
     record.sites = [RunSite(name, 0) for name in fed.sites]
     run.write(record)
     for name in fed.sites:

@@ -3,10 +3,10 @@
 import json
 from unittest import mock
 
-from silvan.deploy import flare_kit
+from silvan.deploy.membership import startup_kit
 
 
-def write_hasty_site(folder, *given, write=flare_kit.write_site):
+def write_hasty_site(folder, *given, write=startup_kit.write_site):
     """Write a site's folder, with a second where FLARE waits for half a minute to see that a server was killed."""
     write(folder, *given)
     path = folder / "local" / "resources.json"
@@ -17,4 +17,4 @@ def write_hasty_site(folder, *given, write=flare_kit.write_site):
 
 def hasty_sites():
     """Have sites that are made now be hasty."""
-    return mock.patch.object(flare_kit, "write_site", write_hasty_site)
+    return mock.patch.object(startup_kit, "write_site", write_hasty_site)

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import polars as pl
 
-from silvan.deploy.enrol import make_server
-from silvan.deploy.hub import Hub
-from silvan.deploy.one_machine import free_port
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.enrol import make_server
+from silvan.deploy.service.one_machine import free_port
 
 
 @contextmanager

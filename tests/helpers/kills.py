@@ -29,14 +29,15 @@ from helpers.parties import PARTIES, set_up
 from helpers.studies import table
 
 import silvan as sv
-from silvan.deploy import one_machine
-from silvan.deploy.job_progress import PROGRESS, read_progress
-from silvan.deploy.member import SETTINGS, Member
-from silvan.deploy.process import Background
-from silvan.deploy.services import process_of, processes_of, start_hub, start_site, stop_all
+from silvan.deploy.jobs.job_progress import PROGRESS, read_progress
+from silvan.deploy.membership.joined_site import SETTINGS, Member
+from silvan.deploy.service import one_machine
+from silvan.deploy.service.process import Background
+from silvan.deploy.service.start_stop import process_of, processes_of, start_hub, start_site, stop_all
 from silvan.errors import SilvanError
-from silvan.study.remote_study import RemoteStudy, parse_remote_study
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run
+from silvan.study.study import Study
 
 KILLS = 4
 """Processes that a study loses."""
@@ -100,7 +101,7 @@ class Federation:
         """Stop all processes."""
         stop_all([*map(process_of, self.members.values()), *processes_of(self.hub)])
 
-    def plan(self, name: str, number: int) -> RemoteStudy:
+    def plan(self, name: str, number: int) -> Study:
         """Return a study that was never run before, and have the sites bring the tables for it."""
         kind, parameters = STUDIES[name]
         by_columns = kind == "VerticalForest"
@@ -132,9 +133,9 @@ class Federation:
             self.expected[name] = getattr(sv, kind)(**parameters).fit(fed).forest_.hash
         return self.expected[name]
 
-    def hash_of(self, run: Run, plan: RemoteStudy) -> str:
+    def hash_of(self, run: Run, plan: Study) -> str:
         """Return the hash of a study's forest."""
-        if plan.study.by_columns:
+        if plan.by_columns:
             return str(parties.load_with_shares(run, plan, self.members).forest_.hash)
         return next(model.hash for model in run.read().models if not model.site)
 
@@ -142,7 +143,7 @@ class Federation:
 class Command:
     """``silvan study run`` in a process of its own."""
 
-    def __init__(self, federation: Federation, plan: RemoteStudy) -> None:
+    def __init__(self, federation: Federation, plan: Study) -> None:
         path = federation.folder / f"{plan.folder}.toml"
         path.write_text(plan.text)
         self._arguments = ["-m", "silvan.cli.main", "study", "run", str(path), "--in", str(federation.hub.path)]

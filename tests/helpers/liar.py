@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 from helpers.false_rosters import STEPS, FalseRosters
 
-from silvan.algorithms.shared.shared_bins import CutPoints
+from silvan.algorithms.shared_bins import CutPoints
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import SilvanError
 from silvan.federation import wire
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Blob, Envelope
-from silvan.federation.site import HANDLERS
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 
@@ -92,7 +92,7 @@ class Liar:
             change["owners"] = {hash_: pick.sample(signed, 1) for hash_ in blobs}
         change["round"] = envelope.round + pick.choice((0, 0, 1, -1))
         named = [body, *(repr(v).encode() for v in change.values()), bytes([pick.randrange(3)])]
-        if pick.random() < 0.8:  # a question has a name of its own; the same name for another is a lie, too
+        if pick.random() < 0.8:  # a question has a name of its own
             change["question"] = digest(b"\0".join(named))
         return msgspec.structs.replace(envelope, body=body, blobs=blobs, **change)
 

@@ -11,10 +11,10 @@ from helpers.studies import disturbed
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
+from silvan.federation.handlers import HANDLERS
+from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
 from silvan.federation.question import Asked
-from silvan.federation.site import HANDLERS
-from silvan.federation.transports.in_process import InProcess
 
 Study = Callable[[type[InProcess]], object]
 

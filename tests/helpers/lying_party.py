@@ -31,8 +31,8 @@ import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.errors import SilvanError
 from silvan.federation import wire
+from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
-from silvan.federation.transports.in_process import InProcess
 
 PARTIES = ("party 0", "party 1", "party 2")
 HOLDER = PARTIES[0]
@@ -74,7 +74,7 @@ UNSEEN = {
     "LeafScores": "what labels make of leaves",
     "Unexplained": "what labels leave unexplained",
     "Kept": "what labels make of the constant",
-    "Judgement": "figures",
+    "ScoreMetrics": "figures",
     "PredictionsKept": "what it wrote down",
 }
 """Answers of which false ones cannot be told from true ones of other columns, ids or labels."""
@@ -156,9 +156,9 @@ def run(kind: type[Lying], name: str) -> str:
         warnings.simplefilter("ignore")
         fed = federate(split(wide(task, n=60), 3), kind, test=0.25, **settings)
         model = learner.fit(fed)
-        judged = model.figures_on_test_rows(fed, []) if name != "linear" else model.figures_on_test_rows(fed)
+        judged = model.evaluation(fed, candidates=[]).rows
         made = model.forest_.hash if name != "linear" else model.coefficients().write_csv()
-        return f"{made} {model.predict(fed).write_csv()} {[row.figures for row in judged]}"
+        return f"{made} {model.predict(fed).write_csv()} {[row.metrics for row in judged]}"
 
 
 class Studies:

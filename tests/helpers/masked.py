@@ -8,16 +8,16 @@ from helpers.federating import federation_of
 from helpers.summing import Number, Numbers, members
 
 from silvan.federation import wire
+from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Step, Trouble
 from silvan.federation.site import Site
 from silvan.federation.store import digest
-from silvan.federation.transports.in_process import InProcess
-from silvan.privacy.seal import public_key
-from silvan.privacy.sums import shamir
-from silvan.privacy.sums.counters import mask
-from silvan.privacy.sums.masked_coordinator import MaskedSums
-from silvan.privacy.sums.masked_site import SEED, Confirmed, Hidden, MaskCover, Opened, SumAtSite, Turn
-from silvan.privacy.sums.members import Member, Ready
+from silvan.privacy.aggregation import shamir
+from silvan.privacy.aggregation.counters import mask
+from silvan.privacy.aggregation.masked_coordinator import MaskedSums
+from silvan.privacy.aggregation.masked_site import SEED, Confirmed, Hidden, MaskCover, Opened, SumAtSite, Turn
+from silvan.privacy.aggregation.members import Member, Ready
+from silvan.privacy.identity.seal import public_key
 
 REPLIES = {kind.__name__: kind for kind in (Ready, Hidden, Confirmed, Opened, Trouble, Numbers)}
 
@@ -53,7 +53,7 @@ class Coordinator:
     def turn(self, what, names=(), **changes):
         listed = [Member(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
         near = len(listed) - 1 if self.neighbours is None else self.neighbours
-        turn = Turn(what=what, sum=self.sum, members=listed, neighbours=near, width=self.width, cipher="AES-256-GCM")
+        turn = Turn(what=what, sum=self.sum, members=listed, neighbours=near, width=self.width)
         return msgspec.structs.replace(turn, **changes)
 
     def send(self, site, turn, *, which=0, over=None, verb="total", **envelope):

@@ -3,7 +3,8 @@
 from fractions import Fraction
 from typing import NamedTuple
 
-from silvan.tree.gain import GINI, LOG_SCALE, SQUARED_ERROR, Rule, n_log_n
+from silvan.tree.gain import LOG_SCALE, Rule, n_log_n
+from silvan.tree.objectives import GINI, SQUARED_ERROR
 
 MISSING = 0
 

@@ -6,11 +6,11 @@ import msgspec
 from helpers.column_studies import ID, wide
 
 import silvan as sv
-from silvan.algorithms.linear.linear_shares import LinearShare, linear_key
+from silvan.algorithms.vertical.linear_shares import LinearShare, linear_key
 from silvan.algorithms.vertical.party_shares import share_key
-from silvan.deploy.member import SETTINGS, Member
+from silvan.deploy.membership.joined_site import SETTINGS, Member
 from silvan.forest.forest_shares import Share
-from silvan.study.remote_study import parse_remote_study
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import SHARES
 from silvan.study.study_file import make_learner
 
@@ -61,15 +61,15 @@ def in_process(made, plan=None, **settings):
     if plan is None:
         return sv.federate_columns(named, id=ID, **settings)
     fed = sv.federate_columns(named, id=ID, label="label", test=0.25, **settings)
-    return make_learner(plan.study, fed.schema).fit(fed), fed
+    return make_learner(plan, fed.schema).fit(fed), fed
 
 
 def load_with_shares(run, plan, members):
     """Read a model of a run, and put the shares to it that the parties have in their folders."""
-    kind = getattr(sv, plan.study.kind)
+    kind = getattr(sv, plan.kind)
     model = kind.load(run.file(SHARES))
     assert model.shares_ == {}
-    forest = plan.study.kind == "VerticalForest"
+    forest = plan.kind == "VerticalForest"
     parts = model.structure_ if forest else model.model_
     key, read = (share_key, Share.from_bytes) if forest else (linear_key, LinearShare.from_bytes)
     shares = {party: read(Member(members[party].path).store.get(key(parts.model))) for party in PARTIES}

@@ -1,8 +1,8 @@
-"""The attack of ``silvan.auditing.attacks.vertical_labels`` on messages that a test has recorded."""
+"""The attack of ``silvan.auditing.vertical_labels`` on messages that a test has recorded."""
 
 from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import KeepShare
-from silvan.auditing.attacks.vertical_labels import certain, drawn_by, groups, likely
+from silvan.auditing.vertical_labels import certain, drawn_by, groups, likely
 from silvan.federation import wire
 
 __all__ = ["accuracy", "certain", "drawn_by", "groups", "last_rounds", "likely"]

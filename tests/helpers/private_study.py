@@ -6,8 +6,8 @@ import polars as pl
 from helpers.studies import table
 
 import silvan as sv
-from silvan.algorithms.evaluation.noisy_tally import NoisyTally, plan_tally
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
+from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, plan_tally
 from silvan.algorithms.private.noisy_levels import NoisyLevel, plan_level, public_measure
 from silvan.algorithms.private.noisy_rows import disguise
 from silvan.algorithms.private.site_schema import public_schema_of
@@ -21,13 +21,13 @@ from silvan.algorithms.private.tables_messages import (
     SumTargets,
     plan_counts,
 )
-from silvan.algorithms.shared.shared_bins import CutPoints
+from silvan.algorithms.shared_bins import CutPoints
 from silvan.federation import wire
 from silvan.federation.message import Blob
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.federation.store import digest
-from silvan.tree.target import class_measure
+from silvan.tree.fit import Settings
 
 FEATURES = (
     sv.Feature("age", bounds=(0, 100)),
@@ -92,7 +92,7 @@ def grow_level(known, schema_blob, bins):
     return GrowLevel(
         schema=schema_blob,
         bins=bins,
-        measure=class_measure(np.ones(known.n_classes, np.int64), None) if known.n_classes else public_measure(known),
+        measure=Settings().measure(known, np.ones(known.n_classes)) if known.n_classes else public_measure(known),
         n_trees=2,
         bootstrap=False,
         nodes=np.array([2, 3, 1], np.int32),
@@ -140,7 +140,7 @@ def questions(task, frame, epsilon, sharers=1, known=None):
     else:
         asked["targets"] = SumTargets(schema=schema_blob, **shared)
         asked["slopes"] = SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared)
-    asked["tally"] = NoisyTally(schema=schema_blob, model=forest, **shared)
+    asked["tally"] = CountByScoreWithNoise(schema=schema_blob, model=forest, **shared)
     site = site_with(frame, blobs)
     assert public_schema_of(site, schema_blob) == known
     answered = [

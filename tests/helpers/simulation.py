@@ -24,9 +24,9 @@ from silvan.federation.question import UnreachedError
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.store import MemoryStore
-from silvan.federation.transports.transport import Transport
-from silvan.privacy.gate.gate import Gate
-from silvan.privacy.gate.ledger import Ledger
+from silvan.federation.transport import Transport
+from silvan.privacy.gate import Gate
+from silvan.privacy.ledger import Ledger
 from silvan.privacy.noise.budget import Budget
 
 _OF_TABLES = ("part", "encoded", "fingerprint")

@@ -1,7 +1,6 @@
 """Small studies, and federations that are listened to, disturbed or stopped."""
 
 from collections.abc import Callable, Iterable, Iterator
-from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -9,8 +8,8 @@ import polars as pl
 import silvan as sv
 from silvan.federation import wire
 from silvan.federation.federation import Federation
+from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
-from silvan.federation.transports.in_process import InProcess
 
 TASKS = ("binary", "several", "number")
 
@@ -45,8 +44,27 @@ def parts(frame: pl.DataFrame, n_sites: int, seed: int = 0) -> dict[str, pl.Data
 
 def federate(tables: object, kind: type[InProcess] = InProcess, **settings: object) -> Federation:
     """Make a federation of another kind than the usual."""
-    with mock.patch("silvan.federate.options.InProcess", kind):
-        return sv.federate_rows(tables, **{"n_jobs": 1, **settings})
+    return sv.federate_rows(tables, transport=kind, **{"n_jobs": 1, **settings})
+
+
+class Reversed(InProcess):
+    """The last site's reply arrives first."""
+
+    def deliver(
+        self, messages: dict[str, bytes], verb: str, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
+        yield from reversed(list(super().deliver(messages, verb, timeout)))
+
+
+class Shuffled(InProcess):
+    """Replies arrive in any order, some twice."""
+
+    def deliver(
+        self, messages: dict[str, bytes], verb: str, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
+        replies = list(super().deliver(messages, verb, timeout)) * 2
+        for i in np.random.default_rng(len(messages)).permutation(len(replies)):
+            yield replies[i]
 
 
 class Recorded(InProcess):

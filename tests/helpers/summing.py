@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from silvan.federation import wire
+from silvan.federation.handlers import HANDLERS
+from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Reply, Request, Step, Trouble, Verb
-from silvan.federation.site import HANDLERS, Site, answers
+from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
-from silvan.federation.transports.in_process import InProcess
-from silvan.privacy.seal import pair_key, public_key, secret_key, unseal
-from silvan.privacy.sums.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
-from silvan.privacy.sums.words import WORD
+from silvan.privacy.aggregation.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
+from silvan.privacy.aggregation.words import WORD
+from silvan.privacy.identity.seal import pair_key, public_key, secret_key, unseal
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from silvan.data.binning.bins import make_bins
+from silvan.data.bins.bins import make_bins
 from silvan.data.schema import Feature, Label, Schema
 from silvan.tree.draw import Ties
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.level import choose_level, draw_level
 from silvan.tree.node_rows import Binned
+from silvan.tree.objectives import OBJECTIVES, Target
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
-from silvan.tree.target import Target, class_target, number_target
 
 
 def random_table(
@@ -36,8 +36,8 @@ def random_table(
     schema = Schema.of(features, Label("label", tuple(range(n_classes)) or None))
     weight = rng.integers(1, 4, n_rows).astype(float) if weighted else None
     if n_classes:
-        return X, schema, class_target(y.astype(np.int64) % n_classes, n_classes, weight, None)
-    return X, schema, number_target(y.astype(np.float64), weight)
+        return X, schema, OBJECTIVES["gini"].target(y.astype(np.int64) % n_classes, n_classes, weight)
+    return X, schema, OBJECTIVES["squared_error"].target(y.astype(np.float64), 0, weight)
 
 
 def binned(seed: int, **shape) -> tuple[Binned, Target, Schema]:

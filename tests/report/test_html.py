@@ -143,7 +143,7 @@ def test_one_class_only_at_a_site(tmp_path):
 def test_it_says_whether_joining_helps(tmp_path):
     page = page_of(tmp_path, tables=parts(table(n=400), 3))
     text = " ".join("".join(Page(page).words).split())
-    from silvan.algorithms.evaluation.certainty import CERTAINTY
+    from silvan.algorithms.evaluation.evaluation import CERTAINTY
     from silvan.report.summary import summarise_run
     from silvan.util.readable import format_interval
 

@@ -12,22 +12,23 @@ from helpers.runs import fitted, silvan, write_study
 from helpers.studies import parts, table
 from rich.console import Console
 
-from silvan.cli.tables.figure_tables import key_figures
+from silvan.cli.terminal import shown
 from silvan.data.schema import Feature, Label, Schema
-from silvan.deploy.results.site_copy import copy_for
+from silvan.deploy.studies.site_copy import copy_for
 from silvan.errors import FormatError
-from silvan.federation.agreement.agreement import ColumnAtSites
+from silvan.federation.agreement import ColumnAtSites
 from silvan.forest.forest import Forest
-from silvan.learners.evaluation import evaluation
+from silvan.learners.evaluation_frame import whole_frame
+from silvan.learners.registry import LEARNERS
+from silvan.learners.result import SiteTrees
 from silvan.report.curves import calibration, roc_points
 from silvan.report.html import render, without_controls, write_report
 from silvan.report.markdown import escape, markdown
-from silvan.report.model_card import PAPERS, importance_note
+from silvan.report.model_card import importance_note, model_card
 from silvan.report.site_tables import column_table, distance_table, subgroup_table, threshold_table, weight_table
 from silvan.report.summary import summarise, summarise_run
 from silvan.report.tree_outline import outline
-from silvan.study.run_folder import AUDIT, Counts, Curve, Dependence, Figures, Kind, Model, Record, Run, Site, SiteTrees
-from silvan.study.study_sections import COLUMN_LEARNERS, LEARNERS
+from silvan.study.run_folder import AUDIT, Counts, Curve, Dependence, Figures, Kind, Model, Record, Run, Site
 
 RISING = [(0.1, 9.0, 1.0), (0.5, 5.0, 5.0), (0.9, 1.0, 9.0)]
 
@@ -106,13 +107,12 @@ def test_two_hundred_sites_fit_a_page():
 def test_sensitivity_over_all_rows_needs_a_threshold_at_every_site():
     made = record()
     summary = summarise(made)
-    titles = [("sensitivity", "Sensitivity", "")]
-    assert threshold_table(summary, "federated", titles)[1][-1][-1] == "0.800"
+    assert threshold_table(summary).rows[-1][-1] == "0.800"
     made.evaluation = [
         msgspec.structs.replace(row, more={**row.more, "threshold": None}) if row.site == "s1" else row
         for row in made.evaluation
     ]
-    assert threshold_table(summarise(made), "federated", titles)[1][-1][-1] == "–"
+    assert threshold_table(summarise(made)).rows[-1][-1] == "–"
 
 
 def test_a_site_without_test_rows_and_one_of_one_class():
@@ -158,7 +158,8 @@ def test_columns_by_site_tell_what_the_agreement_told(tmp_path):
     tables = parts(table(n=240), 3)
     tables["site 1"] = tables["site 1"].drop("dose")
     made = fitted(tmp_path, tables=tables)
-    heads, rows = column_table(summarise(made))
+    shown = column_table(summarise(made))
+    heads, rows = shown.heads, shown.rows
     by_name = {row[0]: row[2:] for row in rows}
     assert heads == ["Column", "Kind", "site 0", "site 1", "site 2"]
     assert by_name["age"] == ["32 to 64"] * 3
@@ -172,7 +173,7 @@ def test_columns_by_site_tell_what_the_agreement_told(tmp_path):
 def test_columns_of_many_sites_are_counted():
     columns = [{"name": "age", "kind": "numeric", "sites": ["s0"], "sizes": {"s0": (32.0, 64.0)}, "categories": {}}]
     made = msgspec.convert(msgspec.to_builtins(record(9)) | {"columns": columns}, Record)
-    assert column_table(summarise(made))[1][-1] == ["age", "number", "absent at 8; 32 to 64 at 1"]
+    assert column_table(summarise(made)).rows[-1] == ["age", "number", "absent at 8; 32 to 64 at 1"]
 
 
 def test_a_private_study_tells_no_columns(tmp_path):
@@ -187,7 +188,7 @@ def test_a_private_study_tells_no_columns(tmp_path):
     assert summary["columns"] == []
     assert "noisy counts" in summary["importance_note"]
     assert "sites were not asked" in summary["alike"]
-    assert "epsilon 1 for training and 1 for judging, 2 in all" in " ".join(dict(summary["card"])["Privacy"])
+    assert "epsilon 1 for training and 1 for evaluation, 2 in all" in " ".join(dict(summary["card"])["Privacy"])
 
 
 def test_weights_and_clusters_of_bofrf(tmp_path):
@@ -209,10 +210,10 @@ def test_weights_and_clusters_of_bofrf(tmp_path):
 def test_weights_and_distances_as_tables():
     trees = [SiteTrees("s0", 5, 4, -0.1, 0.2, 0.3, 0.6), SiteTrees("s1", 5, 5, 0.1, 0.2, 0.3, 0.4)]
     made = record(weights=trees, distances={"s0": [0.0, 1.0], "s1": [1.0, 0.0]})
-    assert weight_table(summarise(made))[1][0] == ["s0", "all sites", "5", "4", "0.20", "−0.10 to 0.30", "60.0%"]
-    assert distance_table(summarise(made))[1] == [["s0", "–", "1.00"], ["s1", "1.00", "–"]]
+    assert weight_table(summarise(made)).rows[0] == ["s0", "all sites", "5", "4", "0.20", "−0.10 to 0.30", "60.0%"]
+    assert distance_table(summarise(made)).rows == [["s0", "–", "1.00"], ["s1", "1.00", "–"]]
     made.distances = {f"s{i}": [abs(i - j) for j in range(13)] for i in range(13)}
-    assert distance_table(summarise(made))[1][0] == ["s0", "s1 (1.00)", "s12 (12.00)"]
+    assert distance_table(summarise(made)).rows[0] == ["s0", "s1 (1.00)", "s12 (12.00)"]
     made.distances = {"s0": [1.0]} | {"s1": []}
     assert distance_table(summarise(made)) is None
 
@@ -238,8 +239,8 @@ def test_subgroups():
     made = record(
         subgroups=[row, msgspec.structs.replace(row, site="all", rows=24), msgspec.structs.replace(row, model="local")]
     )
-    lines = subgroup_table(summarise(made), "federated")[1]
-    assert lines == [["sex = f", "all sites", "24", "0.750", ""], ["sex = f", "s0", "12", "0.750", ""]]
+    lines = subgroup_table(summarise(made)).rows
+    assert lines == [["sex = f", "all sites", "24", "–", "0.750", ""], ["sex = f", "s0", "12", "0.750", "0.750", ""]]
     assert "sex = f" in render(summarise(made))
     assert "sex = f" in markdown(summarise(made))
 
@@ -369,8 +370,9 @@ def test_why_there_are_no_importances(learner, more, said):
 
 
 def test_every_learner_of_a_publication_is_cited():
-    assert set(LEARNERS) | set(COLUMN_LEARNERS) >= set(PAPERS)
-    assert {*LEARNERS, *COLUMN_LEARNERS} - set(PAPERS) == {"LocalAdaBoost", "VerticalLinear"}
+    assert {name for name, spec in LEARNERS.items() if not spec.papers} == {"LocalAdaBoost", "VerticalLinear"}
+    cited = dict(model_card(record(study={"learner": {"kind": "BOFRF"}}), summarise(record())))["To cite"]
+    assert cited[:2] == list(LEARNERS["BOFRF"].papers)
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
@@ -425,18 +427,18 @@ def test_figures_of_numbers_do_not_depend_on_their_unit(unit):
     """Small errors are not rounded away, and the share of variance has its own digits."""
     made = {"local": 0.9, "federated": 0.7}
     rows = [
-        Figures(site, model, 30, {"rmse": error * unit, "r2": 1 - error / 2, "mae": error * unit / 2}, more={"x": 1.0})
+        Figures(site, model, 30, {"rmse": error * unit, "r2": 1 - error / 2}, more={"mae": error * unit / 2})
         for site in ("s0", "s1", "all")
         for model, error in made.items()
     ]
     judged = msgspec.structs.replace(record(), evaluation=rows, counts=[], classes=None)
     summary = summarise(judged)
     assert summary["sites"][0]["gains"]["federated"] == pytest.approx(0.2 * unit)
-    shown = Console(width=100)
-    with shown.capture() as captured:
-        shown.print(key_figures(judged))
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(shown(threshold_table(summary)))
     assert "0.650" in captured.get()
-    printed = str(evaluation([{"site": r.site, "model": r.model, **r.figures} for r in rows]))
+    printed = str(whole_frame([{"site": r.site, "model": r.model, **r.figures} for r in rows]))
     assert "0.650" in printed
     assert len({line.split()[2] for line in printed.splitlines()}) == 3  # the title and two errors
 

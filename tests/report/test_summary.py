@@ -28,8 +28,11 @@ def record(figures, metric="auc", **more):
 @pytest.mark.parametrize(
     ("figures", "said"),
     [
-        ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "How sure gains are is not known: there are no intervals."),
-        ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "from 0.750 to 0.850 (+0.100, may be noise)"),
+        (
+            [(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)],
+            "Whether gains are significant is not known: there are no confidence intervals.",
+        ),
+        ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "from 0.750 to 0.850 (+0.100, not significant)"),
         ([(None, 0.9), (0.7, 0.8), (0.7, 0.9)], "At one site the AUC is not defined"),
         ([(None, None), (None, None), (None, None)], "At two sites the AUC is not defined"),
     ],
@@ -89,33 +92,32 @@ def test_equal_figures_without_an_interval():
     [
         (
             [(0.01, 0.05), (-0.1, 0.1), None],
-            "One of three sites does better with the federated forest than alone, by more than noise (95 % intervals); "
-            "at one the difference may be noise, one has too few test rows to tell.",
+            "One of three sites does better with the federated forest than alone (significant, 95% CI); "
+            "at one the difference is not significant, one has too few test rows to tell.",
         ),
         (
             [(0.01, 0.05), (-0.2, -0.1)],
-            "One of two sites does better with the federated forest than alone, by more than noise (95 % intervals), "
-            "one does worse.",
+            "One of two sites does better with the federated forest than alone (significant, 95% CI), one does worse.",
         ),
         (
             [(0.01, 0.05)] * 2,
-            "Both sites do better with the federated forest than alone, by more than noise (95 % intervals).",
+            "Both sites do better with the federated forest than alone (significant, 95% CI).",
         ),
         (
             [(-0.1, 0.1), (-0.1, 0.1)],
-            "Neither of two sites does better or worse with the federated forest than alone, by more than noise "
-            "(95 % intervals); at both the difference may be noise.",
+            "Neither of two sites does better or worse with the federated forest than alone (significant, "
+            "95% CI); at both the difference is not significant.",
         ),
-        ([(-0.1, 0.1)], "The one site that can be compared does neither better nor worse by more than noise."),
+        ([(-0.1, 0.1)], "The one site that can be compared does neither significantly better nor worse."),
         (
             [(0.01, 0.05)],
-            "The one site that can be compared does better with the federated forest than alone, by more than noise",
+            "The one site that can be compared does better with the federated forest than alone (significant",
         ),
         ([(0.0, 0.0)] * 2, "Both sites do as well with the federated forest as alone."),
-        ([None, None], "No site has enough test rows to tell its gain from noise."),
-        ([(0.01, 0.05)] * 2, "(+0.030, 95 % interval +0.016 to +0.044: more than noise)"),
-        ([(-0.01, 0.07)] * 2, "(+0.030, 95 % interval +0.002 to +0.058: more than noise)"),
-        ([(-0.09, 0.15)] * 2, "may be noise)"),
+        ([None, None], "No site has enough test rows for a confidence interval of its gain."),
+        ([(0.01, 0.05)] * 2, "(+0.030, 95% CI +0.016 to +0.044, significant)"),
+        ([(-0.01, 0.07)] * 2, "(+0.030, 95% CI +0.002 to +0.058, significant)"),
+        ([(-0.09, 0.15)] * 2, "not significant)"),
     ],
 )
 def test_noise_in_words(intervals, said):
@@ -168,7 +170,7 @@ def test_of_errors_less_is_better():
     summary = summarise(record([(30.0, 20.0), (30.0, 40.0), (30.0, 25.0)], metric="rmse"))
     assert [site["verdict"] for site in summary["sites"]] == ["gained", "lost"]
     assert summary["lead"] is summary["overall"]
-    assert "(5.00 better, may be noise)" in summary["sentences"][0]
+    assert "(5.00 better, not significant)" in summary["sentences"][0]
 
 
 def test_gains_agree_with_what_is_shown():

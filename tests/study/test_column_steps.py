@@ -13,7 +13,7 @@ from helpers.column_studies import ID, split, wide
 from helpers.runs import silvan
 
 import silvan as sv
-from silvan.federation.transports.in_process import InProcess
+from silvan.federation.in_process import InProcess
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
@@ -85,7 +85,7 @@ def test_the_run_is_that_of_the_library(run):
     assert {p.name for p in (folder / "run" / "model").iterdir()} >= {"bank.share.silvan", "shop.share.silvan"}
     page = (folder / "run" / "report.html").read_text()
     assert "2 parties" in page
-    assert f"{fed.rows['bank']:,} rows to learn from" in page
+    assert f"{fed.rows['bank']:,} training rows" in page
     assert "No row left its site" not in page
 
 
@@ -258,9 +258,9 @@ PARTIES = '[parties]\na = "a.csv"'
 BAD = [
     (PARTIES, 's.toml:1: name the column that tells rows apart: id = "..."'),
     (f'id = "i"\n{PARTIES}\n[sites]\nb = "a.csv"', "s.toml:4: [sites] hold rows and [parties] columns"),
-    ('id = "i"\n[sites]\na = "a.csv"', "s.toml:1: id is for [parties]"),
-    ('match = "psi"\n[sites]\na = "a.csv"', "s.toml:1: match is for [parties]"),
-    (f'id = "i"\nmatch = "guess"\n{PARTIES}', "s.toml:2: match must be one of 'keyed', 'psi'"),
+    ('id = "i"\n[sites]\na = "a.csv"', "s.toml:1: id is for parties"),
+    ('match = "psi"\n[sites]\na = "a.csv"', "s.toml:1: match is for parties"),
+    (f'id = "i"\nmatch = "guess"\n{PARTIES}', "s.toml:2: match must be 'keyed' or 'psi'"),
     (f'id = ""\n{PARTIES}', "s.toml:1: id must be text"),
     ('id = "i"\n[parties]', "s.toml:2: [parties] must name at least one party"),
     ('id = "i"\n[parties]\na = "none.csv"', "s.toml:3: party 'a': 'none.csv' does not exist"),
@@ -268,7 +268,7 @@ BAD = [
     (f'id = "i"\nsite = "x"\n{PARTIES}', "s.toml:2: site is for one table of all sites; leave it out beside [parties]"),
     (f'id = "i"\n{PARTIES}\n[learner]\nkind = "BOFRF"', "s.toml:5: BOFRF is not for [parties]"),
     (f'id = "i"\n{PARTIES}\n[learner]\nkind = "VerticalTree"', "did you mean 'VerticalForest'?"),
-    (f'id = "i"\n{PARTIES}\n[learner]\nlabels = 3', "s.toml:5: labels must be text"),
+    (f'id = "i"\n{PARTIES}\n[learner]\nlabels = 3', "s.toml:5: labels must be 'encoded' or 'encrypted', got 3"),
     ('[sites]\na = "a.csv"\n[learner]\nkind = "VerticalForest"', "s.toml:4: VerticalForest is not for [sites]"),
 ]
 
@@ -284,6 +284,6 @@ def test_what_is_wrong_with_a_study_is_said_with_its_line(tmp_path, text, said):
 
 def test_parameters_out_of_range_are_said_with_their_line(tmp_path):
     path = study(tmp_path, kind="VerticalLinear", more="tol = 5.0\n")
-    assert "study.toml:9: tol must be a number from" in silvan("fit", path, ok=False).stderr
+    assert "study.toml:9: tol must be a number of at least 1e-08" in silvan("fit", path, ok=False).stderr
     path = study(tmp_path, more='labels = "hidden"\n')
     assert "study.toml:10: labels must be 'encoded' or 'encrypted'" in silvan("fit", path, "--fresh", ok=False).stderr

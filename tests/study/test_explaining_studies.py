@@ -1,15 +1,17 @@
 """Studies that ask what columns do: in the study file, in approvals, and in the run folder."""
 
+import re
+
 import pytest
 from helpers.runs import silvan, write_study
 from helpers.studies import parts, table
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.explain import try_out
-from silvan.deploy.results.site_copy import copy_for
+from silvan.deploy.studies.site_copy import copy_for
+from silvan.deploy.studies.trial import try_out
 from silvan.errors import InputError
-from silvan.study.remote_study import parse_remote_study
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
@@ -43,7 +45,7 @@ def test_a_run_by_subgroups(tmp_path):
     words = ["fit", str(path), "--output", str(tmp_path / "run")]
     out = CliRunner().invoke(app, words, env={"COLUMNS": "80"}).output
     assert "sex = f" in out
-    assert "95 % interval  Brier  Sens.  Spec." in out
+    assert re.search(r"95% CI  Brier +At  Sens.  Spec.", out)
     record = Run(tmp_path / "run").read()
     assert {row.group for row in record.subgroups} == {"sex = f", "sex = m"}
     assert {row.group for row in record.evaluation} == {""}

@@ -2,11 +2,11 @@
 
 import pytest
 
-from silvan.deploy.hub import Invite
+from silvan.deploy.membership.coordinator_folder import Invite
 from silvan.errors import FormatError, InputError
 from silvan.federation.keys import Key
-from silvan.privacy.gate.ledger import HEAD, LEDGER, read_lines, verify
-from silvan.study.remote_study import parse_remote_study
+from silvan.privacy.ledger import HEAD, LEDGER, read_lines, verify
+from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import RUN, Run
 from silvan.study.toml_lines import key_lines
 

@@ -3,7 +3,7 @@
 import pytest
 
 from silvan.errors import InputError
-from silvan.study.remote_study import TIMEOUT, parse_remote_study
+from silvan.study.parse import parse_remote_study, predicting
 from silvan.study.study_file import read_remote_study
 
 GOOD = 'name = "heart"\nlabel = "x"\n[learner]\nkind = "HistogramForest"\n'
@@ -11,12 +11,12 @@ GOOD = 'name = "heart"\nlabel = "x"\n[learner]\nkind = "HistogramForest"\n'
 
 def test_a_study():
     study = parse_remote_study(GOOD)
-    assert (study.study.kind, study.timeout, study.quorum, study.sites) == ("HistogramForest", TIMEOUT, None, None)
-    assert study.id.startswith("heart ")
+    assert (study.kind, study.timeout, study.quorum, study.site_names) == ("HistogramForest", 3600.0, None, None)
+    assert study.unique_name.startswith("heart ")
 
 
 def test_every_letter_counts():
-    assert parse_remote_study(GOOD).id != parse_remote_study(GOOD + "\n").id
+    assert parse_remote_study(GOOD).unique_name != parse_remote_study(GOOD + "\n").unique_name
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ def test_every_letter_counts():
         ('sites = "north"', "sites must be a list of names"),
         ('sites = ["a", "a"]', "sites must be a list of names"),
         ("quorum = 0", "quorum must be a whole number"),
-        ("timeout = -1", "timeout must be seconds above 0"),
+        ("timeout = -1", "timeout must be a number of seconds above 0"),
         ('id = "x"', "each party names its own column of ids in its site.toml"),
         ('match = "keyed"', "match is for parties that hold columns"),
         ('names = "shown"', "names is for parties that hold columns"),
         ("unheard = 1", "unheard"),
-        ('sampling = "maybe"', "sampling must be 'secret' or 'published'"),
+        ('sampling = "maybe"', "sampling must be 'published' or 'secret'"),
         ('sums = "magic"', "sums"),
     ],
 )
@@ -50,11 +50,11 @@ COLUMNS = 'name = "heart"\nsites = ["bank", "shop"]\n[learner]\nkind = "Vertical
 
 def test_a_study_over_columns():
     study = parse_remote_study(COLUMNS)
-    assert study.study.by_columns
+    assert study.by_columns
     assert not study.secret  # the label holder draws rows
-    assert (study.study.match, study.study.names, study.predict) == ("psi", "coded", None)
-    assert parse_remote_study('match = "keyed"\nnames = "shown"\n' + COLUMNS).study.names == "shown"
-    assert not parse_remote_study(GOOD).study.by_columns
+    assert (study.match, study.names, study.predict) == ("psi", "coded", None)
+    assert parse_remote_study('match = "keyed"\nnames = "shown"\n' + COLUMNS).names == "shown"
+    assert not parse_remote_study(GOOD).by_columns
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_study_over_columns():
     [
         ("quorum = 2", "of columns, every party is needed"),
         ('sampling = "published"', "the label holder draws rows"),
-        ('match = "names"', "match must be one of 'keyed', 'psi'"),
+        ('match = "names"', "match must be 'keyed' or 'psi'"),
         ('id = "x"', "each party names its own column of ids"),
     ],
 )
@@ -84,8 +84,8 @@ def test_parties_are_sites_and_weights_of_classes_need_names():
 
 def test_a_prediction_is_a_study_of_its_own():
     study = parse_remote_study(COLUMNS)
-    first, second = (study.predicting("0" * 64, number) for number in (1, 2))
-    assert len({study.id, first.id, second.id}) == 3
+    first, second = (predicting(study, "0" * 64, number) for number in (1, 2))
+    assert len({study.unique_name, first.unique_name, second.unique_name}) == 3
     assert first.model_folder == second.model_folder == study.folder
     assert (first.predict.study, first.predict.number, second.predict.number) == (study.digest, 1, 2)
 
@@ -94,7 +94,7 @@ def test_the_name_does_not_depend_on_the_file(tmp_path):
     """Sites have the text of a study and not its file: all must call it the same."""
     path = tmp_path / "heart.toml"
     path.write_text('[learner]\nkind = "HistogramForest"\n')
-    assert read_remote_study(path).id == parse_remote_study(path.read_text()).id
+    assert read_remote_study(path).unique_name == parse_remote_study(path.read_text()).unique_name
 
 
 def test_not_toml():

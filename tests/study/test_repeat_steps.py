@@ -35,7 +35,7 @@ def test_every_row_is_judged(run):
     assert {row.model for row in record.evaluation} == {"local", "federated"}
     rows = {row.site: row.rows for row in record.evaluation}
     assert rows == {**{name: len(part) for name, part in parts(table(n=120), 3).items()}, "all": 120}
-    assert "Every row was judged two times" in " ".join(shown.split())
+    assert "Every row was evaluated two times" in " ".join(shown.split())
     assert "site mean" in shown
     assert max(map(len, shown.splitlines())) <= 100
     assert (folder / "run" / "report.html").read_text().count("Nadeau and Bengio") == 1
@@ -70,7 +70,7 @@ def test_judging_again_gives_the_same(run, tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("repeats = 0", "repeats must be a whole number between 1 and 1,000, got 0"),
+        ("repeats = 0", "repeats must be a whole number of at least 1 and at most 1,000, got 0"),
         ("repeats = 2.5", "repeats must be a whole number"),
         ("repeats = 'ten'", "repeats must be a whole number"),
         ('repeats = 2\nmemory = "1GB"', "repeats needs all rows in memory"),
@@ -84,7 +84,7 @@ def test_what_repeats_cannot_be(tmp_path, line, said):
 def test_an_interrupted_run_goes_on_with_the_next_split(run, tmp_path, monkeypatch):
     """Splits that were judged are in the journal; what comes out is what an undisturbed run gives."""
     study = study_with_repeats(tmp_path)
-    made, judged = [], compare._judge_split
+    made, judged = [], compare._evaluate_split
 
     def stop_at_third(split, learners):
         made.append(split.study)
@@ -92,7 +92,7 @@ def test_an_interrupted_run_goes_on_with_the_next_split(run, tmp_path, monkeypat
             raise KeyboardInterrupt
         return judged(split, learners)
 
-    monkeypatch.setattr(compare, "_judge_split", stop_at_third)
+    monkeypatch.setattr(compare, "_evaluate_split", stop_at_third)
     silvan("fit", study, "--output", tmp_path / "run", ok=False)
     silvan("fit", study, "--output", tmp_path / "run")
     assert made[2] == made[3]

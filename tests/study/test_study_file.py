@@ -1,16 +1,22 @@
 """The study file: what is in it is read, what is wrong with it is said with its line, and all of it is documented."""
 
+import importlib.util
+import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import silvan as sv
-from silvan import learners
+from silvan.learners.parameters import descriptions
+from silvan.learners.registry import LEARNERS
+from silvan.study.study import Evaluation, Study
 from silvan.study.study_file import make_learner, read_study
-from silvan.study.study_sections import COLUMN_LEARNERS, LEARNERS
-from silvan.study.study_values import KEYS, parameters_of
-from silvan.study.toml_lines import key_lines
+from silvan.study.toml_lines import key_lines, suggest
+from silvan.study.typed_toml import typed_keys
 
 PARTIES = ("tables/bank.csv", "tables/shop.parquet")
 PAGE = Path(__file__).parents[2] / "docs" / "study.md"
@@ -32,28 +38,67 @@ def test_the_documented_example_is_read(tmp_path):
         study = read_study(written(tmp_path, text))
     study = read_study(written(tmp_path, examples[0]))
     assert list(study.tables) == ["Cleveland", "Long Beach", "Zurich"]
-    assert study.output == tmp_path / "runs" / "heart"
+    assert study.run_folder == tmp_path / "runs" / "heart"
     assert study.exclude == ("patient", "visit")
-    assert study.policy == {"min_leaf": 5, "min_sites": 3}
+    assert study.policy == sv.Policy(min_leaf=5, min_sites=3)
     schema = sv.Schema.of(["x"], sv.Label("disease", ("no", "yes")))
     learner = make_learner(study, schema)
     assert learner.n_estimators == 200
     assert learner.class_weight == {"no": 1.0, "yes": 2.0}
 
 
-def test_every_key_is_documented():
+def reference():
+    """The script that writes the tables of keys."""
+    script = PAGE.parents[1] / "tools" / "write_study_reference.py"
+    spec = importlib.util.spec_from_file_location("write_study_reference", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_has_every_key():
+    tool = reference()
+    for page in tool.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert tool.render(text) == text, "run tools/write_study_reference.py"
     text = PAGE.read_text()
-    kinds = (*LEARNERS, *COLUMN_LEARNERS)
-    keys = {*KEYS, *kinds, *parameters_of(sv.Policy)}
-    for kind in kinds:
-        keys |= set(parameters_of(getattr(learners, kind)))
-    assert {key for key in keys if f"`{key}`" not in text and f'`"{key}"`' not in text} == set()
+    keys = {*typed_keys(Study), *typed_keys(Evaluation), *typed_keys(sv.Policy)} - {"predict"}
+    for spec in LEARNERS.values():
+        keys |= {spec.name, *typed_keys(spec.parameters)}
+    assert {key for key in keys if not any(f"`{key}`" in text for key in (key, f'"{key}"', f"[{key}]"))} == set()
+
+
+def test_a_key_stands_in_one_place():
+    """Its type, range, default and documentation are one declaration, and a new one needs no other file."""
+    for field in msgspec.structs.fields(Study):
+        assert (field.name in typed_keys(Study)) == (field.name not in ("path", "text", "lines", "tables"))
+    for key in ("exclude", "approval_days"):
+        source = Path(sv.__file__).parent / "study"
+        assert [path.name for path in source.glob("*.py") if f"    {key}: " in path.read_text()] == ["study.py"]
+
+
+@pytest.mark.parametrize("spec", LEARNERS.values(), ids=lambda spec: spec.name)
+def test_parameters_are_those_of_the_learner(spec):
+    signature = {name: one.default for name, one in inspect.signature(spec.load()).parameters.items()}
+    declared = spec.parameters.defaults()
+    if "random_state" in declared:
+        assert (declared.pop("random_state"), signature.pop("random_state")) == (None, 0)  # None: the study's
+    assert declared == signature
+    assert set(descriptions(spec.parameters)) == {field.name for field in msgspec.structs.fields(spec.parameters)}
+    # every default can be written in a study file, but for None, which is "none"
+    for name, hint in typed_keys(spec.parameters).items():
+        assert msgspec.convert(spec.parameters.defaults()[name], hint) == spec.parameters.defaults()[name]
+
+
+def test_parameters_are_known_without_any_algorithm():
+    code = "import sys, silvan.learners.registry; print([m for m in sys.modules if m.startswith('silvan.algorithms')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_defaults(tmp_path):
     study = read_study(written(tmp_path, '[sites]\na = "a.csv"\n'))
     assert (study.name, study.label, study.test, study.kind) == ("s", "label", 0.0, "HistogramForest")
-    assert study.output == tmp_path / "runs" / "s"
+    assert study.run_folder == tmp_path / "runs" / "s"
     schema = sv.Schema.of(["x"], sv.Label("label", (0, 1)))
     assert make_learner(study, schema).get_params() == sv.HistogramForest().get_params()
 
@@ -83,20 +128,26 @@ WRONG = [
     ('[sites]\na = "a.csv"\ntest = "0.2"', "put it before the first [section]"),
     ('test = 1.0\n[sites]\na = "a.csv"', "s.toml:1: test must be a number of at least 0 and below 1, got 1.0"),
     ('test = true\n[sites]\na = "a.csv"', "s.toml:1: test must be"),
-    ('task = "guess"\n[sites]\na = "a.csv"', "s.toml:1: task must be one of 'classification', 'regression'"),
+    ('task = "guess"\n[sites]\na = "a.csv"', "s.toml:1: task must be 'classification' or 'regression', got 'guess'"),
     ('random_state = -1\n[sites]\na = "a.csv"', "s.toml:1: random_state must be a whole number of at least 0"),
-    ('sums = "secret"\n[sites]\na = "a.csv"', "s.toml:1: sums must be one of"),
+    ('sums = "secret"\n[sites]\na = "a.csv"', "s.toml:1: sums must be 'masked', 'ring' or 'trusted', got 'secret'"),
     ('exclude = "x"\n[sites]\na = "a.csv"', "s.toml:1: exclude must be a list of texts"),
     ('[sites]\na = "a.csv"\n[lerner]\nx = 1', "s.toml:3: unknown section [lerner]; did you mean 'learner'?"),
     ('[sites]\na = "a.csv"\n[learner]\nkind = "Histogramforest"', "s.toml:4: there is no learner"),
     ('[sites]\na = "a.csv"\n[learner]\n\nn_estimator = 3', "s.toml:5: unknown key 'n_estimator' in [learner]"),
     ('[sites]\na = "a.csv"\n[learner]\nkind = "LocalForest"\nbins = "shared"', "s.toml:5: unknown key 'bins'"),
-    ('[sites]\na = "a.csv"\n[learner]\nn_estimators = "many"', "n_estimators must be a whole number, got 'many'"),
+    (
+        '[sites]\na = "a.csv"\n[learner]\nn_estimators = "many"',
+        "n_estimators must be a whole number of at least 1, got 'many'",
+    ),
     (
         '[sites]\na = "a.csv"\n[learner]\nn_estimators = 0',
         "s.toml:4: n_estimators must be a whole number of at least 1",
     ),
-    ('[sites]\na = "a.csv"\n[learner]\nmax_features = 1.5', "s.toml:4: max_features as a share"),
+    (
+        '[sites]\na = "a.csv"\n[learner]\nmax_features = 1.5',
+        "s.toml:4: max_features must be 'log2', 'sqrt', a whole number of at least 1, a number above 0",
+    ),
     ('[sites]\na = "a.csv"\n[learner]\nbootstrap = "yes"', "s.toml:4: bootstrap must be true or false"),
     ('[sites]\na = "a.csv"\n[learner]\nkind = "MergedForest"\nweights = 1', "s.toml:5: weights must be"),
     ('learner = 3\n[sites]\na = "a.csv"', "s.toml:1: learner must be a section"),
@@ -127,10 +178,76 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
     assert places == ["1", "2", "4", "6"]
 
 
+def test_ten_mistakes_are_ten_errors(tmp_path):
+    text = """lable = "x"
+seed = 3
+max_depth = 4
+test = 1.5
+sums = "secret"
+quorum = 2
+[sites]
+a = "none.csv"
+[learner]
+kind = "BOFRF"
+tau = 3
+exclude = ["x"]
+n_estimators = "many"
+[evaluation]
+by = ["x", "x"]
+importance = true
+[policy]
+min_leaf = 0
+min_test = 0
+"""
+    said = [
+        (1, "unknown key 'lable'; did you mean 'label'?"),
+        (2, "unknown key 'seed'; it is called 'random_state'"),
+        (3, "unknown key 'max_depth'; put it in [learner]"),
+        (4, "test must be a number of at least 0 and below 1, got 1.5"),
+        (5, "sums must be 'masked', 'ring' or 'trusted', got 'secret'"),
+        (6, "quorum is for studies between machines; leave it out here"),
+        (8, "site 'a': 'none.csv' does not exist"),
+        (11, "tau must be a number of at least 0 and below 1, got 3"),
+        (12, "unknown key 'exclude' in [learner] of kind BOFRF; put it before the first [section]"),
+        (13, "n_estimators must be a whole number of at least 1, got 'many'"),
+        (15, "by must be a list of columns, each once, got ['x', 'x']"),
+        (18, "min_leaf must be at least 1, got 0"),
+        (19, "min_test must be at least 1, got 0"),
+    ]
+    with pytest.raises(sv.InputError) as caught:
+        read_study(written(tmp_path, text))
+    found = str(caught.value).split("\n")
+    for line, (number, words) in zip(found, said, strict=True):
+        assert line.startswith(f"{tmp_path / 's.toml'}:{number}: {words}")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("lable", "label"),
+        ("labl", "label"),
+        ("tabel", "table"),
+        ("nmaes", "names"),
+        ("random_sate", "random_state"),
+        ("exlude", "exclude"),
+        ("qourum", "quorum"),
+        ("sampeling", "sampling"),
+        ("sum", "sums"),
+        ("Label", "label"),
+    ],
+)
+def test_suggestions(word, meant):
+    assert suggest(word, typed_keys(Study)) == f"did you mean {meant!r}?"
+
+
+def test_nothing_like_it_is_known():
+    assert suggest("xyz", ["label", "test"]) == "known are label, test"
+
+
 def test_errors_of_the_learner_point_at_their_line(tmp_path):
     study = read_study(written(tmp_path, '[sites]\na = "a.csv"\n[learner]\n\nn_rows = 3\n'))
     with pytest.raises(sv.InputError, match=r"s\.toml:5: n_rows is not built"), study.pointing():
-        raise sv.InputError("n_rows is not built yet; leave it out")
+        raise sv.InputError.about("n_rows", "is not built yet; leave it out")
 
 
 @pytest.mark.parametrize("name", ["none.toml", "."])

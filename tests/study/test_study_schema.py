@@ -101,17 +101,21 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
     assert run.read().evaluation == [row]
     # what is passed on has no exact number of rows, nor an exact share of a class
     assert all((site.rows, site.test_rows, site.positives) == (0, 0, None) for site in run.read().sites)
-    assert "rows to learn from" not in run.file("report.html").read_text()
+    assert "training rows" not in run.file("report.html").read_text()
     assert spent(federations[1]) == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(
     ("evaluation", "policy", "said"),
     [
-        ("", "epsilon = 4.0", "Judge is answered without noise"),
+        ("", "epsilon = 4.0", "EvaluateModels is answered without noise"),
         ("[evaluation]\nepsilon = 1.5\n", "epsilon = 4.0", "all that is about to be asked costs 4.5"),
         ("[evaluation]\nepsilon = 1.0\n", "epsilon = 4.0\ntasks = 1", "1 task of a study"),
-        ("[evaluation]\nepsilon = 1.0\n", 'messages = ["CountTables", "CountColumns"]', "does not allow NoisyTally"),
+        (
+            "[evaluation]\nepsilon = 1.0\n",
+            'messages = ["CountTables", "CountColumns"]',
+            "does not allow CountByScoreWithNoise",
+        ),
     ],
 )
 def test_what_a_site_will_refuse_is_refused_first(tmp_path, federations, evaluation, policy, said):
@@ -145,7 +149,7 @@ def test_an_evaluation_with_noise_needs_a_private_forest_and_test_rows(tmp_path)
     with pytest.raises(InputError, match="is for a forest with epsilon"):
         read_study(study)
     study.write_text("\n".join(line for line in text.splitlines() if not line.startswith("test")))
-    with pytest.raises(InputError, match="no rows to judge by"):
+    with pytest.raises(InputError, match="no test rows to evaluate on"):
         read_study(study)
     study.write_text(text.replace(SCHEMA, ""))
     with pytest.raises(InputError, match="epsilon needs a schema"):

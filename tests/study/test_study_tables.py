@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 from helpers.studies import table
 
-from silvan.data.sources.query import Query
+from silvan.data.readers.query import Query
 from silvan.errors import InputError
 from silvan.study.study_file import make_federation, read_study
 

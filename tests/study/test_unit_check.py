@@ -8,8 +8,8 @@ from sklearn.datasets import load_breast_cancer
 import silvan as sv
 from silvan.data.column_profile import profile_columns
 from silvan.federation.site_table import SiteSettings, SiteTable
-from silvan.study.demo.demo_studies import split_unevenly
-from silvan.study.tables.table_check import questions
+from silvan.study.demo_studies import split_unevenly
+from silvan.study.table_check import questions
 
 
 def asked(tables, label="label"):

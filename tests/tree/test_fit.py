@@ -20,7 +20,7 @@ from silvan.forest.predict import goes_left
 from silvan.tree import fit
 from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
-from silvan.tree.target import class_target
+from silvan.tree.objectives import OBJECTIVES
 
 rng = np.random.default_rng(0)
 NUMBERS = rng.normal(size=(300, 6))
@@ -94,7 +94,7 @@ def test_another_process_grows_the_same_forest():
 def test_rows_may_come_in_any_order_with_their_keys():
     X, schema, target = random_table(0, n_rows=200, n_features=6, n_classes=3)
     order = np.random.default_rng(1).permutation(200)
-    shuffled = class_target(target.rows[order], 3, None, None)
+    shuffled = OBJECTIVES["gini"].target(target.rows[order], 3)
     names = np.arange(200, dtype=np.uint64)
     settings = Settings(n_estimators=9)
     first = fit_forest(X, target, schema, settings, keys(), row_keys=names)
@@ -108,7 +108,7 @@ def test_relabelled_classes_grow_the_same_trees(criterion):
     settings = Settings(n_estimators=9, criterion=criterion)
     first = fit_forest(X, target, schema, settings, keys())
     order = np.array([2, 0, 1])
-    other = fit_forest(X, class_target(order[target.rows], 3, None, None), schema, settings, keys())
+    other = fit_forest(X, OBJECTIVES["gini"].target(order[target.rows], 3), schema, settings, keys())
     for name in ("offsets", "feature", "threshold", "missing_left", "sets"):
         np.testing.assert_array_equal(getattr(other, name), getattr(first, name))
     np.testing.assert_array_equal(other.value[:, order], first.value)

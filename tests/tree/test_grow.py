@@ -23,9 +23,10 @@ from silvan.tree.draw import (
     tie_rank,
 )
 from silvan.tree.fit import assemble
-from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
+from silvan.tree.gain import Rule
 from silvan.tree.grow import Plan, grow
 from silvan.tree.histogram import fill_naive
+from silvan.tree.objectives import ENTROPY, GINI, SQUARED_ERROR
 from silvan.tree.partition import partition_naive
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits

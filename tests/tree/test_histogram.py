@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.tree.draw import make_key, root_seeds
-from silvan.tree.gain import ENTROPY, GINI, SQUARED_ERROR, Rule
+from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill, fill_naive, occupied_few, place_bins
 from silvan.tree.level import draw_level
+from silvan.tree.objectives import ENTROPY, GINI, SQUARED_ERROR
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits, occupied_bins
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silvan.data.binning.bins import make_bins
+from silvan.data.bins.bins import make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.tree.draw import list_rows, make_key, rows_of_trees
 from silvan.tree.node_rows import Binned, NodeRows, split_evenly

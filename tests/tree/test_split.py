@@ -8,12 +8,13 @@ from helpers.naive_split import Best, best_split, value_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from silvan.data.binning.bins import HistogramBins, make_bins
+from silvan.data.bins.bins import HistogramBins, make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.errors import InputError
 from silvan.tree.draw import Monotonic, Ties, tie_rank
-from silvan.tree.gain import CRITERIA, ENTROPY, GINI, LOG_SCALE, SQUARED_ERROR, Rule, gain, is_closed, n_log_n
+from silvan.tree.gain import LOG_SCALE, Rule, gain, is_closed, n_log_n
 from silvan.tree.level import choose_level
+from silvan.tree.objectives import ENTROPY, GINI, OBJECTIVES, SQUARED_ERROR
 
 ones = np.ones(3, np.int64)
 
@@ -302,7 +303,7 @@ def test_gain_is_the_decrease_of_impurity(criterion):
 
     for _ in range(20):
         hist, weight = rng.integers(0, 30, (12, 3)), rng.integers(1, 9, 3)
-        splits = choose([hist], make_rule(CRITERIA[criterion], class_weight=weight), [False])
+        splits = choose([hist], make_rule(OBJECTIVES[criterion].code, class_weight=weight), [False])
         left, total = splits.left[0] * weight, splits.total[0] * weight
         right = total - left
         decrease = sum(s.sum() * impurity(s) * sign for s, sign in ((total, 1), (left, -1), (right, -1)))

@@ -48,7 +48,7 @@ def test_the_database_of_another_program_is_left_alone(tmp_path, mark):
     assert (tmp_path / "file").read_bytes() == before
 
 
-def test_a_file_that_is_no_database(tmp_path):
+def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"something else entirely " * 100)
     with pytest.raises(sqlite3.DatabaseError):
         open_database(tmp_path / "file", "the file", MARK, TABLES)

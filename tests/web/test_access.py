@@ -66,7 +66,7 @@ def test_without_the_token(folder, path):
     assert folder.done == 0
 
 
-def test_a_wrong_cookie_is_none(folder):
+def test_a_wrong_cookie_gives_no_access(folder):
     client, access = client_of(folder)
     for value in ("", "x", access.form_token, access.token[:-1]):
         assert client.get("/", headers={"cookie": f"{access.cookie}={value}"}).status_code == 401

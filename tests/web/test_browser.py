@@ -19,8 +19,8 @@ from helpers.needs import CHROMIUM
 from helpers.studies import table
 from playwright.sync_api import expect, sync_playwright
 
-from silvan.deploy import one_machine
-from silvan.deploy.services import process_of, processes_of, stop_all
+from silvan.deploy.service import one_machine
+from silvan.deploy.service.start_stop import process_of, processes_of, stop_all
 from silvan.web.run_view import process_of_run
 
 pytestmark = pytest.mark.needs("chromium")

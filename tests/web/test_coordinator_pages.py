@@ -8,8 +8,8 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[
 from helpers.browsing import act, open_page
 from helpers.joining import make_hub
 
-from silvan.deploy.job_progress import PROGRESS, Progress
-from silvan.deploy.supervise import CANCELLED
+from silvan.deploy.jobs.job_progress import PROGRESS, Progress
+from silvan.deploy.service.supervise import CANCELLED
 from silvan.study.run_folder import Record, Run, Site
 from silvan.util.folder_lock import lock_folder
 from silvan.web.coordinator_pages import CoordinatorFolder

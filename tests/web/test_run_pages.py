@@ -5,7 +5,7 @@ import pytest
 from helpers.browsing import act, open_page
 from helpers.runs import fitted, write_study
 
-from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
 from silvan.errors import InputError
 from silvan.study.run_folder import Record, Run, Site
 from silvan.study.study_file import read_study
@@ -152,7 +152,7 @@ def test_fit_notes_how_far_it_is(folder):
     found = read_progress(folder / "run" / PROGRESS)
     assert (found.stage, found.final) == ("done", True)
     assert set(found.answered) == {"north", "east", "south"}
-    assert list(found.seconds) == ["training", "judging", "done"]
+    assert list(found.seconds) == ["agreeing on columns", "training", "judging", "done"]
 
 
 def test_a_study_is_started_by_its_file_only(folder, page):
@@ -174,7 +174,7 @@ def test_starting_a_study_starts_the_command(folder, page, monkeypatch):
 def test_a_run_that_was_stopped_can_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr("silvan.web.run_view._RECENT", 0.0)
     plan = read_study(write_study(tmp_path))
-    Run(plan.output).write(Record(name="small"))
+    Run(plan.run_folder).write(Record(name="small"))
     client, _ = open_page(RunsFolder(tmp_path))
     text = client.get("/studies/study").text
     assert 'class="state is-stopped"' in text

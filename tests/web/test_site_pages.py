@@ -7,12 +7,12 @@ import pytest
 from experiments.attacks import approval_collision
 from helpers.browsing import act, open_page
 
-from silvan.deploy.certificates import Authority, pem
-from silvan.deploy.explain import explain
-from silvan.deploy.member import Member
-from silvan.deploy.operations.last_error import note_error
+from silvan.deploy.membership.certificates import Authority, pem
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.site_log import note_error
+from silvan.deploy.studies.explain import explain
 from silvan.errors import InputError
-from silvan.study.remote_study import parse_remote_study
+from silvan.study.parse import parse_remote_study
 from silvan.web.access import Access
 from silvan.web.app import Pages
 from silvan.web.site_pages import SiteFolderPages
@@ -59,7 +59,7 @@ def shown(client, plan):
 def write_line(member, plan, **fields):
     given = {
         "site": "north",
-        "study": plan.id,
+        "study": plan.unique_name,
         "task": "forest",
         "round": 3,
         "kind": "GrowLevel",
@@ -79,13 +79,13 @@ def test_an_approval_is_of_what_was_shown(member, page):
         assert line.replace("'", "&#39;") in text
     for wrong in ("", "0" * 64):
         assert "read it again" in act(client, access, "approve", study=plan.digest, shown=wrong)
-    assert member.folder.approvals.find(plan.id) is None
+    assert member.folder.approvals.find(plan.unique_name) is None
     assert "Approved: 12 kinds" in act(client, access, "approve", study=plan.digest, shown=token)
-    made = member.folder.approvals.find(plan.id)
+    made = member.folder.approvals.find(plan.unique_name)
     assert made.messages == [kind.name for kind in explain(member, plan).leaves]
     assert "approved" in client.get(f"/studies/{plan.digest}").text
     assert "Withdrawn" in act(client, access, "withdraw", study=plan.digest)
-    assert member.folder.approvals.find(plan.id) is None
+    assert member.folder.approvals.find(plan.unique_name) is None
 
 
 def test_a_policy_that_was_changed_meanwhile(member, page):
@@ -165,14 +165,14 @@ def test_nothing_of_a_table_is_shown(member, page, monkeypatch):
         raise InputError(f"age: {CELL} is not a number")
 
     monkeypatch.setattr(Member, "certificate", None)
-    monkeypatch.setattr("silvan.deploy.services.ends_soon", lambda certificate: False)
-    monkeypatch.setattr("silvan.deploy.services.check_table", not_a_table)
-    monkeypatch.setattr("silvan.deploy.study_table.SiteTable", not_a_table)
+    monkeypatch.setattr("silvan.deploy.service.start_stop.ends_soon", lambda certificate: False)
+    monkeypatch.setattr("silvan.deploy.service.start_stop.check_table", not_a_table)
+    monkeypatch.setattr("silvan.deploy.studies.study_table.SiteTable", not_a_table)
     client, access = page
     plan = study("heart")
     member.note_study(plan)
     _, token = shown(client, plan)
-    note_error(member.path, plan.id, InputError(CELL))
+    note_error(member.path, plan.unique_name, InputError(CELL))
     said = [act(client, access, "start"), act(client, access, "approve", study=plan.digest, shown=token)]
     said += [client.get(path).text for path in ("/", "/ledger", f"/studies/{plan.digest}")]
     for text in said:

@@ -36,7 +36,7 @@ def test_another_address_is_warned_of(tmp_path, served):
 
 
 def test_without_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("silvan.cli.pages.web_command.find_spec", lambda name: None)
+    monkeypatch.setattr("silvan.cli.web_command.find_spec", lambda name: None)
     refused = silvan("web", tmp_path, ok=False)
     assert refused.exit_code == 1
     assert "pip install '.[web]'" in refused.stderr

@@ -1,7 +1,7 @@
 """Drills: attacks that need a small table, run on a few rows with the settings of the release.
 
 A whole table cannot be rebuilt in the time of an audit. What a few rows and columns of it would go through, with the
-same smallest leaf, draws, bins and rounding, shows what the settings are worth; the same rows without any defence
+same smallest leaf, draws and bins, shows what the settings are worth; the same rows without any defence
 are attacked for comparison.
 """
 
@@ -10,19 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from silvan.auditing.attacks import rebuild_from_boxes, rebuild_from_counts
+from silvan.auditing import rebuild_from_boxes, rebuild_from_counts
 from silvan.auditing.findings import ATTACKS, Finding
 from silvan.auditing.release import Case, Release, Rows, undefended_release
 from silvan.data.schema import Feature, Label, Schema
-from silvan.privacy.gate.leaf_noise import rounded
 from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
-from silvan.tree.target import class_target
 
 BOX_ROWS, BOX_COLUMNS = 40, 4
 
 
-def run_drills(case: Case, schema: Schema, settings: Settings | None, digits: int | None = None) -> list[Finding]:
+def run_drills(case: Case, schema: Schema, settings: Settings | None) -> list[Finding]:
     """Reconstruct a few rows, from boxes and from counts."""
     names = ("ranges", "reconstruction")
     numeric = [f for f, feature in enumerate(schema.features) if not feature.categorical]
@@ -41,38 +39,30 @@ def run_drills(case: Case, schema: Schema, settings: Settings | None, digits: in
             few_rows(case, numeric, BOX_ROWS, BOX_COLUMNS, False),
             settings,
             rebuild_from_boxes.TREES,
-            digits,
         ),
         _drill(
-            lambda release, few: rebuild_from_counts.reconstruct_from_counts(
-                release, few, digits or rebuild_from_counts.EXACT
-            ),
+            rebuild_from_counts.reconstruct_from_counts,
             few_rows(case, numeric, rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS, True),
             settings,
             rebuild_from_counts.TREES,
-            digits,
         ),
     ]
 
 
-def _drill(
-    attack: Callable[[Release, Case], Finding], few: Case, settings: Settings, n_trees: int, digits: int | None
-) -> Finding:
-    release = release_of(few.members, replace(settings, n_estimators=n_trees, class_weight=None), few.seed, digits)
+def _drill(attack: Callable[[Release, Case], Finding], few: Case, settings: Settings, n_trees: int) -> Finding:
+    release = release_of(few.members, replace(settings, n_estimators=n_trees, class_weight=None), few.seed)
     n_classes = int(few.members.y.max()) + 1
     control = undefended_release(few.members, n_classes, n_trees, few.seed, bootstrap=False)
     return attack(release, few).with_undefended(attack(control, few))
 
 
-def release_of(members: Rows, settings: Settings, seed: int, digits: int | None = None) -> Release:
-    """Grow trees as a site does, with leaf values rounded as its policy says."""
+def release_of(members: Rows, settings: Settings, seed: int) -> Release:
+    """Grow trees as a site does."""
     n_classes = int(members.y.max()) + 1
     features = tuple(Feature(f"x{f}") for f in range(members.X.shape[1]))
     schema = Schema(features, Label("label", tuple(range(n_classes))))
     keys = DrawKeys(make_key(seed, "rows of a drill"), make_key(seed, "features of a drill"))
-    forest = fit_forest(members.X, class_target(members.y, n_classes, None, None), schema, settings, keys, n_jobs=1)
-    if digits is not None:
-        forest = replace(forest, value=rounded(forest.value, digits, True))
+    forest = fit_forest(members.X, settings.target(schema, members.y), schema, settings, keys, n_jobs=1)
     return Release(forest.bare())
 
 

@@ -8,14 +8,14 @@ import msgspec
 
 from silvan.federate.options import make_sums
 from silvan.federation.federation import Federation
+from silvan.federation.in_process import InProcess
 from silvan.federation.journal import Journal
 from silvan.federation.message import SignedReply, Verb
-from silvan.federation.partitions.partitioned_site import site_of
+from silvan.federation.partitioned_site import site_of
 from silvan.federation.signed import make_signers
 from silvan.federation.site import Site
 from silvan.federation.store import digest
-from silvan.federation.transports.in_process import InProcess
-from silvan.privacy.gate.gate import Gate, policy_of
+from silvan.privacy.gate import Gate, policy_of
 from silvan.privacy.noise.budget import Budget
 
 S = TypeVar("S", bound=SignedReply)

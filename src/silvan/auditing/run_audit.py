@@ -6,25 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from silvan.auditing.attacks.attribute import guess_attributes
-from silvan.auditing.attacks.backdoor import backdoor_trees
-from silvan.auditing.attacks.differencing import difference_sums
-from silvan.auditing.attacks.membership import membership_by_confidence, membership_by_support, private_bound
-from silvan.auditing.attacks.single_row_leaves import single_row_leaves
-from silvan.auditing.attacks.site_assignment import assign_patients
-from silvan.auditing.attacks.thresholds import exact_thresholds
-from silvan.auditing.attacks.vertical_labels import labels_from_partitions
+from silvan.auditing.attribute import guess_attributes
 from silvan.auditing.audit_report import Report
+from silvan.auditing.backdoor import backdoor_trees
+from silvan.auditing.differencing import difference_sums
 from silvan.auditing.drill import run_drills
 from silvan.auditing.findings import ATTACKS, Finding, make_limits
+from silvan.auditing.membership import membership_by_confidence, membership_by_support, private_bound
 from silvan.auditing.release import FEWEST, Case, Release, Rows, case_of, undefended_release
+from silvan.auditing.single_row_leaves import single_row_leaves
+from silvan.auditing.site_assignment import assign_patients
+from silvan.auditing.thresholds import exact_thresholds
+from silvan.auditing.vertical_labels import labels_from_partitions
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
-from silvan.privacy.gate.gate import policy_of
 
 CONTROL_TREES = 50
 
@@ -113,12 +112,10 @@ def _report(
 
 def attack_federation(learner: Any, federation: Federation, case: Case) -> list[Finding]:
     """Run the attacks on how a release is made, on copies of the federation, so that no ledger or budget changes."""
-    policy = policy_of(federation.site(federation.active[0]))
     settings = None
     if learner is not None and getattr(learner, "epsilon", None) is None:
         settings = learner.forest_settings(federation.schema)
-    sent = learner is not None and learner.sends_trees
-    found = run_drills(case, federation.schema, settings, policy.leaf_digits if sent else None)
+    found = run_drills(case, federation.schema, settings)
     found += [assign_patients(federation, case.seed), difference_sums(federation)]
     enough = len(case.outsiders) >= FEWEST
     found.append(

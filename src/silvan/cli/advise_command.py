@@ -45,7 +45,7 @@ def advise(
         federation = make_federation(plan)
     wanted, n = plan.parameters.get("clusters") if clusters is None else clusters, len(federation.sites)
     if clusters is not None and not 1 <= clusters <= n:
-        raise InputError(f"--clusters must be a whole number from 1 to {n}, the number of sites, got {clusters}")
+        raise InputError.wrong("--clusters", f"a whole number from 1 to {n}, the number of sites", clusters)
     with plan.pointing(), progress.step("Comparing the sites") as step:
         step.follow(federation, 2)
         advised = advice.advise(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from silvan.cli.plain_text import clean, print_json
-from silvan.cli.tables.table_options import Reading, table_as_written
+from silvan.cli.predict_command import Reading, table_as_written
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
@@ -133,7 +133,7 @@ def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int)
         settings: dict[str, Any] = {"limits": limits, "seed": seed}
         if site is not None:
             return [attack(run.forest(site), federation, name=site, **settings)]
-        if model.forest_ is not None:
+        if any(not kept.site for kept in record.models):
             return [attack(model, federation, name=record.name, **settings)]
         return [attack(run.forest(name), federation, name=name, **settings) for name in federation.sites]
     finally:
@@ -149,7 +149,7 @@ def table_of(report: "Report") -> "RenderableType":
     from rich.text import Text
 
     from silvan.auditing.audit_report import figure
-    from silvan.cli.tables.whole_table import make_table
+    from silvan.cli.whole_table import make_table
 
     table = make_table()
     table.add_column("Attack", overflow="fold", min_width=14)

@@ -8,8 +8,8 @@ import typer
 from silvan.errors import InputError, SilvanError
 
 if TYPE_CHECKING:
-    from silvan.study.plan import Study
     from silvan.study.run_folder import Run
+    from silvan.study.study import Study
 
 _MOST_SITES = 12
 _FIRST_TIME = "The very first time, kernels are compiled, which takes up to a minute."
@@ -35,12 +35,12 @@ def demo(
     from rich.console import Console
 
     from silvan.cli import fit_command, terminal
-    from silvan.study.demo.demo_studies import DEMOS, write_demo
+    from silvan.study.demo_studies import DEMOS, write_demo
     from silvan.study.run_folder import Run
     from silvan.study.study_file import read_study
 
     if data not in DEMOS:
-        raise InputError(f"--data must be one of {', '.join(DEMOS)}, got {data!r}")
+        raise InputError.wrong("--data", f"one of {', '.join(DEMOS)}", data)
     console, chosen = Console(), DEMOS[data](sites, repeats)
     study, run = read_study(write_demo(output, chosen)), Run(output)
     terminal.print_parts(console, f"{chosen.introduction} {_FIRST_TIME}")

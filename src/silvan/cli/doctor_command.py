@@ -20,10 +20,10 @@ def doctor(
     from rich.console import Console
     from rich.text import Text
 
-    from silvan.deploy.process import require_posix
+    from silvan.deploy.service.process import require_posix
 
     require_posix()
-    from silvan.deploy.native.flare_care import examine
+    from silvan.deploy.service.flare_care import examine
 
     console, checks = Console(soft_wrap=True), examine(folder)
     bad = any(check.state == "bad" for check in checks)

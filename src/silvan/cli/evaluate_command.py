@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from silvan.cli.plain_text import clean, print_json
-from silvan.cli.tables.table_options import Reading, table_as_written
+from silvan.cli.predict_command import Reading, table_as_written
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
-    from silvan.study.plan import Study
+    from silvan.federation.federation import Federation
+    from silvan.learners.federated_estimator import FederatedEstimator
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import Figures, Record, Run
+    from silvan.study.study import Study
 
 
 def evaluate(
@@ -36,8 +38,7 @@ def evaluate(
     """
     from rich.console import Console
 
-    from silvan.cli import terminal
-    from silvan.cli.tables import figure_tables
+    from silvan.cli import figure_tables, terminal
     from silvan.report.summary import summarise
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import Run
@@ -78,7 +79,7 @@ def evaluate(
 
 def rows_learnt_from(run: "Run", record: "Record | None", table: Any) -> tuple[int, int] | None:
     """Return how many rows of a table the run's model was learnt from, and of how many; None if nobody knows."""
-    from silvan.study.tables.learnt_rows import count_learnt_rows
+    from silvan.study.learnt_rows import count_learnt_rows
 
     if record is None or record.by == "columns" or not record.models:
         return None
@@ -121,8 +122,7 @@ def check_columns(path: Path, record: "Record | None", table: Path, source: Any,
 def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figures"]:
     """Judge at the study's sites; write the figures to the run if it had none yet."""
     from silvan.report.html import write_report
-    from silvan.study import steps
-    from silvan.study.repeat_steps import judge_repeatedly
+    from silvan.study.evaluation_steps import evaluate_model
 
     study = read_unchanged_study(run, record)
     if study is None:
@@ -134,10 +134,8 @@ def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figure
     with progress.step("Reading tables"):
         federation, model = restore_run(study, run, record)
     traffic, kinds = record.traffic, record.kinds
-    if study.repeats:
-        judge_repeatedly(record, federation, model, study, progress)
-    else:
-        steps.judge(record, federation, model, progress, epsilon=study.evaluation_epsilon, by=study.by)
+    evaluate_model(record, federation, model, study, progress)
+    record.status = "done"
     federation.journal.close()
     if traffic:
         record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made
@@ -160,34 +158,32 @@ def read_unchanged_study(run: "Run", record: "Record") -> "Study | None":
     return study if same else None
 
 
-def restore_run(study: "Study", run: "Run", record: "Record") -> tuple[Any, Any]:
+def restore_run(study: "Study", run: "Run", record: "Record") -> "tuple[Federation, FederatedEstimator]":
     """Return the federation and the fitted learner of a run."""
-    from silvan.study import column_steps
+    from silvan.study.column_steps import read_model
     from silvan.study.run_folder import JOURNAL
     from silvan.study.study_file import make_federation, make_learner
 
     if record.by == "columns":
-        return column_steps.restore_run(study, run, record)
+        shared = read_model(run, record)
+        return make_federation(study, schema=shared.named_columns), shared
     by_site = {model.site: run.forest(model.site or None) for model in record.models}
     if not by_site:
         raise InputError(f"{str(run.folder)!r} has no model yet; run `silvan fit` again to finish it")
     schema = next(iter(by_site.values())).schema
     model = make_learner(study, schema)
-    if not model.restorable:
-        # judging needs more of the learner than its forests; with the journal, sites need not answer again
-        journal = run.file(JOURNAL)
-        federation = make_federation(study, journal if journal.is_file() else None)
-        return federation, model.fit(federation)
-    federation = make_federation(study, schema=schema)
-    model.schema_, model.forest_, model.threshold_ = schema, by_site.get(""), record.threshold
-    model.forests_ = {site: by_site.get(site, by_site.get("")) for site in federation.sites}
-    return federation, model
+    if model.restore(by_site, [site.name for site in record.sites], record.threshold):
+        return make_federation(study, schema=schema), model
+    # judging needs more of the learner than its forests; with the journal, sites need not answer again
+    journal = run.file(JOURNAL)
+    federation = make_federation(study, journal if journal.is_file() else None)
+    return federation, model.fit(federation)
 
 
 def on_table(path: Path, run: "Run", record: "Record | None", table: Any, progress: "Progress") -> list["Figures"]:
     """Judge on a table; beside it the sites' own forests if the study's tables are unchanged."""
     from silvan.study import column_steps
-    from silvan.study.steps import figures
+    from silvan.study.evaluation_steps import figures
 
     study = None if record is None else read_unchanged_study(run, record)
     with progress.step("Judging on the table", expected=None if record is None else record.seconds):
@@ -195,17 +191,16 @@ def on_table(path: Path, run: "Run", record: "Record | None", table: Any, progre
             return [figures(row) for row in column_steps.on_table(study, run, record, table)]
         if record is not None and study is not None:
             federation, model = restore_run(study, run, record)
-            rows = model.figures_on_table(federation, model.contenders(federation), table)
+            found = model.evaluation(federation, table)
             federation.journal.close()
-            return [figures(row) for row in rows]
+            return [figures(row) for row in found.rows]
         return _forests_on_table(path, record, table)
 
 
 def _forests_on_table(path: Path, record: "Record | None", table: Any) -> list["Figures"]:
-    from silvan.algorithms.evaluation.figures import FEDERATED
-    from silvan.algorithms.evaluation.figures import on_table as judge
+    from silvan.algorithms.evaluation.evaluation import FEDERATED, evaluate_forests, read_rows
     from silvan.cli.predict_command import open_forest
-    from silvan.study.steps import figures
+    from silvan.study.evaluation_steps import figures
     from silvan.tree.draw import make_key
 
     names = [""] if record is None else [model.site for model in record.models]
@@ -213,5 +208,6 @@ def _forests_on_table(path: Path, record: "Record | None", table: Any) -> list["
     for name in names:
         forest = open_forest(path, name or None)
         model, sites = ({name: forest}, [name]) if name else (forest, [])
-        rows += judge(forest.schema, [(FEDERATED, model)], sites, table, make_key(0, "gains"))
+        given = read_rows(forest.schema, table)
+        rows += evaluate_forests(forest.schema, [(FEDERATED, model)], sites, given, make_key(0, "gains"))
     return [figures(row) for row in rows]

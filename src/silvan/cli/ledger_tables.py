@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from silvan.cli.plain_text import clean
-from silvan.cli.tables.whole_table import make_table
+from silvan.cli.whole_table import make_table
 from silvan.util.readable import count_of, format_bytes
 
 if TYPE_CHECKING:
-    from silvan.privacy.gate.ledger import Line, Verified
-    from silvan.privacy.gate.site_folder import Approval
+    from silvan.privacy.ledger import Line, Verified
+    from silvan.privacy.site_folder import Approval
     from silvan.study.run_folder import Kind
 
 _STYLES = {"refused": "yellow", "failed": "red"}

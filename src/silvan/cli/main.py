@@ -9,19 +9,19 @@ import typer
 from silvan.cli import (
     advise_command,
     audit_command,
+    check_command,
     demo_command,
     doctor_command,
     evaluate_command,
     fit_command,
     predict_command,
     report_command,
+    reproduce_command,
     site_command,
     study_command,
+    web_command,
 )
-from silvan.cli.pages import web_command
-from silvan.cli.papers import reproduce_command
 from silvan.cli.plain_text import PlainGroup, Terminal, clean, plain_words
-from silvan.cli.tables import check_command
 from silvan.errors import SilvanError
 from silvan.util.files import has_no_room
 

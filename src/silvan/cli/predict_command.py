@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from silvan.cli.plain_text import clean
-from silvan.cli.tables.table_options import Reading, table_as_written
 from silvan.errors import InputError, SchemaError
 from silvan.util.readable import count_of
 
@@ -15,7 +14,17 @@ if TYPE_CHECKING:
     from silvan.data.schema import Schema
     from silvan.data.typed_table import Frame
     from silvan.forest.forest import Forest
-    from silvan.study.run_folder import Run
+    from silvan.study.run_folder import Record, Run
+
+Reading = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reading",
+        metavar="KEY=VALUE",
+        help="How the table is written, if not as the study says: 'separator=;' or missing=NA,-9; repeatable.",
+    ),
+]
+"""An option of all commands that read a table beside a run."""
 
 
 def predict(
@@ -116,8 +125,9 @@ def predict_table(
 
 def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Frame", list[str] | None]:
     """Read a table by a schema, and the cells of one of its columns as they are written."""
-    from silvan.data.cells import STRANGE, text_columns, value_text
+    from silvan.data.cells import text_columns
     from silvan.data.table import open_table, read_table
+    from silvan.util.cell_text import STRANGE, value_text
 
     if id_ is None:
         return read_table(source, schema.label.name, schema), None
@@ -211,3 +221,13 @@ def open_forest(path: Path, site: str | None = None) -> "Forest":
     if site is not None:
         raise InputError("--site is for a run folder: a .silvan file holds one forest")
     return Forest.load(path)
+
+
+def table_as_written(table: str | Path, record: "Record | None", words: list[str] | None) -> Any:
+    """Return what to read a table from; print what the study's own ``[reading]`` makes of it."""
+    from silvan.study.reading_options import as_written, parse_reading
+
+    written = as_written(table, {} if record is None else record.study, parse_reading(words or []))
+    if written.note:
+        typer.echo(clean(written.note), err=True)
+    return written.source

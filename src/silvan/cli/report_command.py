@@ -18,8 +18,7 @@ def report(
     """Write a run's report.html: one page that needs nothing else. JSON and Markdown go to standard output."""
     from silvan.report.html import render, write_report
     from silvan.report.markdown import markdown as as_markdown
-    from silvan.report.summary import summarise_run
-    from silvan.report.summary_json import summary_json
+    from silvan.report.summary import summarise_run, summary_json
     from silvan.study.run_folder import Run
     from silvan.util.files import write_whole
 

@@ -2,8 +2,8 @@
 
 import typer
 
+from silvan.cli import site_membership, site_records, site_studies
 from silvan.cli.plain_text import PlainGroup
-from silvan.cli.site import site_membership, site_records, site_studies
 
 app = typer.Typer(
     cls=PlainGroup,
@@ -15,7 +15,7 @@ app = typer.Typer(
 @app.callback()
 def system() -> None:
     """Refuse systems on which no site can run."""
-    from silvan.deploy.process import require_posix
+    from silvan.deploy.service.process import require_posix
 
     require_posix()
 

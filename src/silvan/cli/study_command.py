@@ -12,9 +12,9 @@ from silvan.errors import InputError
 from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
-    from silvan.deploy.hub import Hub
-    from silvan.study.remote_study import RemoteStudy
+    from silvan.deploy.membership.coordinator_folder import Hub
     from silvan.study.run_folder import Run
+    from silvan.study.study import Study
 
 EXAMPLE = """\
 name = "example"
@@ -41,7 +41,7 @@ At = Annotated[Path | None, typer.Argument(metavar="FOLDER", help="The coordinat
 @app.callback()
 def system() -> None:
     """Refuse systems on which no coordinator can run."""
-    from silvan.deploy.process import require_posix
+    from silvan.deploy.service.process import require_posix
 
     require_posix()
 
@@ -58,11 +58,11 @@ def init(
     ] = "",
 ) -> None:
     """Make a federation: its keys, its certificates and the folder to run it from."""
-    from silvan.deploy.hub import PORT, Hub
+    from silvan.deploy.membership.coordinator_folder import PORT, Hub
 
     host, _, port = address.partition(":")
     if not host or (port and not port.isdigit()):
-        raise InputError(f"address must be HOST or HOST:PORT, got {address!r}")
+        raise InputError.wrong("address", "HOST or HOST:PORT", address)
     wanted = [column.strip() for column in columns.split(",") if column.strip()]
     hub = Hub.create(Path(name), name, sites, host, int(port or PORT), wanted)
     print_lines(
@@ -76,7 +76,7 @@ def invite(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Pa
     """Write an invitation for a site: a file to send to its owner, good once."""
     import msgspec
 
-    from silvan.deploy.hub import Hub
+    from silvan.deploy.membership.coordinator_folder import Hub
     from silvan.util.files import write_whole
 
     made = Hub(folder).invite(site)
@@ -92,7 +92,7 @@ def invite(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Pa
 @app.command()
 def add(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Name a further site; then invite it."""
-    from silvan.deploy.hub import Hub
+    from silvan.deploy.membership.coordinator_folder import Hub
 
     Hub(folder).add(site)
     print_lines(
@@ -103,7 +103,7 @@ def add(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path(
 @app.command()
 def revoke(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Take a site out: it is asked nothing more, and nothing that it signs is taken."""
-    from silvan.deploy.hub import Hub
+    from silvan.deploy.membership.coordinator_folder import Hub
 
     Hub(folder).revoke(site)
     print_lines(f"{site} is out. The other sites must accept the new roster: silvan site roster FOLDER")
@@ -116,8 +116,8 @@ def start(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until stopped, for containers.")] = False,
 ) -> None:
     """Start the coordinator's processes in the background: sites can join and connect."""
-    from silvan.deploy.hub import Hub
-    from silvan.deploy.services import start_hub, wait_for_end
+    from silvan.deploy.membership.coordinator_folder import Hub
+    from silvan.deploy.service.start_stop import start_hub, wait_for_end
 
     hub = Hub(at or folder)
     processes = start_hub(hub)
@@ -130,8 +130,8 @@ def start(
 @app.command()
 def stop(at: At = None, folder: In = Path()) -> None:
     """Stop the coordinator's processes; a study that runs goes on when they are started again."""
-    from silvan.deploy.hub import Hub
-    from silvan.deploy.services import processes_of, stop_all
+    from silvan.deploy.membership.coordinator_folder import Hub
+    from silvan.deploy.service.start_stop import processes_of, stop_all
 
     print_lines("Stopped." if stop_all(processes_of(Hub(at or folder))) else "Nothing was running.")
 
@@ -146,10 +146,10 @@ def status(
     from rich.console import Console
     from rich.text import Text
 
-    from silvan.cli.tables.whole_table import make_table
-    from silvan.deploy.hub import Hub
-    from silvan.deploy.job_progress import line_of
-    from silvan.deploy.operations.status import as_json, hub_status
+    from silvan.cli.whole_table import make_table
+    from silvan.deploy.jobs.job_progress import line_of
+    from silvan.deploy.membership.coordinator_folder import Hub
+    from silvan.deploy.service.status import as_json, hub_status
 
     hub = Hub(at or folder)
     found = hub_status(hub, _connected(hub))
@@ -176,12 +176,12 @@ def status(
 
 def _connected(hub: "Hub") -> list[str]:
     """Return the sites that are connected; none if the server does not run."""
-    from silvan.deploy.flare_kit import ADMIN
-    from silvan.deploy.services import processes_of
+    from silvan.deploy.membership.startup_kit import ADMIN
+    from silvan.deploy.service.start_stop import processes_of
 
     if processes_of(hub)[0].pid is None:
         return []
-    from silvan.federation.transports.flare import Session
+    from silvan.federation.flare import Session
 
     try:
         session = Session(hub.path / "admin", ADMIN, timeout=5.0)
@@ -200,12 +200,11 @@ def metrics(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9102,
 ) -> None:
     """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
-    from silvan.deploy.hub import Hub
-    from silvan.deploy.operations import status
-    from silvan.deploy.operations.metrics_server import make_metrics_server
+    from silvan.deploy.membership.coordinator_folder import Hub
+    from silvan.deploy.service import status
 
     hub = Hub(at or folder)
-    server = make_metrics_server(port, lambda: status.metrics(status.hub_status(hub, _connected(hub))))
+    server = status.make_metrics_server(port, lambda: status.metrics(status.hub_status(hub, _connected(hub))))
     print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
     server.serve_forever()
 
@@ -216,7 +215,7 @@ def run(
     folder: In = Path(),
 ) -> None:
     """Run a study over the sites, whatever happens to them; run again after an interruption, and it goes on."""
-    from silvan.deploy.hub import Hub
+    from silvan.deploy.membership.coordinator_folder import Hub
     from silvan.study.study_file import read_remote_study
 
     show_run(run_study(Hub(folder), read_remote_study(study)))
@@ -227,9 +226,9 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the copy.")], folder: In = Path()
 ) -> None:
     """Copy the coordinator's folder; to put it back, copy it to where it was."""
-    from silvan.deploy.hub import Hub
-    from silvan.deploy.native.flare_care import backup_flare_server, is_flare_server
-    from silvan.deploy.operations.backup import backup_hub
+    from silvan.deploy.membership.coordinator_folder import Hub
+    from silvan.deploy.service.backup import backup_hub
+    from silvan.deploy.service.flare_care import backup_flare_server, is_flare_server
 
     n = backup_flare_server(folder, target) if is_flare_server(folder) else backup_hub(Hub(folder), target)
     print_lines(
@@ -243,7 +242,7 @@ def job(
     folder: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="A new folder for the job.")],
 ) -> None:
     """Write a study as a FLARE job, to be submitted to a federation that FLARE's own provisioning made."""
-    from silvan.deploy.native.study_job import job_name, write_study_job
+    from silvan.deploy.jobs.job_folder import job_name, write_study_job
     from silvan.study.study_file import read_remote_study
 
     plan = read_remote_study(study)
@@ -259,8 +258,8 @@ def predict(
     folder: In = Path(),
 ) -> None:
     """Predict new rows by a model of columns; predictions are written at the party that holds the label."""
-    from silvan.deploy.by_columns.new_rows import next_prediction, what_was_predicted
-    from silvan.deploy.hub import Hub
+    from silvan.deploy.membership.coordinator_folder import Hub
+    from silvan.deploy.studies.new_rows import next_prediction, what_was_predicted
     from silvan.study.study_file import read_remote_study
 
     hub = Hub(folder)
@@ -278,23 +277,23 @@ def cancel(
     folder: In = Path(),
 ) -> None:
     """End a study that runs or waits; if it is run again, it goes on where it stopped."""
-    from silvan.deploy.hub import Hub
-    from silvan.deploy.process import require_flare
+    from silvan.deploy.membership.coordinator_folder import Hub
+    from silvan.deploy.service.process import require_flare
     from silvan.study.study_file import read_remote_study
 
     require_flare()
-    from silvan.deploy.supervise import Supervisor
+    from silvan.deploy.service.supervise import Supervisor
 
     ended = Supervisor(Hub(folder), read_remote_study(study)).cancel()
     print_lines("Cancelled." if ended else "Nothing to cancel: it has not begun, or is done.")
 
 
-def run_study(hub: "Hub", plan: "RemoteStudy") -> "Run":
+def run_study(hub: "Hub", plan: "Study") -> "Run":
     """Run a study to its end, printing its progress; return its run folder."""
-    from silvan.deploy.process import require_flare
+    from silvan.deploy.service.process import require_flare
 
     require_flare()
-    from silvan.deploy.supervise import Supervisor
+    from silvan.deploy.service.supervise import Supervisor
 
     return Supervisor(hub, plan, timed_printer()).run_to_end()
 
@@ -304,7 +303,7 @@ def show_run(run: "Run") -> None:
     from rich.console import Console
 
     from silvan.cli import terminal
-    from silvan.cli.tables.figure_tables import further
+    from silvan.cli.figure_tables import further
     from silvan.report.summary import summarise
     from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN
 
@@ -328,28 +327,20 @@ def timed_printer() -> Callable[[str], None]:
 def local(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for all of it.")] = Path("local"),
     sites: Annotated[int, typer.Option("--sites", min=1, max=16, help="How many sites.")] = 3,
-    table: Annotated[
-        Path | None, typer.Option(metavar="TABLE", help="A table to deal out; breast cancer data if not given.")
-    ] = None,
-    study: Annotated[
-        Path | None, typer.Option("--run", metavar="STUDY.toml", help="A study to run; an example if not given.")
-    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running afterwards.")] = False,
 ) -> None:
-    """Set up a whole federation on this machine, in processes of their own with mutual TLS, and run a study on it."""
-    from silvan.deploy.one_machine import make_local
-    from silvan.deploy.services import process_of, processes_of, stop_all
-    from silvan.study.remote_study import parse_remote_study
-    from silvan.study.study_file import read_remote_study
+    """Set up a federation on this machine, in processes of their own with mutual TLS, and run an example study."""
+    from silvan.deploy.service.one_machine import make_local
+    from silvan.deploy.service.start_stop import process_of, processes_of, stop_all
+    from silvan.study.parse import parse_remote_study
 
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: it is not empty; name a new folder")
-    plan = parse_remote_study(EXAMPLE) if study is None else read_remote_study(study)
     folder.mkdir(parents=True, exist_ok=True)
-    tables = write_site_tables(folder, sites, table)
+    tables = write_site_tables(folder, sites)
     hub, members = make_local(folder.resolve(), tables, report=timed_printer())
     try:
-        show_run(run_study(hub, plan))
+        show_run(run_study(hub, parse_remote_study(EXAMPLE)))
     finally:
         if not keep:
             stop_all([*map(process_of, members), *processes_of(hub)])
@@ -360,20 +351,14 @@ def local(
         )
 
 
-def write_site_tables(folder: Path, n: int, table: Path | None) -> dict[str, str]:
-    """Write a table for each of n sites, every n-th row of one table or of scikit-learn's breast cancer data."""
+def write_site_tables(folder: Path, n: int) -> dict[str, str]:
+    """Write a table for each of n sites: every n-th row of scikit-learn's breast cancer data."""
     import polars as pl
+    from sklearn.datasets import load_breast_cancer
 
-    if table is None:
-        from sklearn.datasets import load_breast_cancer
-
-        data = load_breast_cancer()
-        names = [name.replace(" ", "_") for name in data.feature_names]
-        frame = pl.DataFrame(data.data, schema=names).with_columns(malignant=pl.Series(1 - data.target))
-    else:
-        from silvan.data.table import read_table
-
-        frame = pl.DataFrame(read_table(table).to_native())
+    data = load_breast_cancer()
+    names = [name.replace(" ", "_") for name in data.feature_names]
+    frame = pl.DataFrame(data.data, schema=names).with_columns(malignant=pl.Series(1 - data.target))
     tables = {}
     for i in range(n):
         path = folder / f"site-{i + 1}.csv"

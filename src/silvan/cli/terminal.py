@@ -12,24 +12,29 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from silvan.algorithms.evaluation.certainty import CERTAINTY
 from silvan.cli.plain_text import clean
-from silvan.cli.tables.whole_table import make_table
+from silvan.cli.whole_table import make_table
 from silvan.federation.federation import OVERALL
-from silvan.report.summary import METRICS
-from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, format_number, signed
+from silvan.metrics import METRICS
+from silvan.report.site_tables import Table as SummaryTable
+from silvan.report.site_tables import comparison_table, difference_table, joining_table, noisy_table
+from silvan.util.readable import count_of, format_bytes, format_number
 
 if TYPE_CHECKING:
     from silvan.algorithms.bofrf.advice import Advice
     from silvan.study.run_folder import Figures, Model
 
-_MOST_GAINS = 4
-
 GAIN = {"gained": "green", "lost": "red", "level": "dim"}
+
+_SHORT = {"Positive": "Pos.", "Test rows": "Rows", "Sensitivity": "Sens.", "Specificity": "Spec.", "Threshold": "At"}
+"""Heads of the report's tables that a terminal has no room for."""
+
+_WORDS = ("In words", "Note")
+"""Columns after numbers that hold texts."""
 
 FILES = {
     "model.silvan": "the forest: silvan predict, or sv.Forest.load",
-    "evaluation.csv": "every figure at every site",
+    "evaluation.csv": "every metric at every site",
     "run.json": "all of the above as data",
     "report.html": "one page to read and to pass on",
     "study.toml": "what was done: silvan fit runs it again",
@@ -40,115 +45,54 @@ FILES = {
 
 
 def results(summary: dict[str, Any]) -> RenderableType:
-    """Return the comparison as a table: a line for each site, a column for each model, gains against the site alone."""
-    metric = summary["metric"]
-    if summary["noisy"] is not None:
-        return _with_noise(summary)
-    table = make_table()
-    who = "Party" if summary["by"] == "columns" else "Site"
-    table.add_column(who, overflow="fold", min_width=8)
-    table.add_column("Rows" if summary["repeats"] else "Train", justify="right")
-    if metric is not None and not summary["repeats"]:
-        table.add_column("Test", justify="right")
-    positives = any(site["positives"] is not None for site in summary["sites"])
-    if positives:
-        table.add_column("Pos.", justify="right")
-    for model in summary["models"]:
-        table.add_column(Text(clean(model).capitalize()), justify="left", no_wrap=True)
-    for line in summary["sites"]:
-        table.add_row(*_cells(line, summary, positives))
-    table.add_section()
-    for line in filter(None, [summary["mean"], summary["overall"]]):
-        table.add_row(*_cells(line, summary, positives), style="bold" if line is summary["lead"] else None)
-    if metric is None:
-        return table
-    better = "" if metric["higher"] else ", lower is better"
-    beside = "beside it" if _narrow(summary) else "beside the federated one"
-    where = "on the test rows" if summary["by"] == "columns" else "on each site's own test rows"
-    if summary["repeats"]:
-        where = f"on each site's own rows, mean of {count_of(summary['splits'], 'split')}"
-    caption = Text(f"{metric['title']} {where}{better}; {beside} the gain against the {who.lower()} alone")
-    parts: list[RenderableType] = [table, Text(), dim(caption)]
-    if any(site["use"] for site in summary["sites"]):
-        parts += [Text(), _does_joining_help(summary)]
-    return Group(*parts)
+    """Return how models compare at each site, and whether joining helps."""
+    noisy, compared, joining = noisy_table(summary), comparison_table(summary), joining_table(summary)
+    if noisy is not None or compared is None:
+        return Group() if noisy is None else shown(noisy, narrow=["Meaning"])
+    parts = [shown(compared)]
+    return Group(*parts, Text(), shown(joining, "Does joining help?")) if joining is not None else parts[0]
 
 
-def _with_noise(summary: dict[str, Any]) -> RenderableType:
-    """Return a table of figures over all sites that were asked with noise, with their intervals."""
-    noisy, digits = summary["noisy"], summary["metric"]["digits"]
-    table = make_table()
-    table.add_column("Figure", overflow="fold", min_width=8)
-    table.add_column("Value", justify="right", no_wrap=True)
-    table.add_column("95 % interval", justify="right", no_wrap=True)
-    for title, _, value, low, high in noisy["figures"]:
-        between = "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}"
-        table.add_row(title, format_figure(value, digits), between)
-    caption = Text(
-        f"on the test rows of all sites, some {noisy['rows']:,}, with noise for epsilon {noisy['epsilon']:g}"
-    )
-    return Group(table, Text(), dim(caption))
-
-
-def _does_joining_help(summary: dict[str, Any]) -> RenderableType:
-    """Return a table of each site's gain by joining, with its interval."""
-    digits = summary["metric"]["digits"]
-    table = make_table()
-    table.add_column("Does joining help?", overflow="fold", min_width=8)
-    table.add_column("Should use", overflow="fold")
-    table.add_column("Gain", justify="right", no_wrap=True)
-    table.add_column("95 % interval", justify="right", no_wrap=True)
-    table.add_column("In words", overflow="fold")
-    for line in summary["sites"]:
-        gain = line["gains"].get("federated")
-        table.add_row(
-            Text(clean(line["title"])),
-            Text(clean(line["use"])),
-            Text("undefined" if gain is None else signed(gain, digits), style=GAIN.get(line["certainty"], "")),
-            Text(format_interval(line["low"], line["high"], digits)),
-            Text("" if gain is None else CERTAINTY[line["certainty"]], style=GAIN.get(line["certainty"], "")),
+def shown(table: SummaryTable, first: str = "", narrow: Sequence[str] = ()) -> RenderableType:
+    """Return a table of the report; ``first`` replaces its first head, and the columns ``narrow`` are left out."""
+    drawn = make_table()
+    kept = [i for i, head in enumerate(table.heads) if head not in narrow]
+    beside = {column for _, column in table.gains}
+    for i in kept:
+        number = i >= table.texts and table.heads[i] not in _WORDS
+        head = first if i == 0 and first else clean(table.heads[i])
+        drawn.add_column(
+            Text(_SHORT.get(head, head)),
+            justify="right" if number and i not in beside else "left",
+            overflow="fold",
+            no_wrap=number,
+            min_width=8 if i == 0 else None,
         )
-    return table
-
-
-def _cells(line: dict[str, Any], summary: dict[str, Any], positives: bool) -> list[Text]:
-    cells = [Text(clean(line["title"])), Text("" if line["rows"] is None else f"{line['rows']:,}")]
-    if summary["metric"] is not None and not summary["repeats"]:
-        cells.append(Text(f"{line['test_rows']:,}"))
-    if positives:
-        cells.append(Text("" if line["positives"] is None else f"{line['positives']:.0%}"))
-    return cells + [_cell(line, model, summary) for model in summary["models"]]
-
-
-def _narrow(summary: dict[str, Any]) -> bool:
-    """Whether all models' gains fit beside their figures."""
-    return len(summary["models"]) <= _MOST_GAINS
-
-
-def _cell(line: dict[str, Any], model: str, summary: dict[str, Any]) -> Text:
-    metric = summary["metric"]
-    value = line["figures"].get(model)
-    gain = line["gains"].get(model) if _narrow(summary) or model == "federated" else None
-    cell = Text(format_figure(value, metric["digits"], line["test_rows"]))
-    if gain is not None:
-        sure = line["sure"].get(model, "")  # a colour only where the difference is more than noise
-        cell.append(f" {signed(gain, metric['digits'])}" if gain else "  =", style=GAIN.get(sure, ""))
-    return cell
+    for place, line in enumerate(table.rows):
+        if place == table.rule:
+            drawn.add_section()
+        cells = [Text(clean(line[i]), style=GAIN.get(table.tone(place, i), "")) for i in kept]
+        for cell, i in zip(cells, kept, strict=True):
+            if (place, i) in table.gains:
+                text, tone = table.gains[place, i]
+                cell.append(f" {text}", style=GAIN.get(tone, ""))
+        drawn.add_row(*cells, style="bold" if place == table.strong else None)
+    return Group(drawn, Text(), dim(Text(clean(table.note)))) if table.note else drawn
 
 
 def on_table(rows: list["Figures"], name: str) -> RenderableType:
     """Return the figures of models on one table: a line for each model, sites' own ones by name."""
-    metrics = [key for key in METRICS if rows and key in rows[0].figures]
+    metrics = [metric for metric in METRICS if rows and metric.key in rows[0].figures]
     table = make_table()
     table.add_column("Model", overflow="fold")
-    for key in metrics:
-        table.add_column(METRICS[key][0], justify="right")
+    for metric in metrics:
+        table.add_column(metric.title, justify="right")
     whole = {row.model for row in rows if row.site == OVERALL}
     for row in sorted(rows, key=lambda row: row.model in whole):
         if row.model in whole and row.site != OVERALL:
             continue
         who = row.model if row.model in whole else f"{row.site}, {row.model}"
-        values = (row.figures[key] for key in metrics)
+        values = (row.figures[metric.key] for metric in metrics)
         cells = [Text("undefined" if value is None else format_number(value)) for value in values]
         table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
     counted = f"{count_of(rows[0].rows, 'row')} of {clean(name)}" if rows else ""
@@ -157,17 +101,11 @@ def on_table(rows: list["Figures"], name: str) -> RenderableType:
 
 def differences(summary: dict[str, Any]) -> RenderableType:
     """Return a table of how the sites' tables differ, and what was done about it."""
-    if not summary["differences"]:
-        same = "rows" if summary["by"] == "columns" else "columns, kinds and classes"
-        return dim(Text(f"All tables have the same {same}."))
-    table = make_table()
-    table.add_column("Column", overflow="fold")
-    table.add_column("How the sites differ", overflow="fold")
-    table.add_column("What was done", overflow="fold")
-    for note in summary["differences"]:
-        table.add_row(*(Text(clean(cell)) for cell in note))
+    table = difference_table(summary)
+    if table is None:
+        return dim(Text(clean(summary["alike"])))
     warned = [Text(f"! {clean(text)}", style="yellow") for text in summary["warnings"]]
-    return Group(table, *([Text(), *warned] if warned else []))
+    return Group(shown(table), *([Text(), *warned] if warned else []))
 
 
 def sentences(summary: dict[str, Any]) -> RenderableType:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 import numpy as np
 
-from silvan.data.cells import STRANGE, is_dates, numbers_of, plain_value, value_text
+from silvan.data.cells import is_dates, numbers_of
 from silvan.data.column_types import CellTypes, Kinds, kind_of
 from silvan.data.typed_table import Frame, TypedTable, checked, describe_frame, read_frame
 from silvan.errors import InputError
+from silvan.util.cell_text import STRANGE, plain_value, value_text
 from silvan.util.readable import format_bytes
 from silvan.util.user_warnings import warn_user
 
@@ -99,9 +100,9 @@ def _array(values: Any, name: str, ndim: int) -> Array:
         array = np.asarray(values, dtype=object)  # or one text among numbers would turn them all to text
     if array.ndim != ndim:
         shape = "two-dimensional, rows by columns" if ndim == 2 else "one-dimensional, one value a row"
-        raise InputError(f"{name} must be {shape}; got {type(values).__name__} of {array.ndim} dimensions")
+        raise InputError.about(name, f"must be {shape}; got {type(values).__name__} of {array.ndim} dimensions")
     if array.dtype.kind not in "biufUO":
-        raise InputError(f"{name} must hold numbers or text; got {array.dtype}")
+        raise InputError.about(name, f"must hold numbers or text; got {array.dtype}")
     if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
         return array.astype(np.float64)
     return array.astype(array.dtype.newbyteorder("="), copy=False)

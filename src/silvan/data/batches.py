@@ -7,23 +7,23 @@ that all rows fit, or, with a schema, those in which every cell can be read by i
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 
 from silvan.data.cells import text_columns
-from silvan.data.column_types import CellTypes, Kinds, convert, kind_of, said_categorical
+from silvan.data.column_types import Kinds, convert, said_categorical
 from silvan.data.disk_arrays import Folder, StoredFrames
+from silvan.data.readers.database import read_batches
+from silvan.data.readers.delimited import Delimited
+from silvan.data.readers.query import Query
+from silvan.data.readers.table_file import Table, as_table
+from silvan.data.readers.unchanged_file import UnchangedFile
 from silvan.data.schema import Schema
-from silvan.data.sources.database import read_batches
-from silvan.data.sources.delimited import Delimited
-from silvan.data.sources.query import Query
-from silvan.data.sources.table_file import Table, as_table
-from silvan.data.sources.unchanged_file import UnchangedFile
 from silvan.data.table import PIECE, as_query, not_arrow, open_table, retyped_columns, without
-from silvan.data.typed_table import Frame, TypedTable, check_names, complaints, dates_in, text_of
+from silvan.data.typed_table import Frame, TypedTable, check_names, complaints, dates_in, look_at_texts
 from silvan.errors import InputError, SchemaError
 
 if TYPE_CHECKING:
@@ -150,7 +150,13 @@ class Batched:
                 yield without(some, table.missing)
 
         texts = [name for name, dtype in schema.items() if dtype == pl.String]
-        found = self._look_at(frames(texts, self._batch_rows(len(texts))) if texts else (), typed=texts)
+        return schema.names(), n, self._read_typed(frames, texts)
+
+    def _read_typed(
+        self, frames: "Callable[[Sequence[str], int], Iterator[pl.DataFrame]]", texts: Sequence[str]
+    ) -> "_Read":
+        """Look at all cells of text once, in a source that has types of its own; return what reads all columns."""
+        found = look_at_texts(frames(texts, self._batch_rows(len(texts))) if texts else (), self.kinds, texts)
         self.refused, self.dates = complaints(found)
         types = {name: cells.narrowest() for name, cells in found.items() if cells.found in ("numeric", "empty")}
 
@@ -158,7 +164,7 @@ class Batched:
             for some in frames(columns, rows):
                 yield convert_texts(some, types, as_text)
 
-        return schema.names(), n, read
+        return read
 
     def _open_query(self, query: Query) -> "tuple[Sequence[str], int, _Read]":
         """Keep what the database answers, and look at all cells of text."""
@@ -170,7 +176,7 @@ class Batched:
             kept.append(frame)
 
         retyped = read_batches(query, keep, self.room)
-        found = self._look_at(kept, typed=[name for name in names if name not in retyped.mixed])
+        found = look_at_texts(kept, self.kinds, set(names) - retyped.mixed)
         types, self.refused, self.dates = retyped_columns(found, retyped)
 
         def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
@@ -186,7 +192,7 @@ class Batched:
         file = Delimited(table)
         check_names(file.header(), self.what)
         size = max(self.room // 2, 1)
-        found = self._look_at(file.frames(size))
+        found = look_at_texts(file.frames(size), self.kinds)
         self.refused, self.dates = complaints(found)
         self.refused |= file.complaints()
         self.notes, self.pieces = tuple(file.notes), lambda: file.frames(min(size, PIECE))
@@ -200,16 +206,6 @@ class Batched:
                     yield convert_texts(some, wanted, ())
 
         return list(types), n, read
-
-    def _look_at(self, frames: "Iterable[pl.DataFrame]", typed: Collection[str] = ()) -> dict[str, CellTypes]:
-        """Look at all columns of text, once."""
-        found: dict[str, CellTypes] = {}
-        for frame in frames:
-            for name, column in text_of(frame).items():
-                if name not in found:
-                    found[name] = CellTypes(kind_of(self.kinds, name), typed=name in typed)
-                found[name].add(column)
-        return found
 
 
 _Read = Callable[[Sequence[str], int, Collection[str]], "Iterator[Any]"]
@@ -254,5 +250,5 @@ def read_size(value: Any, name: str = "memory") -> int:
     else:
         size = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else 0
     if size < 1:
-        raise InputError(f"{name} must be a number of bytes, or text such as '2GB' or '500MB'; got {value!r}")
+        raise InputError.wrong(name, "a number of bytes, or text such as '2GB' or '500MB'", value)
     return size

@@ -14,7 +14,6 @@ import unicodedata
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from numbers import Real
 from typing import Any
 
 import narwhals as nw
@@ -22,11 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silvan.data.schema import Class, DatePart, Schema
+from silvan.util.cell_text import STRANGE, cell_text, plain_value
 
 Series = nw.Series[Any]
-
-STRANGE = "\0"
-"""The text of a value that is neither a number, nor true or false, nor text."""
 
 MARKERS = frozenset(("na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", ".", "-"))
 """Texts, in small letters, that stand for nothing wherever they are not the name of a category or a class."""
@@ -34,39 +31,10 @@ MARKERS = frozenset(("na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", ".
 MISSING = -1
 UNKNOWN = -2
 NEITHER = -3
-
-_CLOSE = 1 << 16
 """Places of cells that hold nothing, hold what has no code, or hold what is neither a number nor text."""
 
-
-def cell_text(value: Class) -> str:
-    """Return a value as the text that all sites use: ``1`` for 1 and 1.0, ``true`` for True."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def plain_value(value: Any) -> Class | None:
-    """Return a Python object as a number, a boolean or text; None if it is missing."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, str | bool) or (isinstance(value, int) and -(2**63) <= value < 2**63):
-        return value
-    if not isinstance(value, Real | Decimal):
-        return STRANGE
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf if value > 0 else -math.inf  # type: ignore[operator]
-    return None if number != number else number
-
-
-def value_text(value: Any) -> str | None:
-    """Return a Python object as text; None if it is missing."""
-    plain = plain_value(value)
-    return None if plain is None else cell_text(plain)
+_CLOSE = 1 << 16
+"""Whole numbers within so many of each other are counted rather than sorted."""
 
 
 def text_columns(schema: Schema) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from silvan.data.batches import Batched, Whole
-from silvan.data.cells import MARKERS, MISSING, Series, cell_dates, cell_numbers, cell_text, distinct, fold, is_text
+from silvan.data.cells import MARKERS, MISSING, Series, cell_dates, cell_numbers, distinct, fold, is_text
 from silvan.data.schema import CROWDED, MAX_CATEGORIES
+from silvan.util.cell_text import cell_text
 from silvan.util.readable import count_of, format_names
 
 IDENTIFIER = "every value occurs once: an identifier? then leave it out (exclude)"

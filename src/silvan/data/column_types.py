@@ -47,13 +47,13 @@ _DATED = (
 def check_kinds(kinds: Any) -> dict[str, str | tuple[DatePart, ...]]:
     """Return what columns are said to be; raise ``InputError`` for anything that is no kind."""
     if not isinstance(kinds, Mapping):
-        raise InputError(f"kinds must be a dict of kinds by column, got {type(kinds).__name__}")
+        raise InputError.about("kinds", f"must be a dict of kinds by column, got {type(kinds).__name__}")
     found: dict[str, str | tuple[DatePart, ...]] = {}
     for name, kind in kinds.items():
         parts = isinstance(kind, list | tuple) and kind and all(part in _PARTS for part in kind)
         if not parts and kind not in ("numeric", "categorical", "folded", "date"):
             known = f"'numeric', 'categorical', 'folded', 'date', or a list of {', '.join(_PARTS)}"
-            raise InputError(f"kinds: {name} must be {known}; got {kind!r}")
+            raise InputError(f"kinds: {name} must be {known}; got {kind!r}", parameter="kinds")
         found[str(name)] = tuple(dict.fromkeys(kind)) if parts else str(kind)
     return found
 

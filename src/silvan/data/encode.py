@@ -24,7 +24,6 @@ from silvan.data.cells import (
     category_places,
     cell_dates,
     cell_numbers,
-    cell_text,
     class_places,
     holds_objects,
     is_dates,
@@ -37,6 +36,7 @@ from silvan.data.column_types import Kinds, date_parts, kind_of, places_text
 from silvan.data.schema import MAX_CATEGORIES, Class, DatePart, Feature, Label, Schema
 from silvan.data.typed_table import Frame
 from silvan.errors import InputError, SchemaError
+from silvan.util.cell_text import cell_text
 from silvan.util.readable import format_names
 
 Task = Literal["classification", "regression"]
@@ -45,50 +45,13 @@ _LARGEST = np.finfo(np.float32).max
 _PIECE = 1 << 16  # numbers that are turned at a time
 
 
-def infer_schema(
-    frame: Frame,
-    label: str = "label",
-    *,
-    task: Task | None = None,
-    exclude: Iterable[str] = (),
-    min_category_rows: int = 1,
-) -> Schema:
-    """Describe the columns of a table as they are.
-
-    Numbers and booleans become numeric features, dates the days since 1970, text becomes categorical, in the order of
-    the columns. A column without any value is numeric.
-
-    Parameters
-    ----------
-    frame
-        The frame that ``read_table`` returned.
-    label
-        The column to predict.
-    task
-        None means regression if the label is floating point and has fractions, otherwise classification.
-        Classes that are floats without fractions are named by whole numbers, since a table that had a missing
-        label once has 0.0 and 1.0 where others have 0 and 1.
-    exclude
-        Columns that are not features, such as the site or an identifier.
-    min_category_rows
-        Only categories with at least so many rows are named, and at most ``MAX_CATEGORIES``, the most
-        frequent. The others share one code.
-    """
-    if task not in (None, "classification", "regression"):
-        raise InputError(f"task must be None, 'classification' or 'regression'; got {task!r}")
-    label_column(frame, label)
-    left_out = {label, exclude} if isinstance(exclude, str) else {label, *exclude}
-    absent = sorted(left_out.difference(frame.columns))
-    if absent:
-        raise SchemaError(f"the table has no column {format_names(absent)} to exclude; check the spelling")
-    features = infer_features(frame, left_out, min_category_rows)
-    if not features:
-        raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
-    return Schema(features, infer_label(frame, label, task))
-
-
 def infer_label(frame: Frame, label: str, task: Task | None = None) -> Label:
-    """Describe the column to predict."""
+    """Describe the column to predict.
+
+    If no task is given, it is regression if the label is floating point and has fractions, otherwise classification.
+    Classes that are floats without fractions are named by whole numbers, since a table that had a missing label once
+    has 0.0 and 1.0 where others have 0 and 1.
+    """
     return describe_label(label_column(frame, label), label, task)
 
 
@@ -103,7 +66,12 @@ def describe_label(target: Series, label: str, task: Task | None = None, first_r
 def infer_features(
     frame: Frame, exclude: Iterable[str] = (), min_category_rows: int = 1, kinds: Kinds | None = None
 ) -> tuple[Feature, ...]:
-    """Describe all columns but some as features, in their order."""
+    """Describe all columns but some as features, in their order.
+
+    Numbers and booleans become numeric features, dates the days since 1970, text becomes categorical. A column without
+    any value is numeric. Only categories with at least ``min_category_rows`` rows are named, and at most
+    ``MAX_CATEGORIES``, the most frequent; the others share one code.
+    """
     left_out, kinds = set(exclude), kinds or {}
     found: list[Feature] = []
     for name in frame.columns:

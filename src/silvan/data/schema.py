@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from silvan.errors import FormatError, SchemaError
+from silvan.util.cell_text import Plain
 from silvan.util.notebook import html_table
 from silvan.util.readable import format_names
 
@@ -38,7 +39,7 @@ FEWER = (
 
 Kind = Literal["numeric", "categorical"]
 DatePart = Literal["days", "year", "month", "weekday"]
-Class = str | int | float | bool
+Class = Plain
 
 
 def _make_plain(struct: msgspec.Struct, *names: str) -> None:

@@ -15,13 +15,13 @@ import narwhals as nw
 
 from silvan.data.array_table import read_pair
 from silvan.data.cells import numbers_of
-from silvan.data.column_types import CellTypes, Kinds, convert, kind_of
+from silvan.data.column_types import CellTypes, Kinds, convert
+from silvan.data.readers.database import read_query
+from silvan.data.readers.delimited import Delimited
+from silvan.data.readers.excel import Sheet
+from silvan.data.readers.query import Query, Retyped, is_url
+from silvan.data.readers.table_file import Table, as_table
 from silvan.data.schema import Schema
-from silvan.data.sources.database import read_query
-from silvan.data.sources.delimited import Delimited
-from silvan.data.sources.excel import Sheet
-from silvan.data.sources.query import Query, Retyped, is_url
-from silvan.data.sources.table_file import Table, as_table
 from silvan.data.typed_table import (
     Frame,
     TypedTable,
@@ -30,8 +30,8 @@ from silvan.data.typed_table import (
     complaints,
     dates_in,
     describe_frame,
+    look_at_texts,
     read_frame,
-    text_of,
 )
 from silvan.errors import InputError, SchemaError
 
@@ -97,10 +97,7 @@ def open_table(source: Any, label: str = "label", kinds: Kinds | None = None, *,
 def _read_database(query: Query, kinds: Kinds) -> TypedTable:
     raw, retyped = read_query(query)
     frame = checked(nw.from_native(raw, eager_only=True), f"the query on {query.where}")
-    found: dict[str, CellTypes] = {}
-    for name, column in text_of(raw).items():
-        found[name] = CellTypes(kind_of(kinds, name), typed=name not in retyped.mixed)
-        found[name].add(column)
+    found = look_at_texts([raw], kinds, typed=set(raw.columns) - retyped.mixed)
     types, refused, dates = retyped_columns(found, retyped)
     typed = raw.with_columns([convert(raw[name], dtype) for name, dtype in types.items()])
     frame = nw.from_native(typed, eager_only=True)
@@ -143,9 +140,7 @@ def _read_file(table: Table, kinds: Kinds) -> TypedTable:
     source = open_cells(table)
     check_names(source.header(), table.where)
     raw = source.typed(_SAMPLE_ROWS)
-    found = {name: CellTypes(kind_of(kinds, name)) for name in text_of(raw)}
-    for name, cells in found.items():
-        cells.add(raw[name])
+    found = look_at_texts([raw], kinds)
     typed = raw.with_columns(convert(raw[name], cells.narrowest()) for name, cells in found.items())
     refused, dates = complaints(found)
     frame = checked(nw.from_native(typed, eager_only=True), table.where)

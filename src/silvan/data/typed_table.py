@@ -6,7 +6,7 @@ is, ``column_types`` decides.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,19 +14,11 @@ import narwhals as nw
 import numpy as np
 from narwhals.exceptions import DuplicateError
 
-from silvan.data.cells import (
-    STRANGE,
-    cell_numbers,
-    distinct,
-    holds_objects,
-    is_dates,
-    is_text,
-    text_columns,
-    value_text,
-)
+from silvan.data.cells import cell_numbers, distinct, holds_objects, is_dates, is_text, text_columns
 from silvan.data.column_types import CellTypes, Kinds, kind_of
 from silvan.data.schema import Schema
 from silvan.errors import InputError, SchemaError
+from silvan.util.cell_text import STRANGE, value_text
 from silvan.util.readable import format_names
 
 if TYPE_CHECKING:
@@ -77,11 +69,18 @@ class TypedTable(NamedTuple):
         return self.frame.with_columns(*texts)
 
 
-def text_of(frame: "pl.DataFrame") -> "dict[str, pl.Series]":
-    """Return the columns of text."""
+def look_at_texts(frames: "Iterable[pl.DataFrame]", kinds: Kinds, typed: Collection[str] = ()) -> dict[str, CellTypes]:
+    """Look once at all columns of text; ``typed`` are those that a source with types of its own calls text."""
     import polars as pl
 
-    return {column.name: column for column in frame if column.dtype == pl.String}
+    found: dict[str, CellTypes] = {}
+    for frame in frames:
+        for column in frame:
+            if column.dtype == pl.String:
+                if column.name not in found:
+                    found[column.name] = CellTypes(kind_of(kinds, column.name), typed=column.name in typed)
+                found[column.name].add(column)
+    return found
 
 
 def complaints(found: dict[str, CellTypes]) -> tuple[dict[str, str], frozenset[str]]:

@@ -11,11 +11,11 @@ from silvan.algorithms.vertical.columns import DescribeColumns, Description, des
 from silvan.data.encode import Task
 from silvan.data.schema import CROWDED, Label, Schema
 from silvan.errors import AgreementError
-from silvan.federation.agreement.agreement import Agreement, Columns
+from silvan.federation.agreement import Agreement, Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.federation.party import Party
-from silvan.privacy.identity import (
+from silvan.privacy.identity.identity import (
     DealKey,
     Introduce,
     Introduction,
@@ -26,7 +26,7 @@ from silvan.privacy.identity import (
     common_digests,
     introduce_parties,
 )
-from silvan.privacy.psi import HideIds, HideTwice, Intersect, find_common
+from silvan.privacy.identity.psi import HideIds, HideTwice, Intersect, find_common
 from silvan.util.readable import count_of, format_names
 
 

@@ -9,12 +9,12 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import OptionKeywords, Protection, check_common, check_excluded, check_named, read_options
-from silvan.federation.agreement.agreement import Agreement
+from silvan.federation.agreement import Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
-from silvan.privacy.identity import Match
+from silvan.privacy.identity.identity import Match
 
 Names = Literal["coded", "shown"]
 
@@ -87,6 +87,8 @@ def federate_columns(
         A file that keeps every reply, so that an interrupted study goes on where it stopped.
     n_jobs
         Threads; None for all cores.
+    transport
+        The class that carries messages to parties: ``InProcess``, or one derived from it that loses some.
 
     Examples
     --------
@@ -105,7 +107,7 @@ def federate_columns(
     _check(tables, id, match, names)
     match = match or "psi"
     if given.quorum is not None:
-        raise InputError("quorum is for federations by rows: of columns, every party is needed")
+        raise InputError.about("quorum", "is for federations by rows: of columns, every party is needed")
     name = "label" if label is None else label
     if schema is not None and label is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
@@ -147,12 +149,12 @@ def federate_columns(
 
 def _check(tables: Any, id_column: Any, match: str | None, names: str) -> None:
     if not isinstance(tables, Mapping) or not tables:
-        raise InputError("tables must be a dict of tables by party, at least one")
+        raise InputError.about("tables", "must be a dict of tables by party, at least one")
     if len({str(name) for name in tables}) < len(tables):
         raise InputError("two parties have names that read alike; give every party a name of its own")
     if not isinstance(id_column, str) or not id_column:
-        raise InputError(f"id must be the name of a column, got {id_column!r}")
+        raise InputError.wrong("id", "the name of a column", id_column)
     if match not in ("keyed", "psi", None):
-        raise InputError(f"match must be 'keyed' or 'psi', or None for 'psi', got {match!r}")
+        raise InputError.wrong("match", "'keyed' or 'psi', or None for 'psi'", match)
     if names not in ("coded", "shown"):
-        raise InputError(f"names must be 'coded' or 'shown', got {names!r}")
+        raise InputError.wrong("names", "'coded' or 'shown'", names)

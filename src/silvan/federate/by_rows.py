@@ -28,13 +28,13 @@ from silvan.federate.options import (
     check_named,
     read_options,
 )
-from silvan.federation.agreement.agree import agree_on
-from silvan.federation.agreement.agreement import Agreement
+from silvan.federation.agree import agree_on
+from silvan.federation.agreement import Agreement
 from silvan.federation.federation import Federation
-from silvan.federation.partitions.partitioned_site import site_of
+from silvan.federation.partitioned_site import site_of
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
-from silvan.privacy.gate.gate import Policy
+from silvan.privacy.gate import Policy
 from silvan.privacy.noise.budget import Budget
 from silvan.tree.draw import make_key
 from silvan.util.files import file_name
@@ -120,6 +120,8 @@ def federate_rows(
         Where these files are; they have no names and are gone when the program ends. None: with temporary files.
     n_jobs
         Threads; None for all cores.
+    transport
+        The class that carries messages to sites: ``InProcess``, or one derived from it, such as one that loses some.
 
     Examples
     --------
@@ -183,8 +185,8 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
     agreement, sites = federation.agreement, dict[str, Site]()
     for name, site in federation.local_sites.items():
         if site.forest is not None and not is_unfitted(site.forest):
-            raise InputError(
-                f"repeats need forests that are not fitted: that of {name!r} may know rows it is judged by"
+            raise InputError.about(
+                "repeats", f"need forests that are not fitted: that of {name!r} may know rows it is judged by"
             )
         # starting threads takes longer than small tables do
         n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
@@ -201,7 +203,7 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
 def _by_row(test_by: str | None, schema: Schema | None, budgeted: bool) -> bool:
     """Return whether test rows are drawn one by one; raise ``InputError`` for what cannot be."""
     if test_by not in (None, "class", "row"):
-        raise InputError(f"test_by must be None, 'class' or 'row', got {test_by!r}")
+        raise InputError.wrong("test_by", "None, 'class' or 'row'", test_by)
     if test_by == "row" and schema is None:
         raise InputError("test_by='row' needs a schema that is given: rows are drawn by their cells, as it reads them")
     return test_by == "row" or (test_by is None and budgeted and schema is not None)
@@ -225,11 +227,11 @@ def _fingerprint(site: Site) -> str:
 def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:
     """Check the forests that sites bring, and return them by site."""
     if forests is not None and not isinstance(forests, Mapping):
-        raise InputError(f"forests must be a dict of forests by site, got {type(forests).__name__}")
+        raise InputError.about("forests", f"must be a dict of forests by site, got {type(forests).__name__}")
     brought = {str(name): forest for name, forest in (forests or {}).items()}
     for name, forest in brought.items():
         if name not in sites:
-            raise InputError(f"forests names {name!r}, which is not a site; the sites are {', '.join(sites)}")
+            raise InputError.about("forests", f"names {name!r}, which is not a site; the sites are {', '.join(sites)}")
         # a copy, since an estimator may be fitted elsewhere later
         brought[name] = clone(forest) if is_unfitted(forest) else read_forest(forest)
     return brought
@@ -241,9 +243,9 @@ def sources_by_site(
     """Return each site's table: as they are given, or the rows of one table."""
     if isinstance(tables, Mapping):
         if site is not None:
-            raise InputError("site names a column of one table; with a dict of tables leave it out")
+            raise InputError.about("site", "names a column of one table; with a dict of tables leave it out")
         if not tables:
-            raise InputError("tables is empty; a federation needs at least one site")
+            raise InputError.about("tables", "is empty; a federation needs at least one site")
         if len({str(name) for name in tables}) < len(tables):
             raise InputError("two sites have names that read alike; give every site a name of its own")
         return {str(name): table for name, table in tables.items()}

@@ -10,20 +10,20 @@ from typing import Any, Literal, TypedDict
 from silvan.data.column_types import Kinds
 from silvan.errors import InputError
 from silvan.federation.federation import Federation, Sums, check_names
+from silvan.federation.in_process import InProcess
 from silvan.federation.journal import Journal
 from silvan.federation.keys import Key
 from silvan.federation.signed import make_signers
 from silvan.federation.site import Cover, Site
 from silvan.federation.store import Store
 from silvan.federation.sums import TrustedSums
-from silvan.federation.transports.in_process import InProcess
-from silvan.privacy.gate.gate import Gate, Policy, Terms
-from silvan.privacy.gate.site_folder import SiteFolder, make_folders
+from silvan.privacy.aggregation.masked_coordinator import MaskedSums
+from silvan.privacy.aggregation.masked_site import MaskCover
+from silvan.privacy.aggregation.ring import RingCover, RingSums
+from silvan.privacy.gate import Gate, Policy, Terms
+from silvan.privacy.identity.seal import public_key
 from silvan.privacy.noise.budget import Budget
-from silvan.privacy.seal import public_key
-from silvan.privacy.sums.masked_coordinator import MaskedSums
-from silvan.privacy.sums.masked_site import MaskCover
-from silvan.privacy.sums.ring import RingCover, RingSums
+from silvan.privacy.site_folder import SiteFolder, make_folders
 
 SumsName = Literal["trusted", "ring", "masked"]
 
@@ -40,6 +40,7 @@ class OptionKeywords(TypedDict, total=False):
     timeout: float | None
     journal: str | None
     n_jobs: int | None
+    transport: type[InProcess]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Options:
     timeout: float | None = None
     journal: str | None = None
     n_jobs: int | None = None
+    transport: type[InProcess] = InProcess
 
 
 def read_options(function: str, given: Mapping[str, Any]) -> Options:
@@ -105,7 +107,7 @@ class Protection:
         """Make the federation of sites that were made with this."""
         check_quorum(options.quorum, self.sums, len(sites))
         return Federation(
-            InProcess(sites, cold=options.cold),
+            options.transport(sites, cold=options.cold),
             sites,
             self.sums,
             study=study,
@@ -138,37 +140,37 @@ def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums
         return RingSums(), RingCover(seals)
     if name == "masked":
         return MaskedSums(), MaskCover(seals)
-    raise InputError(f"sums must be 'trusted', 'ring' or 'masked', got {name!r}")
+    raise InputError.wrong("sums", "'trusted', 'ring' or 'masked'", name)
 
 
 def check_quorum(quorum: int | None, sums: Sums, n: int) -> None:
     """Raise ``InputError`` for a quorum of n sites with which a sum could not be finished."""
     needed = sums.must_stay(n)
     if quorum is not None and 1 <= quorum < needed <= n:
-        raise InputError(
-            f"quorum must be at least {needed}: {sums.name} sums over {n} sites are finished by so many; got {quorum}"
+        raise InputError.wrong(
+            "quorum", f"at least {needed}: {sums.name} sums over {n} sites are finished by so many", quorum
         )
 
 
 def check_common(test: float, task: str | None, random_state: Any, exclude: Any, *, may_be_none: bool = False) -> None:
     """Raise ``InputError`` for a test share, task, seed or list of columns that is not possible."""
     if not 0.0 <= test < 1.0:
-        raise InputError(f"test must be at least 0 and below 1, got {test}")
+        raise InputError.wrong("test", "at least 0 and below 1", test)
     if task not in (None, "classification", "regression"):
-        raise InputError(f"task must be None, 'classification' or 'regression', got {task!r}")
+        raise InputError.wrong("task", "None, 'classification' or 'regression'", task)
     whole = isinstance(random_state, Integral) and not isinstance(random_state, bool)
     if not ((whole and random_state >= 0) or (may_be_none and random_state is None)):
         wanted = "None or a whole number" if may_be_none else "a whole number"
-        raise InputError(f"random_state must be {wanted} of at least 0, got {random_state!r}")
+        raise InputError.wrong("random_state", f"{wanted} of at least 0", random_state)
     if isinstance(exclude, str):
-        raise InputError(f"exclude must be a list of columns, got {exclude!r}")
+        raise InputError.wrong("exclude", "a list of columns", exclude)
 
 
 def check_excluded(exclude: Sequence[str], sites: Mapping[str, Site], where: str) -> None:
     """Raise ``InputError`` for a misspelt column, which would be learnt from."""
     unknown = [name for name in exclude if not any(name in site.excluded for site in sites.values())]
     if unknown:
-        raise InputError(f"exclude names {unknown[0]!r}, which is not a column {where}")
+        raise InputError.about("exclude", f"names {unknown[0]!r}, which is not a column {where}")
 
 
 def check_folded(kinds: Kinds, label: str) -> None:
@@ -184,4 +186,4 @@ def check_named(kinds: Kinds, names: Sequence[str], where: str) -> None:
     if unknown:
         close = get_close_matches(unknown[0], names, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"kinds names {unknown[0]!r}, which is not a column {where}{hint}")
+        raise InputError.about("kinds", f"names {unknown[0]!r}, which is not a column {where}{hint}")

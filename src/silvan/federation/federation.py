@@ -16,9 +16,8 @@ from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.agreement.agreement import Agreement, Columns, Differences
-from silvan.federation.delivery.blobs import Blobs
-from silvan.federation.delivery.delivery import Delivery, Sender
+from silvan.federation.agreement import Agreement, Columns, Differences
+from silvan.federation.delivery import Blobs, Delivery, Sender
 from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.keys import Roster
 from silvan.federation.message import Blob, Missing, Owner, Reply, SignedReply, Verb
@@ -27,7 +26,7 @@ from silvan.federation.question import Asked, Bounds, Check, Event, Question, Tr
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.store import digest
-from silvan.federation.transports.transport import Transport
+from silvan.federation.transport import Transport
 from silvan.util.notebook import html_table
 from silvan.util.readable import count_of, format_bytes, format_names, is_or_are
 
@@ -54,7 +53,7 @@ def check_names(sites: list[str]) -> None:
         raise InputError("a federation needs at least one site")
     for name in sites:
         if not name.strip() or not name.isprintable() or name == OVERALL or sites.count(name) > 1:
-            raise InputError(f"site cannot be called {name!r}; give every site a name of its own")
+            raise InputError.about("site", f"cannot be called {name!r}; give every site a name of its own")
 
 
 class Federation:
@@ -84,13 +83,14 @@ class Federation:
         self.sites = list(sites)
         check_names(self.sites)
         if quorum is not None and not 1 <= quorum <= len(self.sites):
-            raise InputError(f"quorum must be between 1 and {len(self.sites)}, got {quorum}")
+            raise InputError.wrong("quorum", f"between 1 and {len(self.sites)}", quorum)
         if timeout is not None and not timeout > 0:
-            raise InputError(f"timeout must be above 0 seconds, got {timeout}")
+            raise InputError.wrong("timeout", "above 0 seconds", timeout)
         if len(self.sites) < sums.least:
-            raise InputError(
-                f"sums must be 'trusted' for fewer than {sums.least} sites, got {sums.name!r} and {len(self.sites)}: "
-                "with two, each learns the other's part by taking its own off the sum"
+            raise InputError.about(
+                "sums",
+                f"must be 'trusted' for fewer than {sums.least} sites, got {sums.name!r} and {len(self.sites)}: "
+                "with two, each learns the other's part by taking its own off the sum",
             )
         self.transport = transport
         transport.progress = self._progress
@@ -228,11 +228,14 @@ class Federation:
     def split(self, fold: Fold) -> "Federation":
         """Return a federation of the same tables and the same agreement that keeps the rows of a fold for judging."""
         if self._split is None or self.limited:
-            raise InputError(
-                "repeats need rows at sites of a federation that can split them anew, in memory: in this process, or "
-                "between machines in a study with repeats"
+            raise InputError.about(
+                "repeats",
+                "need rows at sites of a federation that can split them anew, in memory: in this process, or "
+                "between machines in a study with repeats",
             )
-        return self._split(fold)
+        made = self._split(fold)
+        made._watchers = self._watchers
+        return made
 
     @property
     def schema(self) -> Schema:

@@ -16,14 +16,13 @@ from typing import NamedTuple
 
 from silvan.errors import FormatError
 from silvan.federation.store import CONDUCT, LASTING, MemoryStore
-from silvan.tree.grow import FIRST_RULES, RULES
+from silvan.tree.grow import RULES
 from silvan.util.sqlite_file import open_database
 
 _APPLICATION = 0x53494C56  # how SQLite files say whose they are: "SILV"
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS study (name TEXT PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS growing (rules INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS study (name TEXT PRIMARY KEY, rules INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS reply (
     question TEXT NOT NULL,
     site TEXT NOT NULL,
@@ -83,16 +82,14 @@ class Journal:
             return
         with self._using() as db:
             if db.execute("SELECT * FROM study").fetchone() is None:
-                db.execute("INSERT INTO study VALUES (?)", (study,))
-                db.execute("INSERT INTO growing VALUES (?)", (RULES,))
-            row = db.execute("SELECT name FROM study").fetchone()
-            rules = db.execute("SELECT rules FROM growing").fetchone() or (FIRST_RULES,)
-        if rules[0] != RULES:
+                db.execute("INSERT INTO study VALUES (?, ?)", (study, RULES))
+            name, rules = db.execute("SELECT name, rules FROM study").fetchone()
+        if rules != RULES:
             raise FormatError(
                 f"{self.path}: the study was begun by another version of silvan, which grows other trees; let that "
                 "version end it, or start afresh"
             )
-        if row[0] != study:
+        if name != study:
             raise FormatError(
                 f"{self.path}: the journal belongs to another study (tables, parameters, sites or the version "
                 "of silvan differ); name another file to start afresh"

@@ -68,7 +68,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         asked = (self.__doc__ or self.kind()).split("\n")[0].rstrip(".")
         return f"{asked[0].lower()}{asked[1:]}" + ("" if reply is None else f" ({shapes(reply)})")
 
-    # -- what a site holds a coordinator to, see privacy/gate/conduct.py
+    # -- what a site holds a coordinator to, see privacy/conduct.py
 
     def course(self) -> Course | None:
         """Return where the question stands in a course; None: it may be asked any number of times. A sum: once."""
@@ -146,6 +146,10 @@ class Trouble(msgspec.Struct, frozen=True):
 
     code: str
     text: str
+
+
+OWNER_TOLD = {"schema": "where", "records": "which", "input": "why", "internal": "why"}
+"""What only a site's owner learns of a trouble, by its code: between machines, ``silvan site status`` shows it."""
 
 
 class Missing(msgspec.Struct, frozen=True):

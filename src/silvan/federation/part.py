@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from silvan.data.batches import Batched
-from silvan.data.binning.bins import Bins
+from silvan.data.bins.bins import Bins
 from silvan.data.disk_arrays import Folder, Stored
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.holdout import HeldOut

@@ -15,7 +15,19 @@ import numpy as np
 
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.message import FULL, STALE, Envelope, Missing, Reply, Request, Step, Trouble, Verb, blobs_in
+from silvan.federation.message import (
+    FULL,
+    OWNER_TOLD,
+    STALE,
+    Envelope,
+    Missing,
+    Reply,
+    Request,
+    Step,
+    Trouble,
+    Verb,
+    blobs_in,
+)
 from silvan.federation.store import digest
 
 
@@ -224,5 +236,5 @@ class Asked:
         if trouble.code == FULL:
             return UnreachedError(text)
         if trouble.code == "refused":
-            return RefusedError(f"site {site!r} refused {kind}: {text}")
-        return SiteError(site, f"{kind}: {text}")
+            return RefusedError(f"site {site!r} refused {kind}: {text}", site=site, reason=text)
+        return SiteError(site, f"{kind}: {text}", code=trouble.code, owner_told=OWNER_TOLD.get(trouble.code, ""))

@@ -81,7 +81,7 @@ class Signer:
         if roster.key_of(name) != key.public:
             raise InputError(f"the roster has no key of {who}, or another one; was a new key made?")
         if not tolerance > 0:
-            raise InputError(f"tolerance must be above 0 seconds, got {tolerance}")
+            raise InputError.wrong("tolerance", "above 0 seconds", tolerance)
         self.name, self.roster, self.tolerance, self.clock = name, roster, tolerance, clock
         self._key, self._last = key, 0
         self._open: dict[str, bytes] = {}  # the nonce of the last message to each site

@@ -12,9 +12,11 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from silvan.data.column_summary import Sizes
+from silvan.data.bins.column_summary import Sizes
 from silvan.errors import DamagedError, FormatError, InputError, RefusedError, RepeatedError, SchemaError
 from silvan.federation import wire
+from silvan.federation.cache import CacheKey
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import (
     FULL,
     STALE,
@@ -40,16 +42,12 @@ R = TypeVar("R", bound=Request)
 
 _NOTHING = Envelope("", "", "", "", b"")
 
-HANDLERS: dict[str, tuple[type[Request], Callable[[Any, Any], Reply]]] = {}
-
-OWNER_TOLD = "; its owner is told "
-"""Begins what is said of a reason that nobody else may know: between machines, ``silvan site status`` shows it."""
 
 _TEXTS = {
-    SchemaError: ("schema", f"the site's table does not fit the study{OWNER_TOLD}where"),
-    DamagedError: ("internal", f"a file of the site's own records is damaged{OWNER_TOLD}which"),
+    SchemaError: ("schema", "the site's table does not fit the study"),
+    DamagedError: ("records", "a file of the site's own records is damaged"),
     FormatError: ("format", "the site could not read what it was sent"),
-    InputError: ("input", f"the site cannot answer this on its table{OWNER_TOLD}why"),
+    InputError: ("input", "the site cannot answer this on its table"),
 }
 
 
@@ -70,13 +68,10 @@ class Outbox:
 
 
 def answers(request: type[R]) -> Callable[[Callable[["Site", R], Reply]], Callable[["Site", R], Reply]]:
-    """Register the function that answers a kind of request at a site."""
+    """Register the function that answers a kind of request at a site; ``KINDS`` lists those of this package."""
 
     def register(function: Callable[["Site", R], Reply]) -> Callable[["Site", R], Reply]:
-        known = HANDLERS.get(request.kind())
-        if known is not None and known[0].__module__ != request.__module__:
-            raise TypeError(f"{request.kind()} is the name of a message of {known[0].__module__} already")
-        HANDLERS[request.kind()] = (request, function)
+        HANDLERS.register(request, function)
         return function
 
     return register
@@ -213,7 +208,9 @@ class Site(SiteTable):
         """Read a request; that of a sum in steps is kept for the steps to come, which repeat it."""
         if envelope.step is None:
             return wire.decode(envelope.body, kind)
-        return self.cache.once(("request", envelope.asked), lambda: wire.decode(envelope.body, kind))
+        return self.cache.once(
+            CacheKey[Request]("request", envelope.asked, most=1), lambda: wire.decode(envelope.body, kind)
+        )
 
     def _leave(self, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> bytes:
         """Note a reply, and put it into an envelope."""
@@ -264,11 +261,9 @@ class Site(SiteTable):
         if self.outbox is not None:
             self.outbox.admit(self, request, envelope)
         rest = msgspec.structs.replace(envelope, body=b"", blobs={}, owners={}, round=0)
-        key = ("answer", digest(wire.encode(rest)), envelope.asked)
-        if key not in self.cache:  # the question may come again, if it or its answer took too long
-            self.cache[key] = self._work_out(request, envelope, handler, cover)
-        reply: Reply = self.cache[key]
-        return reply
+        # the question may come again, if it or its answer took too long
+        key = CacheKey[Reply]("answer", digest(wire.encode(rest)), envelope.asked, most=1)
+        return self.cache.once(key, lambda: self._work_out(request, envelope, handler, cover))
 
     def _work_out(
         self, request: Request, envelope: Envelope, handler: Callable[[Any, Any], Reply], cover: "Cover | None"
@@ -307,7 +302,7 @@ def _trouble(error: Exception) -> Trouble:
     for kind, (code, text) in _TEXTS.items():
         if isinstance(error, kind):
             return Trouble(code, text)
-    return Trouble("internal", f"the site failed{OWNER_TOLD}why")
+    return Trouble("internal", "the site failed")
 
 
 # -- what hides a site's part of a sum
@@ -330,10 +325,7 @@ class Own:
 
     def prepare(self) -> Reply:
         """Work the part out; nothing leaves yet."""
-        if self._key not in self.site.cache:
-            self.site.cache[self._key] = self.site.work(self.handler, self.request)
-        reply: Reply = self.site.cache[self._key]
-        return reply
+        return self.site.cache.once(self._key, lambda: self.site.work(self.handler, self.request))
 
     def forget(self) -> None:
         """Drop the part that was prepared: it is not the one for the sites that the sum is over by now."""
@@ -347,8 +339,8 @@ class Own:
         return reply if outbox is None else outbox.release(self.site, self.request, reply)
 
     @property
-    def _key(self) -> tuple[str, str]:
-        return "part of a sum", self.hash
+    def _key(self) -> CacheKey[Reply]:
+        return CacheKey[Reply]("part of a sum", self.hash, most=1)
 
 
 class Cover(Protocol):

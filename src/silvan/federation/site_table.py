@@ -2,58 +2,36 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import msgspec
 import narwhals as nw
 import numpy as np
 
 from silvan.data.batches import Batched, Whole
-from silvan.data.cells import holds_objects, value_text
+from silvan.data.cells import holds_objects
 from silvan.data.column_types import Kinds
 from silvan.data.disk_arrays import Folder
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.holdout import Fold, HeldOut, hold_out
-from silvan.data.partitions.partition_files import is_partitioned
-from silvan.data.partitions.partitioned_table import Partitioned
+from silvan.data.partition_files import is_partitioned
+from silvan.data.partitioned_table import Partitioned
 from silvan.data.schema import Schema
 from silvan.data.table import open_table
 from silvan.data.typed_table import Frame
+from silvan.federation.cache import Cache, CacheKey
 from silvan.federation.part import Part, row_keys, store_parts
 from silvan.federation.row_holdout import Block, hold_out_singly
 from silvan.federation.store import digest
 from silvan.tree.draw import make_key
-
-_KEPT = {"scores": 64, "part of a sum": 1, "answer": 1, "request": 1, "leaves": 1}
-"""How many of a kind stay in a site's cache; of everything else two are enough for one study."""
-
-_ABSENT: Any = object()
-
-T = TypeVar("T")
+from silvan.util.cell_text import value_text
 
 _BATCH = 1 << 27
 """Bytes of a table that are read at a time, at most: more would not be faster."""
-
-
-class Cache(dict[Any, Any]):
-    """What makes answers faster. A key begins with a word for what it holds; only the latest of it stay."""
-
-    def __setitem__(self, key: tuple[Any, ...], value: Any) -> None:
-        super().__setitem__(key, value)
-        alike = [k for k in list(self) if k[0] == key[0]]  # of a copy: another thread may be at work
-        for old in alike[: -_KEPT.get(key[0], 2)]:
-            self.pop(old, None)
-
-    def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """Return what a key holds, which is made if it is not there."""
-        if (value := self.get(key, _ABSENT)) is _ABSENT:
-            value = self[key] = make()
-        made: T = value
-        return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +107,9 @@ class SiteTable:
 
     def frame_by(self, schema: Schema) -> Frame:
         """Return the table in memory, as cells are read by a schema, each by itself."""
-        key = ("frame", schema.hash)
-        if key not in self.cache:
-            self.cache[key] = _together(self.table.batches(schema=schema))
-        frame: Frame = self.cache[key]
-        return frame
+        return self.cache.once(
+            CacheKey[Frame]("frame", schema.hash), lambda: _together(self.table.batches(schema=schema))
+        )
 
     @property
     def excluded(self) -> list[str]:
@@ -186,15 +162,14 @@ class SiteTable:
             )
 
     def _encoded(self, schema: Schema, *, strict: bool) -> Block:
-        key = ("encoded", schema.hash, strict)
-        if key not in self.cache:
+        def encode() -> Block:
             frame = next(self.table.batches(schema=schema))
-            self.cache[key] = (
+            return (
                 encode_features(frame, schema, fill_absent=True, strict=strict),
                 encode_label(frame, schema, strict=strict),
             )
-        found: Block = self.cache[key]
-        return found
+
+        return self.cache.once(CacheKey[Block]("encoded", schema.hash, strict), encode)
 
     @property
     def draws_singly(self) -> bool:
@@ -212,21 +187,20 @@ class SiteTable:
         Every cell is read by itself. One that the schema has no place for is an error; if not ``strict``, as for
         answers with noise, it is never one: see ``encode_features`` and ``encode_label``.
         """
-        key = ("part", schema.hash, test, strict)
-        if key not in self.cache:
+
+        def make() -> Part:
             if self.memory is not None:
                 assert isinstance(self.table, Batched)  # noqa: S101
                 where = self.name, self.memory, self.folder
                 parts = store_parts(self.table, schema, self.held_out, *where, strict=strict)
-                for i, some in enumerate(parts):
-                    self.cache["part", schema.hash, bool(i), strict] = some
+                self.cache[CacheKey[Part]("part", schema.hash, not test, strict)] = parts[not test]
                 return parts[test]
             X, y = self._encoded(schema, strict=strict)
             rows = np.flatnonzero(self.held_out.between(0, len(X)) == test)
             X, y = (X, y) if len(rows) == len(X) else (X[rows], y[rows])
-            self.cache[key] = Part(X, y, row_keys(self.name, len(rows)))
-        found: Part = self.cache[key]
-        return found
+            return Part(X, y, row_keys(self.name, len(rows)))
+
+        return self.cache.once(CacheKey[Part]("part", schema.hash, test, strict), make)
 
     def absent(self, schema: Schema) -> np.ndarray:
         """Return which of a schema's features the table lacks as whole columns: bool (features,)."""

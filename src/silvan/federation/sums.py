@@ -1,4 +1,4 @@
-"""Trusted sums: whoever adds sees each part. Sums that hide their parts are in ``privacy/sums``."""
+"""Trusted sums: whoever adds sees each part. Secure aggregation is in ``privacy/aggregation``."""
 
 from dataclasses import replace
 

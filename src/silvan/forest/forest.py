@@ -1,4 +1,7 @@
-"""A forest: checked arrays, with methods to predict, to save and to exchange with other libraries."""
+"""A forest: checked arrays, with methods to predict, to save and to exchange with other libraries.
+
+What exchanges with another library is imported where it is used: growing trees needs none of it.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +10,11 @@ from typing import Any, Self
 import numpy as np
 
 from silvan.errors import InputError
-from silvan.forest import predict
+from silvan.forest import predict, silvan_file
 from silvan.forest.arrays import ARRAYS, ForestArrays, not_none
 from silvan.forest.check import check
-from silvan.forest.explain.importance import permutation_importances
-from silvan.forest.explain.shap import Shap, shap_values
-from silvan.forest.files import onnx_file, silvan_file, sklearn_trees, treelite_model
+from silvan.forest.importance import permutation_importances
+from silvan.forest.shap import Shap, shap_values
 from silvan.util.notebook import html_table
 from silvan.util.readable import count_of
 
@@ -158,7 +160,7 @@ class Forest(ForestArrays):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read the content of a ``.silvan`` file of any version; everything in it is checked."""
+        """Read the content of a ``.silvan`` file; everything in it is checked."""
         return silvan_file.from_bytes(data, cls)
 
     def save(self, path: str | Path) -> None:
@@ -173,6 +175,8 @@ class Forest(ForestArrays):
     @classmethod
     def from_sklearn(cls, model: Any) -> Self:
         """Convert a fitted scikit-learn forest or decision tree; predictions stay the same, to the bit."""
+        from silvan.forest import sklearn_trees
+
         return sklearn_trees.from_sklearn(model, cls)
 
     def to_sklearn(self, X: Any = None, y: Any = None) -> Any:
@@ -182,6 +186,8 @@ class Forest(ForestArrays):
         the copy hold for them. A forest has no counts of its own: without rows these mean nothing, and a warning says
         so.
         """
+        from silvan.forest import sklearn_trees
+
         if X is None:
             return sklearn_trees.to_sklearn(self)
         return sklearn_trees.to_sklearn(self, *self._labelled(X, y))
@@ -199,14 +205,18 @@ class Forest(ForestArrays):
         try:
             return rows, np.array([codes[name] for name in y.tolist()])
         except KeyError as error:
-            raise InputError(f"y holds {error.args[0]!r}, which is no class of this forest") from None
+            raise InputError.about("y", f"holds {error.args[0]!r}, which is no class of this forest") from None
 
     def to_onnx(self, path: str | Path) -> None:
         """Write an ONNX model, after checking that onnxruntime answers from it what the forest answers."""
+        from silvan.forest import onnx_file
+
         onnx_file.to_onnx(self, path)
 
     def to_treelite(self) -> Any:
         """Return a ``treelite.Model``, after checking that it answers what the forest answers."""
+        from silvan.forest import treelite_model
+
         return treelite_model.to_treelite(self)
 
 

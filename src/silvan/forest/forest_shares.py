@@ -17,10 +17,10 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.forest.arrays import left_children
 from silvan.forest.category_set import SET_WORDS, is_category_split
-from silvan.forest.explain.importance import gain_shares, mean_shares
-from silvan.forest.files.tensors import read_tensors, write_tensors
 from silvan.forest.forest import Forest
+from silvan.forest.importance import gain_shares, mean_shares
 from silvan.forest.model_in_shares import VERSION, ModelInShares, require
+from silvan.forest.tensors import read_tensors, write_tensors
 from silvan.util.kernels import njit
 
 STRUCTURE, SHARE = "silvan structure", "silvan share"

@@ -13,7 +13,7 @@ import numpy as np
 
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
-from silvan.forest.files.tensors import read_tensors, write_tensors
+from silvan.forest.tensors import read_tensors, write_tensors
 
 VERSION = 1
 
@@ -51,9 +51,7 @@ class ModelInShares:
         ``schemas`` are those of the shares that are known here, by party.
         """
         features = [f for party in self.parties for f in schemas.get(party, self.own_schema(party)).features]
-        known = schemas.get(self.label_holder, self.schema).label
-        # shares of version 0.1.0 do not have the classes, which the coordinator had then
-        return Schema(tuple(features), self.schema.label if known.name == self.schema.label.name else known)
+        return Schema(tuple(features), schemas.get(self.label_holder, self.schema).label)
 
     def has_columns(self, party: str, schema: Schema) -> bool:
         """Return whether a schema may be that of a party's columns: of the same kinds, with as many categories."""

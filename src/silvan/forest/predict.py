@@ -7,7 +7,7 @@ import numpy as np
 
 from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
-from silvan.data.table import read_table
+from silvan.data.typed_table import Frame
 from silvan.errors import InputError
 from silvan.forest.answers import Adding, Totals, add_leaf, add_weight
 from silvan.forest.arrays import ForestArrays, not_none
@@ -33,23 +33,30 @@ def as_matrix(schema: Schema, X: Any) -> np.ndarray:
             with np.errstate(over="ignore"):
                 matrix = np.array(X, np.float32, order="C")
         except (TypeError, ValueError):
-            raise InputError("X must hold numbers; pass columns of text in a data frame") from None
+            raise InputError.about("X", "must hold numbers; pass columns of text in a data frame") from None
         if matrix.ndim != 2 or matrix.shape[1] != len(schema.features):
-            raise InputError(f"X must have {len(schema.features)} columns, got shape {matrix.shape}")
+            raise InputError.about("X", f"must have {len(schema.features)} columns, got shape {matrix.shape}")
         if np.isinf(matrix).any():
             raise InputError("X holds infinite values; replace them by missing ones (NaN) or large finite numbers")
         for f, feature in enumerate(schema.features):
             if feature.categorical:
                 matrix[:, f][~((matrix[:, f] >= 0) & (matrix[:, f] < feature.n_codes))] = np.nan
         return matrix
-    return encode_features(read_table(X, schema=schema), schema)
+    return encode_features(_read(X, schema), schema)
+
+
+def _read(source: Any, schema: Schema) -> Frame:
+    """Read a table; whoever predicts from arrays, or grows trees, loads no reader of files and databases."""
+    from silvan.data.table import read_table
+
+    return read_table(source, schema=schema)
 
 
 def as_rows(forest: ForestArrays, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Convert what a user passes to rows; also return which features a table lacks, if trees abstain for that."""
     if isinstance(X, np.ndarray | list) or forest.combine != "vote":
         return as_matrix(forest.schema, X), None
-    frame = read_table(X, schema=forest.schema)
+    frame = _read(X, forest.schema)
     present = set(frame.columns)
     absent = np.array([name not in present for name in forest.schema.columns])
     return encode_features(frame, forest.schema, fill_absent=True), absent
@@ -182,7 +189,7 @@ def leaf_votes(forest: ForestArrays) -> np.ndarray:
 def abstaining(forest: ForestArrays, absent: np.ndarray) -> np.ndarray:
     """Return which trees ask about a feature that is absent."""
     if absent.shape != (forest.n_features,) or absent.dtype != np.bool_:
-        raise InputError(f"absent must have {forest.n_features} entries, true or false, one a feature")
+        raise InputError.about("absent", f"must have {forest.n_features} entries, true or false, one a feature")
     if not absent.any():
         return np.zeros(len(forest), np.bool_)
     asked = np.append(absent, False)[forest.feature]  # the last entry is for leaves, whose feature is -1

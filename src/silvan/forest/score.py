@@ -11,10 +11,10 @@ import numpy as np
 from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.flow import ROWS, Buffers, Columns, flow, flow_listed, lay_out, make_buffers
-from silvan.forest.masks.small_trees import MOST_TURNS, SortedRows, are_small, count_by_masks
 from silvan.forest.noted_leaves import Noted
 from silvan.forest.predict import abstaining, leaf_votes
-from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
+from silvan.forest.small_trees import MOST_TURNS, SortedRows, are_small, count_by_masks
+from silvan.forest.walk import Nodes, pack
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
@@ -117,7 +117,7 @@ def score_trees(
     _check_rows(forest, X, y)
     n_classes = len(forest.classes)
     if y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < n_classes):
-        raise InputError(f"y must hold class codes between 0 and {n_classes - 1}")
+        raise InputError.about("y", f"must hold class codes between 0 and {n_classes - 1}")
     nodes, vote, threads = pack(forest), leaf_votes(forest), thread_count(n_jobs)
     out = np.zeros((len(forest), n_classes, n_classes), np.int64)
     asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
@@ -190,10 +190,10 @@ def score_numbers(
         raise InputError("score_numbers is for regression; score_trees is for forests that tell classes apart")
     _check_rows(forest, X, y)
     if not 0.0 < scale < np.inf:
-        raise InputError(f"scale must be above 0 and finite, got {scale}")
+        raise InputError.wrong("scale", "above 0 and finite", scale)
     numbers = y.astype(np.float64)
     if not np.isfinite(numbers).all():
-        raise InputError("y must be finite")
+        raise InputError.about("y", "must be finite")
     out = np.zeros((len(forest), 2), np.int64)
     asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
     for rows, leaves in _noted_and_others(len(X), len(forest), noted):
@@ -223,31 +223,17 @@ def _add_by_flow(
 
 def _check_rows(forest: ForestArrays, X: np.ndarray, y: np.ndarray | None = None) -> None:
     if X.dtype != np.float32 or X.ndim != 2 or X.shape[1] != forest.n_features:
-        raise InputError(f"X must be 32-bit floats with {forest.n_features} columns, got {X.dtype} of {X.shape}")
+        raise InputError.about(
+            "X", f"must be 32-bit floats with {forest.n_features} columns, got {X.dtype} of {X.shape}"
+        )
     if y is not None and y.shape != (len(X),):
-        raise InputError(f"y must have one entry for each of the {len(X)} rows, got shape {y.shape}")
+        raise InputError.about("y", f"must have one entry for each of the {len(X)} rows, got shape {y.shape}")
 
 
 def _by_trees(trees: np.ndarray, threads: int, work: Callable[[np.ndarray], None]) -> None:
     """Call ``work`` for parts of the trees on threads, each part with large trees and small ones."""
     parts = min(8 * threads, len(trees))
     thread_map(work, [trees[i::parts].copy() for i in range(parts)], threads)
-
-
-def rows_at_nodes(forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
-    """Count the rows that come to each node: int64 (nodes,)."""
-    nodes, counts = pack(forest), np.zeros(len(forest.feature), np.int64)
-    thread_map(lambda tree: _count_leaves(X, tree, nodes, counts), range(len(forest)), thread_count(n_jobs))
-    _add_upwards(forest.left, counts)
-    return counts
-
-
-def sum_at_nodes(forest: ForestArrays, at_leaves: np.ndarray) -> np.ndarray:
-    """Add numbers of leaves up, to one for each node: int64 (nodes,)."""
-    counts = np.zeros(len(forest.feature), np.int64)
-    counts[forest.feature < 0] = at_leaves
-    _add_upwards(forest.left, counts)
-    return counts
 
 
 def labels_at_leaves(
@@ -313,45 +299,3 @@ def _count_labels(
                     out[leaf, codes[row]] += 1
                     if len(amounts) > 0:
                         out[leaf, 1] += amounts[row]
-
-
-@njit(nogil=True, cache=True)
-def _count_leaves(X: np.ndarray, tree: int, nodes: Nodes, counts: np.ndarray) -> None:
-    place = np.empty(BLOCK, np.uint32)
-    for begin in range(0, X.shape[0], BLOCK):
-        n = min(BLOCK, X.shape[0] - begin)
-        walk(X, begin, n, tree, nodes, place)
-        for i in range(n):
-            counts[U(place[i])] += 1
-
-
-@njit(nogil=True, cache=True)
-def _add_upwards(left: np.ndarray, counts: np.ndarray) -> None:
-    for node in range(len(counts) - 1, -1, -1):  # children come after parents
-        if left[node] >= 0:
-            counts[node] = counts[left[node]] + counts[left[node] + 1]
-
-
-def blind_rows(forest: ForestArrays, X: np.ndarray, least: int, n_jobs: int | None = None) -> np.ndarray:
-    """Count, in each tree, the rows at splits that send all rows there to one side: int64 (trees,).
-
-    Only splits that at least ``least`` rows come to; each row counts once.
-    """
-    counts, out = rows_at_nodes(forest, X, n_jobs), np.zeros(len(forest), np.int64)
-    _add_blind(forest.left, forest.offsets, counts, least, out)
-    return out
-
-
-@njit(nogil=True, cache=True)
-def _add_blind(left: np.ndarray, offsets: np.ndarray, counts: np.ndarray, least: int, out: np.ndarray) -> None:
-    for tree in range(len(out)):
-        counted = np.zeros(offsets[tree + 1] - offsets[tree], np.bool_)
-        for node in range(offsets[tree], offsets[tree + 1]):
-            child = left[node]
-            if child < 0:
-                continue
-            here = counted[node - offsets[tree]]
-            if not here and counts[node] >= least and (counts[child] == 0 or counts[child + 1] == 0):
-                out[tree] += counts[node]
-                here = True
-            counted[child - offsets[tree]] = counted[child + 1 - offsets[tree]] = here

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from silvan.data.binning.bins import Bins
+from silvan.data.bins.bins import Bins
 from silvan.errors import InputError
 from silvan.forest.category_set import is_category_split, set_bits
 from silvan.forest.forest import Forest

@@ -1,25 +1,25 @@
 """The learner AutoForest: a federated and a merged forest by what each is worth, and own trees where a site differs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
-from silvan.algorithms.baselines.in_one_place import pooled_rows, rows_drawn_at_sites
+from silvan import metrics
+from silvan.algorithms.class_counts import asks_for_classes, balance_classes
+from silvan.algorithms.evaluation.candidates import Models, Named, PersonalForest
 from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
-from silvan.algorithms.evaluation.contenders import NO_RULE, Decide, MadeAtSite
-from silvan.algorithms.evaluation.figures import Row
-from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.evaluation.personal_forest import MIXES, OWN_ALONE, Ingredients, make_forest
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
 from silvan.algorithms.horizontal.own_share import UNTOLD, ChooseShare, ChosenShare, choose_shares, site_models
-from silvan.algorithms.horizontal.site_mix import MIXES, OWN_ALONE, Ingredients, make_forest
 from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, RECOUNTED, Compared, CompareHalves, compare, join_halves
-from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
-from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
-from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
-from silvan.algorithms.shared.shared_bins import CountFine, CountGrid
+from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.shared_bins import CountFine, CountGrid
+from silvan.algorithms.vertical.in_one_place import pooled_rows, rows_drawn_at_sites
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -27,6 +27,7 @@ from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.result import Result
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
 from silvan.util.notebook import html_table
@@ -63,9 +64,17 @@ class Choices(dict[str, str]):
         return html_table(("site", "uses"), list(self.items()), note=f"{self.shared}\n{self.caption}".strip())
 
 
+class _MadeAtSites:
+    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclass below."""
+
+    at_sites_: Sequence[str] = ()
+    _made: Mapping[str, PersonalForest] = MappingProxyType({})
+    _drawn: Draws | None = None  # which rows the trees of the shared forest drew
+
+
 @write_shared_entries
 @dataclass(repr=False, eq=False)
-class AutoForest(Learner):
+class AutoForest(_MadeAtSites, Learner):
     """A federated and a merged forest for all, each by what it is worth, and for each site what serves it.
 
     The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
@@ -77,20 +86,7 @@ class AutoForest(Learner):
 
     Parameters
     ----------
-    n_estimators
-        Number of trees grown from sums, and of trees that every site grows.
-    %(forest_parameters)s
-    choose
-        Weigh both halves by how they do, and let every site choose how much its own trees and rows count; False: fixed
-        weights, and all use the shared forest, two rounds less.
-    admission
-        Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
-    recount
-        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds. None:
-        unless ``monotonic_cst`` is set, whose order such leaf values need not keep.
-    fit_leaves
-        Let sites take leaf values of the shared trees from their own rows. None: unless ``monotonic_cst`` is set. Not
-        with ``class_weight``.
+    %(parameters)s
 
     Attributes
     ----------
@@ -109,8 +105,6 @@ class AutoForest(Learner):
         How much the shared trees with leaf values from the site's own rows count, by site, likewise.
     choices_
         What each site uses and why, as a sentence a site; prints as a table.
-    refused_
-        With ``admission``, how often trees were refused: by the site that grew them, and by reason.
     %(fit_attributes)s
 
     Examples
@@ -132,7 +126,6 @@ class AutoForest(Learner):
 
     max_depth: int | None = 10
     choose: bool = True
-    admission: bool = False
     recount: bool | None = None
     fit_leaves: bool | None = None
 
@@ -152,15 +145,15 @@ class AutoForest(Learner):
         if self.max_depth is None:
             return None
         more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
-        return int(self.max_depth) + 3 + 2 * bool(self.choose) + bool(self.admission) + 2 * bool(self.recounts) + more
+        return int(self.max_depth) + 3 + 2 * bool(self.choose) + 2 * bool(self.recounts) + more
 
     def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
         super().check()
         if self.choose not in (True, False):
-            raise InputError(f"choose must be True or False, got {self.choose!r}")
+            raise InputError.wrong("choose", "True or False", self.choose)
         if self.fit_leaves not in (True, False, None):
-            raise InputError(f"fit_leaves must be True, False or None, got {self.fit_leaves!r}")
+            raise InputError.wrong("fit_leaves", "True, False or None", self.fit_leaves)
         if self.fit_leaves and self.monotonic_cst is not None:
             raise InputError(
                 "leaf values from a site's rows need not keep the order that monotonic_cst asks for: leave out one of "
@@ -169,7 +162,7 @@ class AutoForest(Learner):
         if self.fit_leaves and self.class_weight is not None:
             raise InputError("leaf values from a site's rows have no class_weight: leave out fit_leaves")
         if self.fit_leaves and not self.choose:
-            raise InputError("fit_leaves is for sites that choose: leave out fit_leaves, or choose=False")
+            raise InputError.about("fit_leaves", "is for sites that choose: leave out fit_leaves, or choose=False")
         if self.choose and not self.bootstrap:
             raise InputError("bootstrap=False leaves no rows to choose on that trees have not seen: set choose=False")
 
@@ -181,7 +174,6 @@ class AutoForest(Learner):
             CountFine,
             histogram_forest.GrowLevel,
             merged_forest.GrowTrees,
-            *((AdmitTrees,) if self.admission else ()),
             *((CountLeafRows, CountLeafLabels) if self.recounts else ()),
             *((CompareHalves, ChooseShare) if self.choose else ()),
             *asks_for_threshold(self.threshold),
@@ -189,16 +181,12 @@ class AutoForest(Learner):
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow both halves, put them together, and let every site choose how much its own trees count."""
-        merged_forest.check_influence(settings, True, None, self.admission, self.recounts)
+        merged_forest.check_influence(settings, True, None, self.recounts)
         settings = balance_classes(federation, self.schema_, settings)
         federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
-        influence = merged_forest.Influence(None, True, None, self.admission, self.recounts)
+        influence = merged_forest.Influence(None, True, None, self.recounts)
         of_all = replace(settings, n_estimators=settings.n_estimators * len(federation.active))
         merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
-        self.refused_: dict[str, dict[str, int]] = {}
-        if merged.refusals is not None:
-            self.refused_ = merged.refusals.counted()
-            warn_refused(merged.refusals)
         halves, sites = (federated, merged.forest()), list(merged.forests)
         compared = Compared()
         if self.choose:
@@ -207,7 +195,7 @@ class AutoForest(Learner):
         self.weights_ = {"sums": 1.0 - share, "sites": share}
         self.forest_, self._drawn = join_halves(halves, share), self._draws(sites)
         chosen: dict[str, ChosenShare] = {}
-        models: dict[str, MadeAtSite] = {}
+        models: dict[str, PersonalForest] = {}
         if self.choose:
             fit = self.fits_leaves and settings.class_weight is None
             models = site_models(federation, self.forest_, self._drawn, merged.blobs, fit)
@@ -227,16 +215,23 @@ class AutoForest(Learner):
         shared = _shared_reason(share, compared, bool(self.schema_.n_classes))
         self.choices_ = Choices(reasons, shared, _CAPTION if self.choose else "")
 
-    def _fixed_threshold(self) -> Decide:
-        """Return from which score on a class is decided on, if that is known before the forest is there."""
-        given = self.threshold
-        return NO_RULE if given is None or isinstance(given, str) else Decide(float(given))
+    def result(self) -> Result:
+        """Return what was learnt, with what sites chose."""
+        choices = self.choices_
+        found = super().result()
+        return replace(found, at_sites=list(self.at_sites_), choices=choices, shared_forest=choices.shared)
 
-    def _site_forest(self, federation: Federation, site: str, model: MadeAtSite, trees: Mapping[str, Forest]) -> Forest:
+    def _fixed_threshold(self) -> float | None:
+        """Return the decision threshold, if it is known before the forest is there."""
+        return None if self.threshold is None or isinstance(self.threshold, str) else float(self.threshold)
+
+    def _site_forest(
+        self, federation: Federation, site: str, model: PersonalForest, trees: Mapping[str, Forest]
+    ) -> Forest:
         """Return the forest that a site in this process makes, or takes as it is."""
         if model.takes_shared:
             return model.shared
-        parts = Ingredients(model.shared, model.draws, trees[site], model.mixing.fit)
+        parts = Ingredients(model.shared, model.draws, trees[site], model.fit)
         return make_forest(federation.site(site), self.schema_, parts).forest
 
     def _draws(self, sites: list[str]) -> Draws:
@@ -250,10 +245,10 @@ class AutoForest(Learner):
         of_sites = Draws(all_trees.sizes[1:], all_trees.owners[1:], all_trees.bootstrap, all_trees.recounted)
         return [Draws((self.n_estimators,), bootstrap=all_trees.bootstrap), of_sites]
 
-    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew, as far as it is known."""
-        found, n, forest = super().draws(federation, contenders), self.n_estimators, self.forest_
-        shared: Draws = getattr(self, "_drawn", None) or self._draws(list(federation.active))
+        found, n, forest = super().draws(federation, candidates), self.n_estimators, self.forest_
+        shared = self._drawn or self._draws(list(federation.active))
         if forest is None or len(forest) != sum(shared.sizes):
             return found
         found[forest.hash] = shared
@@ -278,33 +273,22 @@ class AutoForest(Learner):
         n_trees = dict.fromkeys(federation.active, self.n_estimators)
         return np.concatenate([sums, rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)])
 
-    @classmethod
-    def models_judged(cls, parameters: Mapping[str, Any]) -> int:
-        """Return how many models a site judges: the shared forest; both halves and its own mix if sites choose.
-
-        Its own mix is another one before a threshold was chosen.
-        """
-        chooses = bool(parameters.get("choose", True))
-        return 1 + chooses * (3 + isinstance(parameters.get("threshold"), str))
-
-    def _federated(self) -> object:
+    def _federated(self) -> Models:
         found = super()._federated()
-        models = {**self.forests_, **getattr(self, "_made", {})}
-        shared = [one.takes_shared if isinstance(one, MadeAtSite) else one == self.forest_ for one in models.values()]
-        return found if all(shared) else models
+        others = (one for site, one in self.forests_.items() if site not in self._made)
+        if all(one.takes_shared for one in self._made.values()) and all(one == self.forest_ for one in others):
+            return found
+        return {**self.forests_, **self._made}
 
-    def candidates(self) -> list[tuple[str, object]]:
+    def site_candidates(self) -> list[Named]:
         """Return what a site may use, by name."""
-        local, federated = super().candidates()
-        return [local, federated] if federated[1] is self.forest_ else [local, (SHARED, self.forest_), federated]
-
-    def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
-        """Return figures of models on the rows of a table, in one process."""
-        known = [(name, self.forests_ if isinstance(model, dict) else model) for name, model in contenders]
-        return super().figures_on_table(federation, known, table)
+        local, federated = super().site_candidates()
+        if self.forest_ is None or federated[1] is self.forest_:
+            return [local, federated]
+        return [local, (SHARED, self.forest_), federated]
 
     def _forest_for(self, site: str | None) -> Forest:
-        if site in getattr(self, "at_sites_", ()):
+        if site in self.at_sites_:
             raise InputError(
                 f"the forest of site {site!r} is made of its own rows and stays there: predict at the site"
             )
@@ -350,7 +334,7 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
         return f"{use}: too few rows to choose by"
     if np.isnan(reply.figure):
         return f"{use}: its policy shows no figures"
-    name = {"auc": "AUC", "rmse": "RMSE"}.get(reply.measure, reply.measure)
+    name = metrics.BY_KEY[reply.measure].title
     largest = float(np.nanmax([reply.figure, *reply.figures]))
     digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # figures have three digits
     others = [(_use(MIXES[i]), reply.figures[i]) for i in (0, OWN_ALONE) if i != reply.choice]

@@ -1,4 +1,4 @@
-"""The base of forests on federations: parameters, ``predict``, ``evaluate``, and what columns do."""
+"""The base of forests on federations: parameters, ``predict``, evaluation, and what columns do."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,29 +11,45 @@ import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 
 from silvan import metrics
-from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_for_judging, settings_alone
-from silvan.algorithms.baselines.pooled_forest import pooled_forest
+from silvan.algorithms.boosting.stumps import Boosting
+from silvan.algorithms.evaluation.candidates import (
+    NO_THRESHOLDS,
+    Models,
+    Named,
+    PersonalForest,
+    SentModel,
+    Thresholds,
+    sent_model,
+)
 from silvan.algorithms.evaluation.chosen_threshold import choose_threshold
-from silvan.algorithms.evaluation.contenders import NO_RULE, Contender, Decide, list_contenders
-from silvan.algorithms.evaluation.evaluate import Judge, Tally, evaluate
-from silvan.algorithms.evaluation.figures import Row, never_decided, on_rows, on_table
-from silvan.algorithms.evaluation.site_thresholds import Draws
-from silvan.algorithms.explanation.dependence import SetColumns, make_grid, mean_predictions
-from silvan.algorithms.explanation.shuffled_columns import ShuffleColumns, importances
-from silvan.algorithms.horizontal import merged_forest
+from silvan.algorithms.evaluation.dependence import SetColumns, make_grid, mean_predictions
+from silvan.algorithms.evaluation.evaluate import CountByScore, EvaluateModels, evaluate
+from silvan.algorithms.evaluation.evaluation import (
+    FEDERATED,
+    LOCAL,
+    POOLED,
+    Evaluation,
+    evaluate_forests,
+    pooled_hash,
+    read_rows,
+)
+from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.evaluation.shuffled_columns import ShuffleColumns, importances
+from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.vertical.columns import with_all_columns
+from silvan.algorithms.vertical.in_one_place import alone_at, joined_test_rows, local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
-from silvan.learners.evaluation import figures_frame
-from silvan.learners.federated_estimator import FederatedEstimator
-from silvan.privacy.gate.announce import Questions
+from silvan.learners.federated_estimator import NO_EPSILON, FederatedEstimator
+from silvan.learners.registry import spec_of
+from silvan.learners.result import Explained, Result
+from silvan.privacy.announce import Questions
 from silvan.tree.draw import RowDraw, make_key
 from silvan.tree.fit import NO_VOTES, Settings, monotonic_signs
-from silvan.tree.gain import CRITERIA
-from silvan.util.user_warnings import warn_user
+from silvan.tree.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     import polars as pl
@@ -86,17 +102,14 @@ class Learner(_Fitted):
         settings = f"{parameters} {federation.schema.hash}"
         return Questions(self.asks(federation.schema), min_leaf=self.min_samples_leaf, settings=settings)
 
-    def questions_of_judging(self, federation: Federation) -> Questions:
-        """Return what ``evaluate`` asks of sites."""
-        kinds = (Judge, Tally) if federation.schema.n_classes else (Judge,)
-        models = self.models_judged(self.get_params(deep=False)) + bool(federation.local_sites)  # one of pooled rows
-        models += isinstance(self.threshold, str)  # before it was chosen, it was another model
+    def questions_of_judging(
+        self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
+    ) -> Questions:
+        """Return what ``evaluate`` asks of sites, with subgroups by some columns."""
+        kinds = (EvaluateModels, CountByScore) if federation.schema.n_classes else (EvaluateModels,)
+        models = spec_of(type(self)).models_evaluated(self.get_params(deep=False), by=by)
+        models += bool(federation.local_sites)  # the model of pooled rows
         return Questions(kinds, settings="judging", models=models)
-
-    @classmethod
-    def models_judged(cls, parameters: Mapping[str, Any]) -> int:
-        """Return how many models ``evaluate`` sends to a site, given the learner's parameters: those not its own."""
-        return 1
 
     def train(self, federation: Federation) -> None:
         """Check the parameters and grow the forest."""
@@ -112,15 +125,15 @@ class Learner(_Fitted):
         at: Any = self.threshold
         is_number = isinstance(at, int | float | np.number) and not isinstance(at, bool) and 0.0 < at < 1.0
         if not (at is None or is_number or (isinstance(at, str) and at in metrics.THRESHOLD_RULES)):
-            raise InputError(f"threshold must be 'youden', 'f1', a number above 0 and below 1, or None, got {at!r}")
+            raise InputError.wrong("threshold", "'youden', 'f1', a number above 0 and below 1, or None", at)
 
     def _check_threshold(self, schema: Schema) -> None:
         at = self.threshold
         if at is None:
             return
         if schema.n_classes != 2:
-            raise InputError("threshold is for two classes")
-        if isinstance(at, str) and (not self.chooses_threshold or getattr(self, "epsilon", None) is not None):
+            raise InputError.about("threshold", "is for two classes")
+        if isinstance(at, str) and (not self.chooses_threshold or self.is_private):
             raise InputError(f"threshold={at!r} cannot be chosen by this learner: give a number between 0 and 1")
 
     def _threshold(self, federation: Federation) -> float:
@@ -128,14 +141,35 @@ class Learner(_Fitted):
             return float(self.threshold)
         draws = {} if self.forest_ is None else self.draws(federation, [])
         if self.forest_ is None or self.forest_.hash not in draws:
-            raise InputError("threshold needs a forest for all sites, and to know which rows trees saw: give a number")
+            raise InputError.about(
+                "threshold", "needs a forest for all sites, and to know which rows trees saw: give a number"
+            )
         return choose_threshold(federation, self.schema_, self.forest_, draws[self.forest_.hash], self.threshold)
 
-    def decide(self) -> Decide:
+    def result(self) -> Result:
+        """Return what was learnt, for run folders and reports."""
+        return Result(self.rounds_, self.bytes_, self.forest_, self.forests_, threshold=self.threshold_)
+
+    def restore(self, forests: Mapping[str, Forest], sites: Sequence[str], threshold: float | None) -> bool:
+        """Take the forests of an earlier fit; return False if they are not all that is needed to evaluate it."""
+        if not self.restorable:
+            return False
+        self.schema_ = next(iter(forests.values())).schema
+        self.forest_, self.threshold_ = forests.get(""), threshold
+        kept = {site: forests.get(site, forests.get("")) for site in sites}
+        self.forests_ = {site: forest for site, forest in kept.items() if forest is not None}
+        return True
+
+    def thresholds(self) -> Thresholds:
         """Return from which score on the second of two classes is decided on, by this model and by sites' own."""
         if self.threshold_ is None:
-            return NO_RULE
-        return Decide(self.threshold_, self.threshold if isinstance(self.threshold, str) else self.threshold_)
+            return NO_THRESHOLDS
+        return Thresholds(self.threshold_, self.threshold if isinstance(self.threshold, str) else self.threshold_)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the model is differentially private."""
+        return False
 
     def row_draw(self) -> RowDraw:
         """Return how trees draw rows."""
@@ -145,9 +179,9 @@ class Learner(_Fitted):
         """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown."""
         return None
 
-    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew, by the hash of the model, as far as it is known."""
-        pooled = [model for name, model in contenders if name == "pooled" and isinstance(model, Forest)]
+        pooled = [model for name, model in candidates if name == POOLED and isinstance(model, Forest)]
         return {model.hash: Draws((len(model),), bootstrap=self.row_draw()) for model in pooled}
 
     @abstractmethod
@@ -157,21 +191,24 @@ class Learner(_Fitted):
     def forest_settings(self, schema: Schema) -> Settings:
         """Return the settings of trees for a schema; raise ``InputError`` where the two do not fit."""
         default = "gini" if schema.n_classes else "squared_error"
-        if self.criterion in CRITERIA and (self.criterion == "squared_error") == bool(schema.n_classes):
+        chosen = OBJECTIVES.get(str(self.criterion))
+        if chosen is not None and chosen.for_classes != bool(schema.n_classes):
             fits = "'gini', 'entropy' or 'log_loss'" if schema.n_classes else "'squared_error'"
             kind = "classification" if schema.n_classes else "regression"
-            raise InputError(f"criterion {self.criterion!r} does not fit {kind}: leave it out, or use {fits}")
+            raise InputError.about("criterion", f"{self.criterion!r} does not fit {kind}: leave it out, or use {fits}")
         names = set(Settings.__dataclass_fields__) & set(self.get_params(deep=False))
         values = {name: getattr(self, name) for name in names - {"criterion", "class_weight", "monotonic_cst"}}
         values["monotonic_cst"] = monotonic_signs(self.monotonic_cst, schema)
         weight = self.class_weight
         classes = schema.label.classes
         if weight is not None and classes is None:
-            raise InputError("class_weight is for classification")
+            raise InputError.about("class_weight", "is for classification")
         if isinstance(weight, dict):
             unknown = [c for c in weight if c not in (classes or ())]
             if unknown:
-                raise InputError(f"class_weight names {unknown[0]!r}, which is not a class of {schema.label.name!r}")
+                raise InputError.about(
+                    "class_weight", f"names {unknown[0]!r}, which is not a class of {schema.label.name!r}"
+                )
             weight = [float(weight.get(c, 1.0)) for c in classes or ()]
         if values.get("vote") == "hard" and not schema.n_classes:
             raise InputError(NO_VOTES)
@@ -181,7 +218,7 @@ class Learner(_Fitted):
         """Return the key that decides which features a node may use; raise ``InputError`` for a wrong seed."""
         seed: Any = self.random_state
         if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-            raise InputError(f"random_state must be a whole number of at least 0, got {seed!r}")
+            raise InputError.wrong("random_state", "a whole number of at least 0", seed)
         return make_key(self.random_state, "features")
 
     def _check_fitted(self) -> None:
@@ -240,51 +277,31 @@ class Learner(_Fitted):
         """Write the global forest to a ``.silvan`` file; ``Forest.load`` reads it, ``forests_`` has those of sites."""
         self._forest_for(None).save(path)
 
-    def evaluate(self, federation: Federation, table: Any = None, *, by: Sequence[str] = ()) -> "pl.DataFrame":
-        """Compare the model with what each site has alone and, in one process, with that of pooled rows.
-
-        Each site scores its own test part; only figures and counts leave it. ``counts_`` keeps the counts of all sites
-        together, for curves.
-
-        Parameters
-        ----------
-        federation
-            The federation that the model was fitted on, made with test rows (``test=0.2``).
-        table
-            A table with the label to score every model on, in place of the test rows; in one process only.
-        by
-            Columns of categories, such as ``["sex"]``: subgroups of test rows have lines of their own, as far as
-            sites' policies allow it. A column ``group`` names them; it is empty for all rows.
-
-        Returns
-        -------
-        polars.DataFrame
-            A line for each site and model, and for all sites together. ``gain`` is how much better a model is than
-            what the site has alone, in AUC (or RMSE: by how much smaller), ``gain_low`` to ``gain_high`` its 95 %
-            interval: with 0 in between, it may be noise. There is none for few test rows. ``use`` marks the model that
-            was chosen for the site, which was not done by its test rows.
-        """
-        if not isinstance(federation, Federation):
-            raise InputError(
-                f"evaluate takes the federation that the model was fitted on, got {type(federation).__name__}; to "
-                "judge "
-                "on a table, evaluate(federation, table), or score(X, y)"
-            )
-        contenders = self.contenders(federation)
+    def evaluation(
+        self,
+        federation: Federation,
+        table: Any = None,
+        *,
+        candidates: Sequence[Named] | None = None,
+        epsilon: float | None = None,
+        by: Sequence[str] = (),
+    ) -> Evaluation:
+        """Evaluate the model as ``evaluate`` does; ``candidates`` are the models to compare, if others than usual."""
+        if epsilon is not None:
+            raise InputError.about("epsilon", NO_EPSILON)
+        candidates = self.candidates(federation) if candidates is None else candidates
         if by and (table is not None or federation.columns is not None):
-            raise InputError("by is for the test rows of sites that hold rows; leave it out here")
+            raise InputError.about("by", "is for the test rows of sites that hold rows; leave it out here")
         if table is not None:
-            return figures_frame(self.figures_on_table(federation, contenders, table))
+            if not federation.local_sites:
+                raise InputError("a table to evaluate on needs a federation in this process")
+            return self._on_rows(federation, candidates, federation.active, read_rows(self.schema_, table))
         if federation.columns is not None:
-            return figures_frame(self._figures_on_test_rows(federation, contenders))
+            rows, absent = joined_test_rows(federation), np.zeros(len(self.schema_.features), np.bool_)
+            return self._on_rows(federation, candidates, alone_at(federation), (rows.X, rows.y, absent))
         with federation.working_on(f"judging {type(self).__name__}"):
-            draws = self.draws(federation, contenders)
-            rows, self.counts_, subgroups = evaluate(
-                federation, self.schema_, contenders, self.feature_key(), draws, self.decide(), by
-            )
-        for text in never_decided(rows, self.schema_):
-            warn_user(text)
-        return figures_frame([*rows, *subgroups])
+            draws, thresholds = self.draws(federation, candidates), self.thresholds()
+            return evaluate(federation, self.schema_, candidates, self.feature_key(), draws, thresholds, by)
 
     def permutation_importance(
         self, federation: Federation, repeats: int = 5, by: Sequence[str] = ()
@@ -354,43 +371,47 @@ class Learner(_Fitted):
             shown[column] = (values if names is None else [names[int(code)] for code in values]), means
         return shown
 
+    def explained(
+        self, federation: Federation, importance: bool, columns: Sequence[str], by: Sequence[str]
+    ) -> Explained:
+        """Return how much columns matter, if asked for, and how predictions depend on some of them."""
+        if self.forest_ is None:
+            return super().explained(federation, importance, columns, by)
+        permutation = self.permutation_importance(federation, by=by) if importance else None
+        return Explained(permutation, self.dependence(federation, columns, by=by) if columns else {})
+
     def questions_of_explaining(self, importance: bool, columns: Sequence[str]) -> Questions:
         """Return what ``permutation_importance`` and ``dependence`` ask of sites, of a model that they judge too."""
         kinds = (ShuffleColumns,) * importance + (SetColumns,) * bool(columns)
         return Questions(kinds, settings=f"explaining {importance} {list(columns)}", tasks=len(kinds))
 
-    def _explained(self, federation: Federation) -> tuple[Forest, Contender]:
+    def _explained(self, federation: Federation) -> tuple[Forest, SentModel]:
         """Return the global forest, and as what sites are sent it: as when they judge it."""
         forest = self._forest_for(None)
         if federation.columns is not None:
             raise InputError("parties hold columns of the same rows: feature_importances_ says what matters")
-        if getattr(self, "epsilon", None) is not None:
+        if self.is_private:
             raise InputError("what columns do is not told with noise, and the forest has epsilon")
-        listed = list_contenders(federation, [forest], self.draws(federation, []), self.decide())
-        model = next(iter(listed.values()))[0]
-        return forest, model
+        return forest, sent_model(federation, forest, self.draws(federation, []), self.thresholds())
 
-    def contenders(self, federation: Federation) -> list[tuple[str, object]]:
-        """Return the models to compare, by name: this one, each site's own and, in one process, that of all rows.
-
-        A ``Settings`` among them stands for the forest that each site grows by itself.
-        """
+    def candidates(self, federation: Federation) -> list[Named]:
+        """Return the models to compare, by name: this one, the local ones and, in one process, that of all rows."""
         if federation.limited:
-            return [("federated", self._federated())]  # the others need all rows of a site in memory
-        listed = self.candidates()
+            return [(FEDERATED, self._federated())]  # the others need all rows of a site in memory
+        listed = self.site_candidates()
         if federation.local_sites:
-            listed.append(("pooled", self.pooled_model(federation)))
+            listed.append((POOLED, self.pooled_model(federation)))
         return listed
 
-    def candidates(self) -> list[tuple[str, object]]:
+    def site_candidates(self) -> list[Named]:
         """Return what a site may use, by name: what it has alone, and this model, with its variants if there are any.
 
         Raise ``InputError`` before ``fit``.
         """
         federated = self._federated()
-        return [("local", self.forest_settings(self.schema_)), ("federated", federated)]
+        return [(LOCAL, self.forest_settings(self.schema_)), (FEDERATED, federated)]
 
-    def _federated(self) -> object:
+    def _federated(self) -> Models:
         self._check_fitted()
         return self.forests_ if self.forest_ is None else self.forest_
 
@@ -398,34 +419,23 @@ class Learner(_Fitted):
         """Return the model of all sites' rows in one place, in one process."""
         return pooled_forest(federation, self.schema_, self.forest_settings(self.schema_), self.feature_key())
 
-    def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
-        """Return figures of models on the rows of a table, in one process."""
-        if not federation.local_sites:
-            raise InputError("a table to evaluate on needs a federation in this process")
-        models = self._grown(federation, contenders)
-        return on_table(self.schema_, models, federation.active, table, self.feature_key(), self.threshold_)
-
-    def _grown(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[tuple[str, Any]]:
-        """Grow the sites' own forests among the contenders; a party's is made to fit a table of all columns."""
-        models: list[tuple[str, Any]] = []
-        for name, model in contenders:
-            own: Any = model
-            if isinstance(model, Settings):
-                own = {}
-                for site in alone_at(federation):
-                    at, schema = alone(federation, site, self.schema_)
-                    own_settings = settings_alone(federation, site, model)
-                    own[site] = merged_forest.local_forest(
-                        at, schema, own_settings, self.feature_key(), model.n_estimators
-                    )
-            if isinstance(own, dict):
-                own = {site: with_all_columns(forest, self.schema_) for site, forest in own.items()}
-            models.append((name, own))
-        return models
-
-    def _figures_on_test_rows(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
-        """Return figures of models on the test rows among those that all parties have."""
-        rows, models = rows_for_judging(federation), self._grown(federation, contenders)
-        absent = np.zeros(len(self.schema_.features), np.bool_)
-        given = rows.X, rows.y, absent, self.feature_key(), self.threshold_
-        return on_rows(self.schema_, models, alone_at(federation), *given)
+    def _on_rows(
+        self,
+        federation: Federation,
+        candidates: Sequence[Named],
+        sites: Sequence[str],
+        rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+    ) -> Evaluation:
+        """Evaluate models on encoded rows in one place, as ``evaluate_forests`` takes them."""
+        models: list[tuple[str, Forest | dict[str, Forest]]] = []
+        for name, model in candidates:
+            if isinstance(model, Settings | Boosting):
+                model = local_models(federation, self.schema_, model, self.feature_key())
+            if isinstance(model, Mapping):
+                made = {site: one.forest if isinstance(one, PersonalForest) else one for site, one in model.items()}
+                known = {site: with_all_columns(one, self.schema_) for site, one in made.items() if one is not None}
+                models.append((name, known))
+            elif isinstance(model, Forest):
+                models.append((name, model))
+        found = evaluate_forests(self.schema_, models, sites, rows, self.feature_key(), self.threshold_)
+        return Evaluation(found, pooled_hash=pooled_hash(candidates))

@@ -1,25 +1,25 @@
 """The learner BOFRF: base, personalised or clustered."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from silvan.algorithms.baselines.in_one_place import rows_drawn_at_sites
 from silvan.algorithms.bofrf.choose import TAUS, Choose, Chosen, choose_all
 from silvan.algorithms.bofrf.clusters import Characterise, find_clusters
 from silvan.algorithms.bofrf.distances import Metric, check_metric
 from silvan.algorithms.bofrf.tree_messages import BringTrees, ScoreTrees
 from silvan.algorithms.bofrf.tune import as_search
 from silvan.algorithms.bofrf.weigh import ExchangeSettings, Weighted, warn_if_none, weigh
+from silvan.algorithms.class_counts import asks_for_classes, balance_classes
+from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
-from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.horizontal.merged_forest import check_influence
-from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
-from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
-from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
-from silvan.algorithms.shared.shared_bins import CountGrid
+from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.shared_bins import CountGrid
+from silvan.algorithms.vertical.in_one_place import rows_drawn_at_sites
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -27,6 +27,7 @@ from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.result import Result, SiteTrees
 from silvan.tree.fit import Settings
 
 
@@ -40,35 +41,7 @@ class BOFRF(Learner):
 
     Parameters
     ----------
-    n_estimators
-        Number of trees that every site grows.
-    %(forest_parameters)s
-    tau
-        Trees whose weight is not above it are not used.
-    personal
-        Let every site choose its own tau as well.
-    clusters
-        Number of clusters that the sites are divided into, each of which learns by itself; None for no clusters.
-    metric
-        The distance between sites by which clusters are found: "manhattan", "euclidean" or "minkowski".
-    first
-        The site that is the first centroid of the clusters; None: one is drawn.
-    protocol
-        "honest": a site chooses on rows that the trees did not see. "paper": on its test part, as published.
-    validation
-        Share of the training rows to choose on, split off before training; None for out-of-bag rows.
-    tune
-        "grid" or "halving" (also True): tune the trees' parameters at each site by cross-validation; or a dict of
-        values to try by parameter, or a ``Search``. None: no tuning.
-    equal
-        Give the trees of every site the same weight in sum, however many or good they are.
-    max_trees
-        Most trees that are taken from a site, grown or brought; None for as many as it brings.
-    admission
-        Have every site check the others' trees on its own rows first and refuse poor and odd ones; one round more.
-    recount
-        Cut the trees that all use back to what rows of other sites reach, and take their leaf values from these
-        rows; two rounds more. In studies between machines it is on unless the study says otherwise.
+    %(parameters)s
 
     Attributes
     ----------
@@ -94,8 +67,6 @@ class BOFRF(Learner):
         With ``clusters``, how far each site is from all of them, in the same order.
     settings_
         The parameters of each site's trees.
-    refused_
-        With ``admission``, how often trees were refused: by the site that grew them, and by reason.
     %(fit_attributes)s
 
     Examples
@@ -125,7 +96,6 @@ class BOFRF(Learner):
     tune: Any = None
     equal: bool = False
     max_trees: int | None = None
-    admission: bool = False
     recount: bool = False
 
     @property
@@ -134,19 +104,17 @@ class BOFRF(Learner):
         if self.clusters is not None:
             return None
         more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
-        return 3 + bool(self.admission) + 2 * bool(self.recount) + more
+        return 3 + 2 * bool(self.recount) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
         clustered = (Characterise, CountGrid) if self.clusters is not None else ()
-        admitted = (AdmitTrees,) if self.admission else ()
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
         balanced = asks_for_classes(self.class_weight)
         return (
             *clustered,
             *balanced,
             BringTrees,
-            *admitted,
             ScoreTrees,
             *counted,
             Choose,
@@ -156,7 +124,7 @@ class BOFRF(Learner):
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""
         validation, search = self._check(settings), as_search(self.tune)
-        settings = check_influence(settings, self.equal, self.max_trees, self.admission, self.recount)
+        settings = check_influence(settings, self.equal, self.max_trees, self.recount)
         schema = self.schema_
         settings = balance_classes(federation, schema, settings)
         self.clusters_: dict[str, list[str]] | None = None
@@ -166,14 +134,9 @@ class BOFRF(Learner):
             self.clusters_ = found.members
             self.distances_ = {site: row.tolist() for site, row in zip(found.sites, found.distances, strict=True)}
         oob = self.protocol == "honest" and not validation
-        exchange = ExchangeSettings(validation, oob, search, self.equal, self.max_trees, self.admission, self.recount)
+        exchange = ExchangeSettings(validation, oob, search, self.equal, self.max_trees, self.recount)
         weighted = weigh(federation, schema, settings, feature_key, self.clusters_, exchange)
         warn_if_none(weighted, self.tau)
-        self.refused_: dict[str, dict[str, int]] = {}
-        for one in weighted.values():
-            if one.refusals is not None:
-                self.refused_ |= one.refusals.counted()
-                warn_refused(one.refusals)
         taus = [self.tau, *(tau for tau in TAUS if tau != self.tau)] if self.personal else [self.tau]
         chosen = choose_all(
             federation,
@@ -214,43 +177,43 @@ class BOFRF(Learner):
                 agreed = self.own_[site] if own else self.globals_[site]
                 self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None)
 
-    def weights_by_site(self) -> dict[str, dict[str, float]]:
+    def result(self) -> Result:
+        """Return what was learnt, with the weights of trees and the clusters of sites."""
+        found, weights = super().result(), self._weights_by_site()
+        return replace(found, weights=weights, clusters=self.clusters_ or {}, distances=self.distances_)
+
+    def _weights_by_site(self) -> list[SiteTrees]:
         """Return of each site's trees: how many, how many are used, their weights and their share of all votes.
 
         The weights are before ``tau``: ``least``, ``median`` and ``most``. Scores are summed over the sites that score,
         so that nobody knows them apart.
         """
-        found = {}
+        found = []
         for site, together in self.globals_.items():
             cluster = [other for other, forest in self.globals_.items() if forest is together]
             owners = self.owners_[np.isin(self.owners_, cluster)]
             alphas = self.weights_[self.owners_ == site]
             own, total = together.weights[owners == site], float(together.weights.sum())
-            found[site] = {
-                "trees": len(alphas),
-                "used": int((own > 0).sum()),
-                "least": round(float(alphas.min()), 3),
-                "median": round(float(np.median(alphas)), 3),
-                "most": round(float(alphas.max()), 3),
-                "share": round(float(own.sum()) / total, 4) if total else 0.0,
-            }
+            least, median, most = (round(float(of(alphas)), 3) for of in (np.min, np.median, np.max))
+            share = round(float(own.sum()) / total, 4) if total else 0.0
+            found.append(SiteTrees(site, len(alphas), int((own > 0).sum()), least, median, most, share))
         return found
 
     def _check(self, settings: Settings) -> float:
         """Raise ``InputError`` for parameters out of range; return the share of rows to split off."""
         tau: Any = self.tau
         if isinstance(tau, bool) or not isinstance(tau, int | float | np.number) or not 0.0 <= tau < 1.0:
-            raise InputError(f"tau must be at least 0 and below 1, got {self.tau!r}")
+            raise InputError.wrong("tau", "at least 0 and below 1", self.tau)
         if self.protocol not in ("honest", "paper"):
-            raise InputError(f"protocol must be 'honest' or 'paper', got {self.protocol!r}")
+            raise InputError.wrong("protocol", "'honest' or 'paper'", self.protocol)
         if self.personal not in (True, False):
-            raise InputError(f"personal must be True or False, got {self.personal!r}")
+            raise InputError.wrong("personal", "True or False", self.personal)
         check_metric(self.metric)
         if self.first is not None and self.clusters is None:
             raise InputError(f"first={self.first!r} is the first centroid of clusters: set clusters, or leave it out")
         share: Any = self.validation
         if share is not None and not (isinstance(share, float | np.floating) and 0.0 < share <= 0.5):
-            raise InputError(f"validation must be a share above 0 and at most 0.5, or None; got {share!r}")
+            raise InputError.wrong("validation", "a share above 0 and at most 0.5, or None", share)
         if share is not None and self.protocol == "paper":
             raise InputError("protocol='paper' chooses on the test part: leave validation out, or choose honestly")
         if share is None and self.protocol == "honest" and not settings.bootstrap:
@@ -266,9 +229,9 @@ class BOFRF(Learner):
         n_trees = dict.fromkeys(federation.active, self.n_estimators)
         return rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)
 
-    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known of forests that sites brought, nor of clusters'."""
-        found = super().draws(federation, contenders)
+        found = super().draws(federation, candidates)
         if self._site_forests:
             return found
         for site in self.own_:
@@ -286,12 +249,7 @@ class BOFRF(Learner):
                     found[forest.hash] = Draws((len(forest),), (site,), self.row_draw())
         return found
 
-    @classmethod
-    def models_judged(cls, parameters: Mapping[str, Any]) -> int:
-        """Return how many models a site judges: of its own trees, of all, and at its own threshold if personal."""
-        return 2 + bool(parameters.get("personal"))
-
-    def candidates(self) -> list[tuple[str, object]]:
+    def site_candidates(self) -> list[Named]:
         """Return what a site may use, by name."""
         self._federated()  # raises an error before fit
         settings = self.forest_settings(self.schema_)
@@ -299,7 +257,7 @@ class BOFRF(Learner):
         plain = apart and self.tune is None and not self._site_forests
         # with rows split off, or classes balanced over all sites, the trees that were exchanged are not those that a
         # site alone would grow
-        listed: list[tuple[str, object]] = [
+        listed: list[Named] = [
             ("local", settings if plain else self._local),
             ("own", self.own_),
             ("global", self.globals_ if self.forest_ is None else self.forest_),

@@ -1,15 +1,17 @@
 """AdaBoost across sites, as published: BOPPID, AdaBoost.PL and MultBoost, and each site alone as the baseline."""
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from silvan.algorithms.boosting import adaboost_pl, boppid, multboost
-from silvan.algorithms.boosting.adaboost import BoostStumps, local_boost, pooled_boost
+from silvan.algorithms.boosting.adaboost import BoostStumps, pooled_boost
 from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
-from silvan.algorithms.evaluation.figures import Row
-from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.evaluation.candidates import Named
+from silvan.algorithms.evaluation.evaluation import FEDERATED, LOCAL
+from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -52,28 +54,17 @@ class _Booster(Learner):
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
         """Return the global model, if there is one, and what each site should use."""
 
-    def candidates(self) -> list[tuple[str, object]]:
+    def site_candidates(self) -> list[Named]:
         """Return what a site may use, by name."""
-        return [("local", self._boosting), ("federated", self._federated())]
+        return [(LOCAL, self._boosting), (FEDERATED, self._federated())]
 
     def pooled_model(self, federation: Federation) -> Forest:
         """Return the model of all sites' rows in one place, in one process."""
         return pooled_boost(federation, self.schema_, self._boosting)
 
-    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return nothing: a stump learns from all rows."""
         return {}
-
-    def figures_on_table(self, federation: Federation, contenders: list[tuple[str, object]], table: Any) -> list[Row]:
-        """Return figures of models on the rows of a table, in one process."""
-        if federation.local_sites:
-            contenders = [
-                (name, self._local(federation, m) if isinstance(m, Boosting) else m) for name, m in contenders
-            ]
-        return super().figures_on_table(federation, contenders, table)
-
-    def _local(self, federation: Federation, boosting: Boosting) -> dict[str, Forest]:
-        return {site: local_boost(federation.site(site), self.schema_, boosting) for site in federation.active}
 
 
 @write_shared_entries
@@ -84,7 +75,7 @@ class LocalAdaBoost(_Booster):
 
     Parameters
     ----------
-    %(boosting_parameters)s
+    %(parameters)s
 
     Attributes
     ----------
@@ -110,7 +101,7 @@ class LocalAdaBoost(_Booster):
     def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
         if not federation.local_sites:
             raise InputError("LocalAdaBoost shows every site's stumps: a federation in this process is needed")
-        return None, self._local(federation, boosting)
+        return None, local_models(federation, self.schema_, boosting, self.feature_key())
 
 
 @write_shared_entries
@@ -121,11 +112,7 @@ class BOPPID(_Booster):
 
     Parameters
     ----------
-    %(boosting_parameters)s
-    tau
-        How far another classifier's error on the site's rows may be from that of the site's own.
-    printed
-        Take line 10 of the algorithm as it is printed, which admits every worse classifier.
+    %(parameters)s
 
     Attributes
     ----------
@@ -175,7 +162,7 @@ class AdaBoostPL(_Booster):
 
     Parameters
     ----------
-    %(boosting_parameters)s
+    %(parameters)s
 
     Attributes
     ----------
@@ -215,7 +202,7 @@ class MultBoost(_Booster):
 
     Parameters
     ----------
-    %(boosting_parameters)s
+    %(parameters)s
 
     Attributes
     ----------

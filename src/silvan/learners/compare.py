@@ -9,19 +9,19 @@ import msgspec
 import numpy as np
 from sklearn.base import clone
 
-from silvan.algorithms.evaluation.certainty import CERTAINTY, certainty
-from silvan.algorithms.evaluation.contenders import MOST
+from silvan import metrics
+from silvan.algorithms.evaluation.candidates import MOST, Named
 from silvan.algorithms.evaluation.evaluate import evaluate
-from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Row
+from silvan.algorithms.evaluation.evaluation import CERTAINTY, FEDERATED, LOCAL, Row, certainty
+from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.evaluation.repeats import best_candidate, folds_of, over_splits
-from silvan.algorithms.evaluation.site_thresholds import Draws
 from silvan.data.holdout import Fold
 from silvan.errors import InputError
 from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.store import digest
 from silvan.learners.base import Learner
-from silvan.learners.evaluation import figures_frame
+from silvan.learners.evaluation_frame import metrics_frame
 from silvan.util.notebook import html_table
 from silvan.util.readable import digits_of, format_interval, signed
 
@@ -78,7 +78,7 @@ class Comparison:
         return html_table(head, rows, note=" ".join(self._caption().split()))
 
     def _cells(self) -> list[tuple[str, ...]]:
-        title = {"auc": "AUC", "rmse": "RMSE"}.get(self.figure, self.figure)
+        title = metrics.BY_KEY[self.figure].title
         rows: list[tuple[str, ...]] = [("site", "rows", "model", title, "gain", "95 % interval", "")]
         figures = [abs(value) for value in self.frame[self.figure].to_list() if not math.isnan(value)]
         digits = digits_of(max(figures, default=0.0))
@@ -108,7 +108,7 @@ class Comparison:
 
     def _caption(self) -> str:
         times = "once" if self.repeats == 1 else f"{self.repeats} times"
-        better = " Less is better." if self.figure == "rmse" else ""
+        better = "" if metrics.BY_KEY[self.figure].higher else " Less is better."
         return (
             f"Every row is judged {times}, by models of the other folds ({self.folds} folds).\n"
             "Gains are against the site alone; intervals are corrected for splits that\n"
@@ -164,13 +164,13 @@ def compare(
     """
     named = _named(learners)
     folds = folds_of(max((site.test for site in federation.local_sites.values()), default=0.0), repeats)
-    splits = [split.rows for split in judge_splits(federation, named, folds)]
+    splits = [split.rows for split in evaluate_splits(federation, named, folds)]
     names = [LOCAL, *named]
     rows = mark_best(over_splits(splits, folds), names)
     return Comparison(_with_words(rows), _by_split(splits, folds), repeats, folds[0].of)
 
 
-class JudgedSplit(msgspec.Struct, frozen=True):
+class EvaluatedSplit(msgspec.Struct, frozen=True):
     """What came out of one split: figures, counts of rows by score for curves, and bytes as a federation counts them.
 
     The journal keeps it, so that an interrupted comparison goes on with the next split.
@@ -181,9 +181,9 @@ class JudgedSplit(msgspec.Struct, frozen=True):
     traffic: list[tuple[str, str, str, int]]
 
 
-def judge_splits(
+def evaluate_splits(
     federation: Federation, learners: Mapping[str, Learner], folds: Sequence[Fold]
-) -> Iterator[JudgedSplit]:
+) -> Iterator[EvaluatedSplit]:
     """Fit learners on every split and judge them on the rows kept back; yield what came out of each.
 
     What the first says a site has alone is judged too.
@@ -193,10 +193,10 @@ def judge_splits(
     for fold in folds:
         key = f"split {digest(fold.study(compared).encode())}"
         if key in known:
-            judged = wire.decode(known[key], JudgedSplit)
+            judged = wire.decode(known[key], EvaluatedSplit)
         else:
             split = federation.split(fold)
-            judged = _judge_split(split, learners)
+            judged = _evaluate_split(split, learners)
             federation.journal.remember(_COORDINATOR, {key: wire.encode(judged)})
             split.journal.remove()
         federation.traffic.update({(site, way, kind): n for site, way, kind, n in judged.traffic})
@@ -207,22 +207,22 @@ _COORDINATOR = ""
 """Whose memory splits are in, in a journal: no site's."""
 
 
-def _judge_split(split: Federation, learners: Mapping[str, Learner]) -> JudgedSplit:
+def _evaluate_split(split: Federation, learners: Mapping[str, Learner]) -> EvaluatedSplit:
     """Fit learners on one split and judge them."""
-    listed: list[tuple[str, object]] = []
+    listed: list[Named] = []
     draws: dict[str, Draws] = {}
     for name, learner in learners.items():
         fitted: Learner = clone(learner).fit(split)
-        candidates = dict(fitted.candidates())
+        candidates = dict(fitted.site_candidates())
         if not listed:
             listed.append((LOCAL, candidates[LOCAL]))
         listed.append((name, candidates[FEDERATED]))
         draws |= fitted.draws(split, [])
         feature_key = fitted.feature_key()
     with split.working_on("judging"):
-        rows, counts, _ = evaluate(split, split.schema, listed, feature_key, draws)
+        found = evaluate(split, split.schema, listed, feature_key, draws)
     traffic = [(*way, n) for way, n in split.traffic.items()]
-    return JudgedSplit(rows, None if counts is None else counts.scores, traffic)
+    return EvaluatedSplit(found.rows, found.curves, traffic)
 
 
 def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:
@@ -248,16 +248,16 @@ def _named(learners: Any) -> dict[str, Learner]:
                 name = f"{kind} {number}"
             named[name] = learner
     else:
-        raise InputError("learners must be a list of learners, or a dict of them by name")
+        raise InputError.about("learners", "must be a list of learners, or a dict of them by name")
     for name, learner in named.items():
         if not isinstance(learner, Learner) or isinstance(learner, type):
-            raise InputError(f"learners must be learners for rows at sites, such as HistogramForest(), got {learner!r}")
-        if getattr(learner, "epsilon", None) is not None:
+            raise InputError.wrong("learners", "learners for rows at sites, such as HistogramForest()", learner)
+        if learner.is_private:
             raise InputError("compare is for learners without epsilon: every split would cost the sites' budgets anew")
         if name in (LOCAL, FEDERATED, OVERALL):
             raise InputError(f"a learner cannot be called {name!r} here; give it another name")
     if not 1 <= len(named) < MOST:
-        raise InputError(f"learners must be between 1 and {MOST - 1}, got {len(named)}")
+        raise InputError.wrong("learners", f"between 1 and {MOST - 1}", len(named))
     return named
 
 
@@ -265,14 +265,14 @@ def _with_words(rows: list[Row]) -> "pl.DataFrame":
     import polars as pl  # slow to import
 
     words = [None if row.model == LOCAL else certainty(row.gain, row.low, row.high) for row in rows]
-    return figures_frame(rows).with_columns(pl.Series("certainty", words, pl.String))
+    return metrics_frame(rows).with_columns(pl.Series("certainty", words, pl.String))
 
 
 def _by_split(splits: list[list[Row]], folds: Sequence[Fold]) -> "pl.DataFrame":
     import polars as pl  # slow to import
 
     frames = [
-        figures_frame([row for row in rows if row.site != OVERALL])
+        metrics_frame([row for row in rows if row.site != OVERALL])
         .drop("gain", "gain_low", "gain_high", "use")
         .with_columns(repeat=pl.lit(fold.shuffle), fold=pl.lit(fold.number))
         for rows, fold in zip(splits, folds, strict=True)

@@ -1,17 +1,32 @@
-"""The base of everything that is fitted on a federation: ``fit``, and what scikit-learn's tools ask."""
+"""The base of everything that is fitted on a federation: ``fit``, ``evaluate``, and what scikit-learn's tools ask."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import ClassifierTags, RegressorTags
 
+from silvan.algorithms.evaluation.candidates import Named
+from silvan.algorithms.evaluation.evaluation import Evaluation
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.arrays import class_array
-from silvan.privacy.gate.announce import Questions, announce
+from silvan.forest.forest import Forest
+from silvan.learners.evaluation_frame import evaluation_frame
+from silvan.learners.result import Explained, Result
+from silvan.privacy.announce import Questions, announce
+from silvan.util.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    import polars as pl
+
+NO_EPSILON = (
+    "of evaluate is for a forest that was fitted with epsilon: noise on metrics hides the rows judged by, not "
+    "those that the forest tells of"
+)
 
 
 class SklearnAttributes(BaseEstimator):
@@ -106,6 +121,64 @@ class FederatedEstimator(SklearnAttributes, ABC):
     def questions(self, federation: Federation) -> Questions:
         """Return what fitting asks of sites."""
 
+    def evaluate(
+        self, federation: Federation, table: Any = None, epsilon: float | None = None, *, by: Sequence[str] = ()
+    ) -> "pl.DataFrame":
+        """Compare the model with what each site has alone and, in one process, with that of pooled rows.
+
+        Each site scores its own test part; only metrics and counts leave it. Parties hold columns of the same rows, so
+        the label holder compares scores of the test rows with its labels; what each party would have alone, were it
+        told the label, is known in one process.
+
+        Parameters
+        ----------
+        federation
+            The federation that the model was fitted on, made with test rows (``test=0.2``).
+        table
+            A table with the label to score every model on, in place of the test rows; in one process only.
+        epsilon
+            For a model with differential privacy: how much the metrics may tell of a test row, charged to the sites'
+            budgets. Then there is one line, for all sites together: the number of rows has noise, and each metric has a
+            95% interval, noise included. None: metrics are exact, and a site with a privacy budget refuses them.
+        by
+            Columns of categories, such as ``["sex"]``: subgroups of test rows have lines of their own, as far as
+            sites' policies allow it. A column ``group`` names them; it is empty for all rows.
+
+        Returns
+        -------
+        polars.DataFrame
+            A line for each site and model, and for all sites together. ``gain`` is how much better a model is than
+            what the site has alone, in AUC (or RMSE: by how much smaller), ``gain_low`` to ``gain_high`` its 95%
+            interval: with 0 in between, it is not significant. There is none for few test rows. ``use`` marks the model
+            that was chosen for the site, which was not done by its test rows. The column ``guarantee`` of a model with
+            ``epsilon`` says what covers the metrics: "outside" for nothing.
+        """
+        if not isinstance(federation, Federation):
+            raise InputError(
+                f"evaluate takes the federation that the model was fitted on, got {type(federation).__name__}; to "
+                "judge on a table, evaluate(federation, table), or score(X, y)"
+            )
+        found = self.evaluation(federation, table, epsilon=epsilon, by=by)
+        for text in found.warnings:
+            warn_user(text)
+        return evaluation_frame(found)
+
+    @abstractmethod
+    def evaluation(
+        self,
+        federation: Federation,
+        table: Any = None,
+        *,
+        candidates: Sequence[Named] | None = None,
+        epsilon: float | None = None,
+        by: Sequence[str] = (),
+    ) -> Evaluation:
+        """Evaluate the model as ``evaluate`` does; ``candidates`` are the models to compare, if others than usual."""
+
+    @abstractmethod
+    def candidates(self, federation: Federation) -> list[Named]:
+        """Return the models to compare, by name: this one, the local ones and, in one process, that of all rows."""
+
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before; for progress bars."""
@@ -114,3 +187,27 @@ class FederatedEstimator(SklearnAttributes, ABC):
     @abstractmethod
     def train(self, federation: Federation) -> None:
         """Learn from all sites, and set the attributes of a fitted learner."""
+
+    @abstractmethod
+    def result(self) -> Result:
+        """Return what was learnt, for run folders and reports."""
+
+    def restore(self, forests: Mapping[str, Forest], sites: Sequence[str], threshold: float | None) -> bool:
+        """Take the forests of an earlier fit (``Result.to_keep``); return False if only a new fit will do."""
+        return False
+
+    @abstractmethod
+    def questions_of_judging(
+        self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
+    ) -> Questions:
+        """Return what an evaluation asks of sites, with noise for ``epsilon`` or, if None, without."""
+
+    def questions_of_explaining(self, importance: bool, columns: Sequence[str]) -> Questions:
+        """Return what ``explained`` asks of sites."""
+        return Questions(())
+
+    def explained(
+        self, federation: Federation, importance: bool, columns: Sequence[str], by: Sequence[str]
+    ) -> Explained:
+        """Return how much columns matter, if asked for, and how predictions depend on some of them."""
+        raise InputError("which columns matter is known of a forest for all sites, and there is none here")

@@ -1,7 +1,7 @@
 """The learner of linear models: regression on columns that stay with their parties, a baseline of vertical forests."""
 
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from silvan.algorithms.baselines.in_one_place import alone_at, joined, own_schema, rows_for_judging
-from silvan.algorithms.evaluation.figures import FEDERATED, LOCAL, Answer, Row, compared, judged_row, with_detail
-from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.label_holder.kept_predictions import KeepPredictions, keep_predictions
-from silvan.algorithms.label_holder.score_judging import JudgeScores, judge
-from silvan.algorithms.linear import linear_fit
-from silvan.algorithms.linear.linear_shares import (
+from silvan.algorithms.evaluation.candidates import Named
+from silvan.algorithms.evaluation.evaluation import (
+    FEDERATED,
+    LOCAL,
+    POOLED,
+    Evaluation,
+    Row,
+    evaluate_answers,
+    read_rows,
+)
+from silvan.algorithms.evaluation.score_groups import Answer
+from silvan.algorithms.vertical import linear_fit
+from silvan.algorithms.vertical.columns import columns_of
+from silvan.algorithms.vertical.evaluate_scores import EvaluateScores, ask_label_holder
+from silvan.algorithms.vertical.in_one_place import alone_at, joined, joined_test_rows, own_schema
+from silvan.algorithms.vertical.kept_predictions import KeepPredictions, keep_predictions
+from silvan.algorithms.vertical.linear_shares import (
     LinearModel,
     LinearShare,
     SumPredictors,
@@ -23,19 +33,25 @@ from silvan.algorithms.linear.linear_shares import (
     predict,
     restore_linear_shares,
 )
-from silvan.algorithms.linear.linear_steps import fit_joined_rows
-from silvan.algorithms.vertical.columns import columns_of
-from silvan.data.encode import encode_features, encode_label
+from silvan.algorithms.vertical.linear_steps import fit_joined_rows
+from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
-from silvan.learners.column_answers import ScoredRows, asked_of_parties, score_by_id
-from silvan.learners.evaluation import figures_frame
-from silvan.learners.federated_estimator import FederatedEstimator
-from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
+from silvan.learners.column_models import (
+    ScoredRows,
+    asked_of_parties,
+    read_parameters,
+    read_part,
+    score_by_id,
+    share_file,
+    write_model,
+)
+from silvan.learners.in_shares import InShares, hash_of
 from silvan.learners.parameter_docs import write_shared_entries
-from silvan.privacy.gate.announce import Questions
+from silvan.learners.result import Result, SharedModel
+from silvan.privacy.announce import Questions
 from silvan.tree.draw import make_key
 from silvan.util.threads import algebra_threads
 
@@ -49,7 +65,7 @@ _FINEST = 1e-8
 
 
 @write_shared_entries
-class VerticalLinear(FederatedEstimator):
+class VerticalLinear(InShares):
     """Logistic or linear regression, as the label is, of columns that stay with their parties.
 
     With a ridge penalty; the same as scikit-learn's ``Ridge`` or ``LogisticRegression`` on the joined table, up to
@@ -58,13 +74,7 @@ class VerticalLinear(FederatedEstimator):
 
     Parameters
     ----------
-    alpha
-        Weight of the penalty on squared coefficients; scikit-learn's ``C`` is one over it.
-    tol
-        When to stop: a further step would change predictions by less than so much (root mean square, in standard
-        deviations of a number, or in log-odds).
-    max_iter
-        Most steps; a step takes two rounds.
+    %(parameters)s
 
     Attributes
     ----------
@@ -94,13 +104,11 @@ class VerticalLinear(FederatedEstimator):
     ['patient', 'prediction']
     """
 
-    federated_by: ClassVar[str] = "federate_columns"
     one_table: ClassVar[str] = "for one table use LogisticRegression or Ridge of scikit-learn"
 
     model_: LinearModel
     shares_: dict[str, LinearShare]  # of the parties whose shares are known here
     n_iter_: int
-    lacking_: dict[str, int]
 
     def __init__(self, alpha: float = 1.0, tol: float = 1e-4, max_iter: int = 100) -> None:
         self.alpha, self.tol, self.max_iter = alpha, tol, max_iter
@@ -109,19 +117,21 @@ class VerticalLinear(FederatedEstimator):
         """Raise ``InputError`` for parameters that make no sense."""
         alpha, tol, max_iter = self.alpha, self.tol, self.max_iter
         if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
-            raise InputError(f"alpha must be a number above 0, got {alpha!r}")
+            raise InputError.wrong("alpha", "a number above 0", alpha)
         if isinstance(tol, bool) or not isinstance(tol, Real) or not _FINEST <= float(tol) < 1:
-            raise InputError(f"tol must be a number from {_FINEST:g} to 1, got {tol!r}")
+            raise InputError.wrong("tol", f"a number from {_FINEST:g} to 1", tol)
         if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or int(max_iter) < 1:
-            raise InputError(f"max_iter must be a whole number of at least 1, got {max_iter!r}")
+            raise InputError.wrong("max_iter", "a whole number of at least 1", max_iter)
 
     def questions(self, federation: Federation) -> Questions:
         """Return what fitting asks of parties; it is known before they agree on anything."""
         return asked_of_parties(self, linear_fit.ASKS)
 
-    def questions_of_judging(self, federation: Federation) -> Questions:
+    def questions_of_judging(
+        self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
+    ) -> Questions:
         """Return what judging by the test rows asks of parties."""
-        return asked_of_parties(self, (SumPredictors, JudgeScores), tasks=2)
+        return asked_of_parties(self, (SumPredictors, EvaluateScores), tasks=2)
 
     def questions_of_predicting(self) -> Questions:
         """Return what predictions of new rows, which the label holder keeps, ask of parties."""
@@ -148,10 +158,34 @@ class VerticalLinear(FederatedEstimator):
         self.model_, self.shares_ = model, shares
         self.schema_ = model.named_schema({party: share.design.schema for party, share in shares.items()})
 
-    def _fitted(self) -> LinearModel:
-        if not hasattr(self, "model_"):
+    def result(self) -> Result:
+        """Return what was learnt."""
+        return Result(self.rounds_, self.bytes_, None, shared=SharedModel(self.fingerprint, 0, 0, self.save))
+
+    @property
+    def kept(self) -> LinearModel:
+        """The coordinator's part of the model; raise ``InputError`` before ``fit``."""
+        if "model_" not in vars(self):
             raise InputError("this learner is not fitted yet; call fit(federation) first")
         return self.model_
+
+    @property
+    def share_schemas(self) -> dict[str, Schema]:
+        """The columns of each party whose share is known here."""
+        return {party: share.design.schema for party, share in self.shares_.items()}
+
+    def _whole_fingerprint(self) -> str:
+        kept = self.kept
+        parts = [self.schema_.to_json().encode(), *(a.tobytes() for a in (kept.present, kept.constant, kept.unit))]
+        for share in self.shares_.values():
+            design = share.design
+            arrays = (design.fill, design.gaps, design.mean, design.scale, share.coefficients)
+            parts += [share.party.encode(), *(array.tobytes() for array in arrays)]
+        return hash_of(parts)
+
+    def answers(self, X: np.ndarray, absent: np.ndarray) -> Answer:
+        """Score encoded rows of all columns, where all shares are known; an absent column counts as missing."""
+        return _answer(self.score_rows(X))
 
     # -- the coefficients, where they are known
 
@@ -164,7 +198,7 @@ class VerticalLinear(FederatedEstimator):
         """
         import polars as pl
 
-        model, rows = self._fitted(), []
+        model, rows = self.kept, []
         classes = self.schema_.label.classes
         several = [f"coefficient of {classes[code]}" for code in model.present] if classes is not None else []
         named = several if model.width > 1 else ["coefficient"]
@@ -190,7 +224,7 @@ class VerticalLinear(FederatedEstimator):
             Also predict rows that some parties lack, whose columns then count as missing. A column ``lacking`` names
             these parties, and ``lacking_`` counts the rows that each lacks.
         """
-        self._fitted()
+        _ = self.kept  # raises an error before fit
         classes = self.schema_.label.classes
 
         def decided(scores: np.ndarray) -> Any:
@@ -203,7 +237,7 @@ class VerticalLinear(FederatedEstimator):
 
     def predict_proba(self, X: Any, incomplete: bool = False) -> Any:
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
-        self._fitted()
+        _ = self.kept  # raises an error before fit
         classes = self.schema_.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this model predicts a number")
@@ -219,7 +253,7 @@ class VerticalLinear(FederatedEstimator):
         return scored
 
     def _scores(self, federation: Federation, digests: np.ndarray) -> np.ndarray:
-        model = self._fitted()
+        model = self.kept
         if federation.local_sites:
             restore_linear_shares(federation, model, self.shares_)
         with federation.working_on(f"predicting by {type(self).__name__}"):
@@ -229,16 +263,16 @@ class VerticalLinear(FederatedEstimator):
         """Send the label holder what the model predicts for rows, to write down beside ids; return how many."""
         scores = self._scores(federation, digests)
         with federation.working_on("keeping predictions"):
-            return keep_predictions(federation, self._fitted(), digests, scores=scores)
+            return keep_predictions(federation, self.kept, digests, scores=scores)
 
     def _on_table(self, table: Any) -> np.ndarray:
-        self._fitted()
+        _ = self.kept  # raises an error before fit
         frame = read_table(table, self.schema_.label.name, self.schema_)
         return self.score_rows(encode_features(frame, self.schema_, fill_absent=True))
 
     def score_rows(self, X: np.ndarray) -> np.ndarray:
         """Score encoded rows of all columns, in one place."""
-        model, predictor, start = self._fitted(), np.zeros((len(X), self._fitted().width)), 0
+        model, predictor, start = self.kept, np.zeros((len(X), self.kept.width)), 0
         for party, width in zip(model.parties, model.columns, strict=True):
             if party not in self.shares_:
                 raise InputError(f"the share of party {party!r} is not known here; predict on a federation instead")
@@ -246,67 +280,72 @@ class VerticalLinear(FederatedEstimator):
             start += width
         return model.scores(predictor)
 
-    # -- judging
+    # -- evaluation
 
-    def evaluate(self, federation: Federation, table: Any = None) -> "pl.DataFrame":
-        """Compare the model with what each party has alone, were it told the label, and with that of the joined table.
+    def candidates(self, federation: Federation) -> list[Named]:
+        """Return no models: what this one is compared with is fitted on rows at hand."""
+        return []
 
-        Rows kept for judging are scored in one round, and the label holder compares the scores with its labels. With
-        a ``table`` of all columns every model is scored on that instead.
+    def evaluation(
+        self,
+        federation: Federation,
+        table: Any = None,
+        *,
+        candidates: Sequence[Named] | None = None,
+        epsilon: float | None = None,
+        by: Sequence[str] = (),
+    ) -> Evaluation:
+        """Evaluate the model on test rows that all parties score, and whose labels the label holder has.
+
+        In one process it is compared with what each party has alone, were it told the label, and with the model of the
+        joined table. With a ``table`` of all columns every model is scored on that instead.
         """
-        self._fitted()
-        columns, schema = columns_of(federation), self.schema_
+        model, columns = self.kept, columns_of(federation)
+        if by or epsilon is not None:
+            raise InputError("by and epsilon are for sites that hold rows; leave them out here")
         if table is not None:
             if not federation.local_sites:
                 raise InputError("a table to evaluate on needs a federation in this process")
-            frame = read_table(table, schema.label.name, schema)
-            X, y = encode_features(frame, schema, fill_absent=True), encode_label(frame, schema)
-            return figures_frame(self.compare_on_rows(federation, X, y))
+            X, y, _ = read_rows(self.schema_, table)
+            return Evaluation(self._compare_on_rows(federation, X, y))
         if columns.label_holder is None:
             raise InputError("no party holds the label, so there is nothing to judge by")
         if not len(columns.test):
             raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
-        return figures_frame(self.figures_on_test_rows(federation))
-
-    def figures_on_test_rows(self, federation: Federation) -> list[Row]:
-        """Return figures of the model on the test rows; in one process, also of the models that it is compared with."""
-        model, columns = self._fitted(), columns_of(federation)
-        if columns.label_holder is None:
-            raise InputError("no party holds the label, so there is nothing to judge by")
         with federation.counted_apart():
             scores = self._scores(federation, columns.test)
         with federation.working_on(f"judging {type(self).__name__}"):
-            figures, detail = judge(federation, columns.label_holder, model.schema, columns.test, scores)
+            row = ask_label_holder(federation, columns.label_holder, model.schema, columns.test, scores)
         if not federation.local_sites:
-            return [with_detail(Row(OVERALL, FEDERATED, len(columns.test), figures), detail, model.schema)]
-        rows = rows_for_judging(federation)
-        judged = self.compare_on_rows(federation, rows.X, rows.y)
-        return [replace(row, figures=figures) if row.model == FEDERATED else row for row in judged]
+            return Evaluation([row])
+        rows = joined_test_rows(federation)
+        return Evaluation(self._compare_on_rows(federation, rows.X, rows.y)).with_metrics(row)
 
-    def compare_on_rows(self, federation: Federation, X: np.ndarray, y: np.ndarray) -> list[Row]:
+    def _compare_on_rows(self, federation: Federation, X: np.ndarray, y: np.ndarray) -> list[Row]:
         """Compare this model, the parties' own and that of the joined table on encoded rows of all columns."""
-        schema, own = self.schema_, federation.owners
+        schema, own, key = self.schema_, federation.owners, make_key(0, "resamples")
         learned = joined(federation, columns_of(federation).training)
 
-        def alone(schema: Schema, mine: slice) -> np.ndarray:
+        def alone(schema: Schema, mine: slice) -> Answer:
             with algebra_threads(federation.party(federation.sites[0]).n_jobs):
                 model, share = fit_joined_rows(
                     learned.X[:, mine], learned.y, schema, float(self.alpha), float(self.tol)
                 )
-                return model.scores(share.predict(X[:, mine]))
+                return _answer(model.scores(share.predict(X[:, mine])))
 
-        both = {FEDERATED: self.score_rows(X), "pooled": alone(schema, slice(None))}
+        both = {FEDERATED: _answer(self.score_rows(X)), POOLED: alone(schema, slice(None))}
         rows: list[Row] = []
         for party in alone_at(federation):
             mine = slice(own[party].start, own[party].stop)
-            rows += _judged(schema, party, {LOCAL: alone(own_schema(federation, party), mine), **both}, y)
-        return rows + _judged(schema, OVERALL, both, y)
+            answers = {LOCAL: alone(own_schema(federation, party), mine), **both}
+            rows += evaluate_answers(schema, party, answers, y, key)
+        return rows + evaluate_answers(schema, OVERALL, both, y, key)
 
     # -- files
 
     def save(self, folder: str | Path) -> None:
         """Write what the coordinator keeps, and every share that is known here to a file of its own."""
-        write_model(folder, _MODEL, self._fitted(), self.shares_, self.get_params())
+        write_model(folder, _MODEL, self.kept, self.shares_, self.get_params())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -323,10 +362,5 @@ class VerticalLinear(FederatedEstimator):
         return learner
 
 
-def _judged(schema: Schema, site: str, scores: dict[str, np.ndarray], y: np.ndarray) -> list[Row]:
-    """Return the figures of models at a site, by their scores, with intervals of their gains."""
-    answers = [Answer(found, found.argmax(axis=1)) for found in scores.values()]
-    rows = [judged_row(schema, site, name, a, y) for name, a in zip(scores, answers, strict=True)]
-    against = list(scores).index(LOCAL) if LOCAL in scores else -1
-    between = intervals([a.scores for a in answers], against, y, schema.n_classes, make_key(0, "resamples"))
-    return compared(rows, between)
+def _answer(scores: np.ndarray) -> Answer:
+    return Answer(scores, scores.argmax(axis=1))

@@ -1,17 +1,18 @@
 """Learners of trees that each site grows on its own rows: local forests, and merged ones."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from silvan.algorithms.baselines.in_one_place import alone, alone_at, rows_drawn_at_sites, settings_alone
+from silvan.algorithms.class_counts import asks_for_classes, balance_classes
+from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
-from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.horizontal import merged_forest
-from silvan.algorithms.shared.admission import AdmitTrees, warn_refused
-from silvan.algorithms.shared.class_counts import asks_for_classes, balance_classes
-from silvan.algorithms.shared.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.vertical.in_one_place import local_models, rows_drawn_at_sites
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -30,10 +31,7 @@ class LocalForest(Learner):
 
     Parameters
     ----------
-    n_estimators
-        Number of trees of each site.
-    %(forest_parameters)s
-    %(vote_parameter)s
+    %(parameters)s
 
     Attributes
     ----------
@@ -63,15 +61,7 @@ class LocalForest(Learner):
         if not federation.local_sites:
             raise InputError("LocalForest shows every site's forest: a federation in this process is needed")
         self.forest_ = None
-        self.forests_ = {
-            site: merged_forest.local_forest(
-                *alone(federation, site, self.schema_),
-                settings_alone(federation, site, settings),
-                feature_key,
-                settings.n_estimators,
-            )
-            for site in alone_at(federation)
-        }
+        self.forests_ = local_models(federation, self.schema_, settings, feature_key)
 
 
 @write_shared_entries
@@ -81,30 +71,14 @@ class MergedForest(Learner):
 
     Parameters
     ----------
-    n_estimators
-        Number of trees of all sites together.
-    %(forest_parameters)s
-    %(vote_parameter)s
-    weights
-        None: equally many trees from every site. "trees": numbers of trees in proportion to the sites' rows. "votes":
-        equally many trees, each with a weight in proportion to its site's rows.
-    equal
-        Give the trees of every site the same weight in sum, whatever a site claims; for ``weights=None`` only.
-    max_trees
-        Most trees that are taken from a site; None for no limit.
-    admission
-        Have every site check the others' trees on its own rows and refuse poor and odd ones; one round more.
-    recount
-        Cut trees back to what rows of other sites reach, and take leaf values from these rows; two rounds more.
+    %(parameters)s
 
     Attributes
     ----------
     forest_
-        The merged forest, a ``Forest``; with ``admission``, without the trees that most other sites refuse.
+        The merged forest, a ``Forest``.
     forests_
         The forest that each site should use, by site: the merged one.
-    refused_
-        With ``admission``, how often trees were refused: by the site that grew them, and by reason.
     %(fit_attributes)s
 
     Examples
@@ -127,21 +101,19 @@ class MergedForest(Learner):
     weights: merged_forest.Weights | None = None
     equal: bool = False
     max_trees: int | None = None
-    admission: bool = False
     recount: bool = False
 
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
         more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
-        return 1 + bool(self.admission) + 2 * bool(self.recount) + more
+        return 1 + 2 * bool(self.recount) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
-        admitted = (AdmitTrees,) if self.admission else ()
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
         chosen = asks_for_threshold(self.threshold)
-        return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *admitted, *counted, *chosen)
+        return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *counted, *chosen)
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
@@ -151,9 +123,9 @@ class MergedForest(Learner):
         n_trees = merged_forest.share_out(self.n_estimators, shares)
         return rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)
 
-    def draws(self, federation: Federation, contenders: list[tuple[str, object]]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known where a site was lost on the way."""
-        found = super().draws(federation, contenders)
+        found = super().draws(federation, candidates)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees)
         n_trees = influence.trees_by_site(self.n_estimators, federation.active, federation.rows)
         n_trees = {site: n for site, n in n_trees.items() if n}
@@ -164,13 +136,9 @@ class MergedForest(Learner):
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
-        merged_forest.check_influence(settings, self.equal, self.max_trees, self.admission, self.recount)
-        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.admission, self.recount)
+        merged_forest.check_influence(settings, self.equal, self.max_trees, self.recount)
+        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.recount)
         settings = balance_classes(federation, self.schema_, settings)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
         self.forest_ = replace(merged.forest(), combine=settings.combine)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
-        self.refused_: dict[str, dict[str, int]] = {}
-        if merged.refusals is not None:
-            self.refused_ = merged.refusals.counted()
-            warn_refused(merged.refusals)

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
-from silvan.algorithms.evaluation.figures import FEDERATED, Row, with_detail
-from silvan.algorithms.label_holder.kept_predictions import KeepPredictions, keep_predictions
-from silvan.algorithms.label_holder.score_judging import JudgeScores, judge
+from silvan.algorithms.evaluation.candidates import Named
+from silvan.algorithms.evaluation.evaluation import Evaluation, answer_of
+from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical import encoded, encrypted
 from silvan.algorithms.vertical.columns import columns_of
+from silvan.algorithms.vertical.evaluate_scores import EvaluateScores, ask_label_holder
+from silvan.algorithms.vertical.kept_predictions import KeepPredictions, keep_predictions
 from silvan.algorithms.vertical.party_shares import ShowShare, restore_forest_shares, share_of, show_shares
 from silvan.algorithms.vertical.prediction import (
     ReachLeaves,
@@ -22,56 +24,49 @@ from silvan.algorithms.vertical.prediction import (
 )
 from silvan.data.schema import Schema
 from silvan.errors import InputError
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.arrays import Combine
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.learners.base import Learner
-from silvan.learners.column_answers import ScoredRows, asked_of_parties, score_by_id
-from silvan.learners.evaluation import figures_frame
-from silvan.learners.model_folder import read_parameters, read_part, share_file, write_model
+from silvan.learners.column_models import (
+    ScoredRows,
+    asked_of_parties,
+    read_parameters,
+    read_part,
+    score_by_id,
+    share_file,
+    write_model,
+)
+from silvan.learners.in_shares import InShares
 from silvan.learners.parameter_docs import write_shared_entries
-from silvan.privacy.gate.announce import Questions
+from silvan.learners.result import Result, SharedModel
+from silvan.privacy.announce import Questions
 from silvan.tree.fit import Settings
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Method = Literal["one round", "classical"]
 
 _STRUCTURE = "structure.silvan"
 
 
-class _InShares:
+class _Fitted(InShares):
     """Attributes that ``fit`` sets; not parameters, so not fields of the dataclass below."""
 
     structure_: Structure
     shares_: dict[str, Share]  # of the parties whose shares are known here
-    lacking_: dict[str, int]  # rows that a party lacked in the last prediction
 
 
 @write_shared_entries
 @dataclass(repr=False, eq=False)
-class VerticalForest(Learner, _InShares):
+class VerticalForest(Learner, _Fitted):
     """A forest of columns that stay with their parties: exactly the one that a joined table would give.
 
     A level of all trees takes two rounds of messages, so ``max_depth`` is limited by default.
 
     Parameters
     ----------
-    n_estimators
-        Number of trees.
-    %(forest_parameters)s
-    %(vote_parameter)s
-    labels
-        "encoded": the label holder sends the label once, classes under secret numbers, for all parties to read.
-        "encrypted": it sends ciphertexts that only it can read the sums of (needs ``silvan[vertical]``); a level takes
-        three rounds. What partitions tell about labels stays: set ``min_samples_leaf`` to 20 or more.
-    auditor
-        Have every party show its splits to the coordinator, who then has the whole forest.
-    key_bits
-        Length of the key of encrypted labels: 2048 or 3072.
+    %(parameters)s
 
     Attributes
     ----------
@@ -106,8 +101,6 @@ class VerticalForest(Learner, _InShares):
     ['flower', 'prediction']
     """
 
-    federated_by: ClassVar[str] = "federate_columns"
-
     max_depth: int | None = 10
     vote: str = "soft"
     labels: str = "encoded"
@@ -129,9 +122,11 @@ class VerticalForest(Learner, _InShares):
         """Return what fitting asks of parties; it is known before they agree on anything."""
         return asked_of_parties(self, self.asks(), min_leaf=self.min_samples_leaf)
 
-    def questions_of_judging(self, federation: Federation) -> Questions:
+    def questions_of_judging(
+        self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
+    ) -> Questions:
         """Return what judging by the test rows asks of parties."""
-        return asked_of_parties(self, (ReachLeaves, JudgeScores))
+        return asked_of_parties(self, (ReachLeaves, EvaluateScores))
 
     def questions_of_predicting(self) -> Questions:
         """Return what predictions of new rows, which the label holder keeps, ask of parties."""
@@ -145,7 +140,7 @@ class VerticalForest(Learner, _InShares):
         elif self.labels == "encrypted":
             structure = encrypted.fit(federation, columns, columns.schema, settings, feature_key, self.key_bits)
         else:
-            raise InputError(f"labels must be 'encoded' or 'encrypted', got {self.labels!r}")
+            raise InputError.wrong("labels", "'encoded' or 'encrypted'", self.labels)
         shares = show_shares(federation, structure) if self.auditor else {}
         if federation.local_sites:
             shares = {name: share_of(federation.party(name), structure.model) for name in structure.parties}
@@ -156,16 +151,41 @@ class VerticalForest(Learner, _InShares):
         self.schema_ = structure.named_schema({party: share.schema for party, share in shares.items()})
         self.structure_, self.shares_ = structure, shares
 
+    def result(self) -> Result:
+        """Return what was learnt: the whole forest only where it is known."""
+        shared = SharedModel(self.fingerprint, len(self.structure_), len(self.structure_.owner), self.save)
+        forest = self.forest_ if self.is_whole else None
+        return Result(self.rounds_, self.bytes_, forest, shared=shared, threshold=self.threshold_)
+
+    @property
+    def kept(self) -> Structure:
+        """The coordinator's part of the model; raise ``InputError`` before ``fit``."""
+        if "structure_" not in self.__dict__:
+            raise InputError("this learner is not fitted yet; call fit(federation) first")
+        return self.structure_
+
+    @property
+    def share_schemas(self) -> dict[str, Schema]:
+        """The columns of each party whose share is known here."""
+        return {party: share.schema for party, share in self.shares_.items()}
+
+    def _whole_fingerprint(self) -> str:
+        return self.forest_.hash
+
+    def answers(self, X: np.ndarray, absent: np.ndarray) -> Answer:
+        """Score encoded rows of all columns, where the whole forest is known."""
+        return answer_of(self.forest_, X, absent)
+
     # -- the whole forest, where it is known
 
     @cached_property
     def _whole(self) -> Forest:
-        return replace(put_together(self._fitted(), self.shares_), combine=self._combine)
+        return replace(put_together(self.kept, self.shares_), combine=self._combine)
 
     @property
     def forest_(self) -> Forest:  # type: ignore[override]
         """The whole forest: in one process, or with an auditor; nobody has it otherwise."""
-        lacking = [party for party in self._fitted().parties if party not in self.shares_]
+        lacking = [party for party in self.kept.parties if party not in self.shares_]
         if lacking:
             raise InputError(
                 f"the whole forest is in no one place: the share of party {lacking[0]!r} is not known here; fit with "
@@ -176,16 +196,11 @@ class VerticalForest(Learner, _InShares):
     @property
     def forests_(self) -> dict[str, Forest]:  # type: ignore[override]
         """The same forest for every party."""
-        return dict.fromkeys(self._fitted().parties, self.forest_)
+        return dict.fromkeys(self.kept.parties, self.forest_)
 
     @property
     def _combine(self) -> Combine:
         return "vote" if self.vote == "hard" else "mean"
-
-    def _fitted(self) -> Structure:
-        if "structure_" not in self.__dict__:
-            raise InputError("this learner is not fitted yet; call fit(federation) first")
-        return self.structure_
 
     # -- prediction
 
@@ -206,7 +221,7 @@ class VerticalForest(Learner, _InShares):
         """
         if not isinstance(X, Federation):
             return super().predict(X, site)
-        self._fitted()
+        _ = self.kept  # raises an error before fit
         classes = self.schema_.label.classes
         scored = self._score_by_id(X, votes=self._combine == "vote" and self.threshold_ is None, **how)
         codes = scored.scores.argmax(axis=1)
@@ -219,7 +234,7 @@ class VerticalForest(Learner, _InShares):
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
         if not isinstance(X, Federation):
             return super().predict_proba(X, site)
-        self._fitted()
+        _ = self.kept  # raises an error before fit
         classes = self.schema_.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this forest predicts a number")
@@ -239,15 +254,15 @@ class VerticalForest(Learner, _InShares):
 
     def _leaves(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
         if method not in ("one round", "classical"):
-            raise InputError(f"method must be 'one round' or 'classical', got {method!r}")
-        structure = self._fitted()
+            raise InputError.wrong("method", "'one round' or 'classical'", method)
+        structure = self.kept
         if federation.local_sites:
             restore_forest_shares(federation, structure, self.shares_)
         find = find_leaves if method == "one round" else find_leaves_classically
         return find(federation, structure, digests)
 
     def _scores(self, federation: Federation, leaves: np.ndarray, votes: bool = False) -> np.ndarray:
-        return score_leaves(federation, self._fitted(), leaves, votes)
+        return score_leaves(federation, self.kept, leaves, votes)
 
     def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
         """Send the label holder what the forest predicts for rows, to write down beside ids; return how many.
@@ -256,11 +271,11 @@ class VerticalForest(Learner, _InShares):
         """
         with federation.working_on(f"predicting by {type(self).__name__}"):
             found = self._found(federation, self._leaves(federation, digests))
-            return keep_predictions(federation, self._fitted(), digests, **found)
+            return keep_predictions(federation, self.kept, digests, **found)
 
     def _found(self, federation: Federation, leaves: np.ndarray) -> dict[str, Any]:
         """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
-        structure, votes = self._fitted(), self._combine == "vote"
+        structure, votes = self.kept, self._combine == "vote"
         if not len(structure.value):
             at = {} if self.threshold_ is None else {"threshold": self.threshold_}
             return {"leaves": leaves, "weights": structure.weights, "votes": votes, **at}
@@ -272,40 +287,40 @@ class VerticalForest(Learner, _InShares):
             found["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
         return found
 
-    # -- judging
+    # -- evaluation
 
-    def evaluate(self, federation: Federation, table: Any = None, *, by: Sequence[str] = ()) -> "pl.DataFrame":
-        """Compare the model with what each party has alone, were it told the label, and with that of the joined table.
+    def candidates(self, federation: Federation) -> list[Named]:
+        """Return the models to compare, by name; none between machines, where nobody has the whole forest."""
+        return super().candidates(federation) if federation.local_sites else []
 
-        Rows kept for judging are scored in one round, and the label holder compares the scores with its labels. All
-        parties have the same rows, so they have the same figures; what they would have alone differs. With a ``table``
-        of all columns every model is scored on that instead.
+    def evaluation(
+        self,
+        federation: Federation,
+        table: Any = None,
+        *,
+        candidates: Sequence[Named] | None = None,
+        epsilon: float | None = None,
+        by: Sequence[str] = (),
+    ) -> Evaluation:
+        """Evaluate the model on test rows that all parties score, and whose labels the label holder has.
+
+        In one process it is compared with what each party has alone, were it told the label, and with the forest of the
+        joined table. All parties have the same rows, so they have the same metrics.
         """
-        columns = columns_of(federation)
-        if by or table is not None or columns.label_holder is None or not len(columns.test):
-            return super().evaluate(
-                federation, table, by=by
-            )  # without a table, raises an error that names what is lacking
-        contenders = self.contenders(federation) if federation.local_sites else []
-        return figures_frame(self.figures_on_test_rows(federation, contenders))
-
-    def figures_on_test_rows(self, federation: Federation, contenders: list[tuple[str, object]]) -> list[Row]:
-        """Return figures of the model on the test rows; in one process, also of the models that it is compared with."""
-        columns = columns_of(federation)
-        if columns.label_holder is None:
-            raise InputError("no party holds the label, so there is nothing to judge by")
+        columns, structure = columns_of(federation), self.kept
+        if by or epsilon is not None or table is not None or columns.label_holder is None or not len(columns.test):
+            # without a table, raises an error that names what is lacking
+            return super().evaluation(federation, table, candidates=candidates, epsilon=epsilon, by=by)
+        candidates = self.candidates(federation) if candidates is None else candidates
         with federation.counted_apart():
             found = self._found(federation, self._leaves(federation, columns.test))
+        if "leaves" in found:
+            found["model"] = structure.model
         with federation.working_on(f"judging {type(self).__name__}"):
-            structure = self._fitted()
-            schema = structure.schema
-            if "leaves" in found:
-                found["model"] = structure.model
-            figures, detail = judge(federation, columns.label_holder, schema, columns.test, **found)
+            row = ask_label_holder(federation, columns.label_holder, structure.schema, columns.test, **found)
         if not federation.local_sites:
-            return [with_detail(Row(OVERALL, FEDERATED, len(columns.test), figures), detail, schema)]
-        rows = self._figures_on_test_rows(federation, contenders)
-        return [replace(row, figures=figures) if row.model == FEDERATED else row for row in rows]
+            return Evaluation([row])
+        return super().evaluation(federation, candidates=candidates).with_metrics(row)
 
     # -- files
 
@@ -323,7 +338,7 @@ class VerticalForest(Learner, _InShares):
         for name in ("threshold", "max_samples", "monotonic_cst"):
             if parameters[name] is None:
                 del parameters[name]
-        write_model(folder, _STRUCTURE, self._fitted(), self.shares_, parameters)
+        write_model(folder, _STRUCTURE, self.kept, self.shares_, parameters)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -1,7 +1,5 @@
 """Writes the report of a run as one HTML page that loads nothing else."""
 
-import math
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,9 +7,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from silvan.algorithms.evaluation.certainty import CERTAINTY
 from silvan.report import curves, plots, site_tables
-from silvan.report.judged import MORE, leading_model, threshold_titles
+from silvan.report.judged import further_metrics_of, leading_model
 from silvan.report.summary import summarise_run
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
@@ -71,37 +68,39 @@ def render(summary: dict[str, Any]) -> str:
     """Return the page of a summary as HTML."""
     models = summary["models"]
     model = leading_model(models)
-    titles = threshold_titles(summary["judged"])
+    many = len(summary["sites"]) > plots.MANY
     page = _template().render(
         run=summary,
-        growth=_growth(summary),
         own=" at this site" if len(summary["among"]) > len(summary["sites"]) else "",
         who="party" if summary["by"] == "columns" else "site",
         linear=any(not forest["trees"] for forest in summary["forests"]),
         kind=dict(summary["settings"]).get("learner.kind", "forest"),
         distance=dict(summary["settings"]).get("learner.metric", "manhattan"),
-        positives=any(site["positives"] is not None for site in summary["sites"]),
         style=Markup(STYLE.read_text()),  # noqa: S704, our own file
         comparison=None if summary["noisy"] else plots.comparison(summary),
         legend=[(m, plots.swatch(m, models), plots.model_class(m, models)) for m in models],
         panels=curves.roc_panels(summary),
         judged=_judged(summary, model) if model is not None else [],
         open=len(summary["sites"]) <= _OPEN,
-        many=len(summary["sites"]) > plots.MANY,
+        many=many,
         model=model,
         classes=_classes(summary),
-        thresholds=None if model is None else site_tables.threshold_table(summary, model, titles),
-        meanings=[(title, MORE[key][1]) for key, title, _ in titles],
+        compared=site_tables.comparison_table(summary, sums_first=many),
+        thresholds=site_tables.threshold_table(summary),
+        meanings=[(metric.title, metric.meaning) for metric in further_metrics_of(summary["judged"])],
         column_table=site_tables.column_table(summary),
-        subgroups=site_tables.subgroup_table(summary, model),
+        subgroups=site_tables.subgroup_table(summary),
         choice_table=site_tables.choice_table(summary),
         weight_table=site_tables.weight_table(summary),
         distance_table=site_tables.distance_table(summary),
+        joining=site_tables.joining_table(summary),
+        noisy=site_tables.noisy_table(summary),
+        messages=site_tables.message_table(summary),
+        differences=site_tables.difference_table(summary),
         tree=None if summary["tree"] is None else plots.tree(summary["tree"]["lines"]),
         importances=_importances(summary),
         dependence=_dependence(summary),
         between=format_interval,
-        certainty=CERTAINTY,
         stacks=_stacks(summary),
     )
     return without_controls(page)
@@ -164,10 +163,16 @@ def _classes(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, f"c{i % 8}") for i, name in enumerate(names[:12])] if len(names) > 2 else []
 
 
-def _importances(summary: dict[str, Any]) -> list[tuple[str, float, Markup]]:
-    listed = summary["importances"][:_MOST_IMPORTANCES]
-    most = max((share for _, share in listed), default=0.0) or 1.0
-    return [(name, share, plots.bar(max(share, 0.0) / most)) for name, share in listed]
+def _importances(summary: dict[str, Any]) -> list[tuple[str, str, Markup]]:
+    """Return the most important columns, each with a bar."""
+    table = site_tables.importance_table(summary)
+    if table is None:
+        return []
+    shares = [share for _, share in summary["importances"][:_MOST_IMPORTANCES]]
+    most = max(shares) or 1.0
+    return [
+        (name, text, plots.bar(max(share, 0.0) / most)) for (name, text), share in zip(table.rows, shares, strict=False)
+    ]
 
 
 def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
@@ -198,15 +203,8 @@ def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     return drawn
 
 
-def _growth(summary: dict[str, Any]) -> Callable[[float], str]:
-    """Return what writes growths of the error, all with as many decimals as the largest takes for three digits."""
-    largest = max((abs(growth) for _, growth in summary["importances"]), default=1.0) or 1.0
-    digits = min(max(2 - math.floor(math.log10(largest)), 0), 6)
-    return lambda value: f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _gain(value: float | None, digits: int, level: str = "") -> str:
-    return "" if value is None else level if level and not value else signed(value, digits)
+def _gain(value: float | None, digits: int) -> str:
+    return "" if value is None else signed(value, digits)
 
 
 def _spaced(digest: str) -> str:

@@ -3,20 +3,11 @@
 from typing import Any
 
 from silvan.federation.federation import OVERALL
+from silvan.metrics import METRICS, Metric, main_metrics
 from silvan.study.run_folder import Counts, Figures, Record
 
-MORE = {
-    "brier": ("Brier", "mean squared distance of probability and outcome; less is better"),
-    "log_loss": ("Log loss", "mean of minus the logarithm of the true class's probability; less is better"),
-    "calibration_intercept": ("Intercept", "0 is right; above 0 scores are too low, below 0 too high"),
-    "calibration_slope": ("Slope", "1 is right; below 1 scores are too extreme, above 1 too timid"),
-    "threshold": ("Threshold", "the score from which on a row counts as positive, chosen on the site's training rows"),
-    "sensitivity": ("Sensitivity", "share of positive rows that are found at the threshold"),
-    "specificity": ("Specificity", "share of other rows that are left alone at the threshold"),
-    "precision": ("Precision", "share of positive rows among those found at the threshold"),
-    "mae": ("MAE", "mean absolute error; less is better"),
-}
-"""Of each further figure: its title, and what it is."""
+FURTHER = [metric for metric in METRICS if metric.title and not metric.main]
+"""The metrics that are shown beside the main ones."""
 
 _LARGEST = 1e100
 
@@ -47,9 +38,9 @@ def _one(row: Figures, counts: Counts, record: Record) -> dict[str, Any]:
     return {
         "rows": row.rows,
         "auc": row.figures.get("auc"),
-        "numbers": {key: row.figures.get(key) for key in ("rmse", "r2") if key in row.figures},
+        "numbers": {m.key: row.figures.get(m.key) for m in main_metrics(0) if m.key in row.figures},
         "between": (row.more.get("auc_low"), row.more.get("auc_high")),
-        "more": {key: row.more.get(key) for key in MORE if key in row.more},
+        "more": {m.key: row.more.get(m.key) for m in FURTHER if m.key in row.more},
         "at_threshold": _table(counts.at_threshold),
         "groups": {of: _groups(groups, record.classes is None) for of, groups in counts.groups.items()},
         "net_benefit": [point for point in counts.net_benefit if _possible(*point) and 0 <= point[0] <= 1],
@@ -73,7 +64,7 @@ def _table(table: list[list[int]]) -> list[list[int]]:
     return table if fits else []
 
 
-def threshold_titles(judged: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Return key, title and meaning of the further figures that some site has."""
+def further_metrics_of(judged: list[dict[str, Any]]) -> list[Metric]:
+    """Return the further metrics that some site has."""
     found = [one["more"] for site in judged for one in site["models"].values()]
-    return [(key, *MORE[key]) for key in MORE if any(more.get(key) is not None for more in found)]
+    return [metric for metric in FURTHER if any(more.get(metric.key) is not None for more in found)]

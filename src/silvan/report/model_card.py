@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from silvan.learners.registry import LEARNERS
 from silvan.report.judged import leading_model
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_count
@@ -15,36 +16,6 @@ SEEN = {
     "sums only.",
 }
 """Who sees what of sums, by how they are formed."""
-
-_BOFRF = (
-    "M. Gencturk, A. A. Sinaci, N. K. Cicekli: BOFRF: A Novel Boosting-Based Federated Random Forest Algorithm on "
-    "Horizontally Partitioned Data. IEEE Access 10, 2022."
-)
-_THESIS = (
-    "M. Gencturk: Privacy-Preserving Horizontal Federated Learning Methodology through a Novel Boosting-Based "
-    "Federated Random Forest Algorithm. PhD thesis, Middle East Technical University, 2023."
-)
-_VERTICAL = "Y. Liu and others: Federated Forest. IEEE Transactions on Big Data 8, 2022."
-_HISTOGRAM = "S. Kalloori, S. Klingler: Cross-Silo Federated Learning Based Decision Trees. ACM SAC, 2022."
-_MERGED = (
-    "A.-C. Hauschild and others: Federated Random Forests Can Improve Local Performance of Predictive Models for "
-    "Various Healthcare Applications. Bioinformatics 38, 2022."
-)
-_FOREST = "L. Breiman: Random Forests. Machine Learning 45, 2001."
-
-PAPERS: dict[str, tuple[str, ...]] = {
-    "AutoForest": (_HISTOGRAM, _MERGED, _FOREST),
-    "HistogramForest": (_HISTOGRAM, _FOREST),
-    "MergedForest": (_MERGED, _FOREST),
-    "BOFRF": (_BOFRF, _THESIS),
-    "BOPPID": (_THESIS,),
-    "AdaBoostPL": (_THESIS,),
-    "MultBoost": (_THESIS,),
-    "LocalForest": (_FOREST,),
-    "PooledForest": (_FOREST,),
-    "VerticalForest": (_VERTICAL, _FOREST),
-}
-"""Publications behind each learner."""
 
 _FAR_SLOPE = (0.8, 1.25)
 """Beyond these a calibration slope is named among the limits, if it is of enough rows."""
@@ -80,7 +51,8 @@ def importance_note(record: Record) -> str:
         return "Not known: each party keeps the splits on its own columns." if trees else ""
     if all(model.site for model in record.models):
         return "Not known for all sites together: every site has a model of its own."
-    if learner.get("kind") in ("AdaBoostPL", "BOPPID", "MultBoost", "LocalAdaBoost"):
+    spec = LEARNERS.get(learner.get("kind"))
+    if spec is not None and spec.trees == "stumps":
         return "Not known: stumps are weighed by how they vote, and keep no gains."
     return (
         "Not known: trees that leave a site carry no gains; importance = true in [evaluation] of the study asks the "
@@ -111,16 +83,16 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
     texts = record.warnings[:_MOST_WARNINGS] + ([f"{more} more warnings are listed above."] if more > 0 else [])
     metric, sites = summary["metric"], summary["sites"]
     if not record.evaluation:
-        return [*texts, "It has not been judged: there are no test rows."]
+        return [*texts, "It has not been evaluated: there are no test rows."]
     few = [site["title"] for site in sites if site["certainty"] == "few"]
     lost = [site["title"] for site in sites if site["certainty"] == "lost"]
     undefined = [site["title"] for site in sites if not any(v is not None for v in site["figures"].values())]
     if undefined and summary["noisy"] is None and metric is not None and not record.copy_for and record.by == "rows":
         texts.append(f"No {metric['title']} is known at {_some(undefined)}: no test rows, or one class only.")
     if few:
-        texts.append(f"Too few test rows to tell a gain from noise: {_some(few)}.")
+        texts.append(f"Too few test rows for a confidence interval of the gain: {_some(few)}.")
     if lost:
-        texts.append(f"Worse than what the site has alone, by more than noise: {_some(lost)}.")
+        texts.append(f"Significantly worse than the local model: {_some(lost)}.")
     model = leading_model(summary["models"])
     slopes = {
         site["title"]: slope
@@ -133,24 +105,20 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
         texts.append(f"Probabilities are not calibrated at {_some(off)}; the slope in brackets should be near 1.")
     if record.study.get("learner", {}).get("class_weight") == "balanced":
         texts.append("Classes were balanced, so probabilities are higher for rare classes than their share.")
-    texts.append("Nothing is known of rows of other places or other times than those it was judged on.")
+    texts.append("Nothing is known of rows of other places or other times than those it was evaluated on.")
     return texts
 
 
 def _data(record: Record, summary: dict[str, Any]) -> list[str]:
     own = len(summary["among"]) > len(record.sites)
-    rows = (
-        f"{count_of(summary['rows'], 'row')} to learn from" + (" at this site" if own else "")
-        if summary["rows"]
-        else ""
-    )
-    test = f"{summary['test_rows']:,} to judge by" if summary["test_rows"] else ""
+    rows = f"{count_of(summary['rows'], 'training row')}" + (" at this site" if own else "") if summary["rows"] else ""
+    test = f"{summary['test_rows']:,} test rows" if summary["test_rows"] else ""
     who = "parties" if record.by == "columns" else "sites"
-    told = ", ".join(filter(None, [rows, test])) or "How many rows there are is not told"
+    told = ", ".join(filter(None, [rows, test])) or "The number of rows is not disclosed"
     texts = [f"{told}; {who}: {_some(summary['among'])}." if summary["among"] else ""]
     if record.repeats:
         times = "once" if record.repeats == 1 else f"{record.repeats} times"
-        texts.append(f"Every row was judged {times}, in {count_of(record.repeats * record.folds, 'split')}.")
+        texts.append(f"Every row was evaluated {times}, in {count_of(record.repeats * record.folds, 'split')}.")
     positives = [s.positives for s in record.sites if s.positives is not None]
     if positives and record.classes is not None and len(record.classes) == 2:
         between = f"{min(positives):.0%}" + (f" to {max(positives):.0%}" if len(positives) > 1 else "")
@@ -173,7 +141,7 @@ def _privacy(record: Record, summary: dict[str, Any]) -> list[str]:
         spent = epsilon + (noisy["epsilon"] if noisy else 0.0)
         texts.append(
             f"The model is differentially private, epsilon {epsilon:g} for training"
-            + (f" and {noisy['epsilon']:g} for judging, {spent:g} in all." if noisy else ".")
+            + (f" and {noisy['epsilon']:g} for evaluation, {spent:g} in all." if noisy else ".")
         )
     else:
         texts.append(
@@ -194,7 +162,8 @@ def _privacy(record: Record, summary: dict[str, Any]) -> list[str]:
 def _citations(record: Record) -> list[str]:
     learner = record.study.get("learner", {})
     version = record.versions.get("silvan", "")
-    texts = list(PAPERS.get(learner.get("kind", ""), ()))
+    spec = LEARNERS.get(learner.get("kind"))
+    texts = [] if spec is None else list(spec.papers)
     if learner.get("epsilon") is not None:
         texts.append("C. Dwork, A. Roth: The Algorithmic Foundations of Differential Privacy. 2014.")
     if record.repeats:

@@ -5,11 +5,9 @@ They are made from the rounded figures of the summary, so that they never contra
 
 from typing import Any
 
+from silvan.learners.registry import LEARNERS
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_bytes, format_count, format_interval, signed
-
-_LOSSLESS = ("HistogramForest", "VerticalForest")
-"""Learners that should give the pooled forest."""
 
 
 def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
@@ -34,7 +32,7 @@ def _of_parties(text: str, record: Record) -> str:
         ("No row left its site.", "Features stayed with their parties."),
         ("pooled rows", "the joined table"),
         (" a site)", " in all)"),
-        ("single sites' figures", "figures"),
+        ("single sites' metrics", "metrics"),
         ("sites", "parties"),
         ("site", "party"),
         *([("federated forest", "federated model")] if linear else []),
@@ -84,18 +82,18 @@ def _with_noise(summary: dict[str, Any]) -> str:
         return ""
     digits, figure = metric["digits"], summary["overall"]["figures"].get("federated")
     if figure is None:
-        text = f"Noise is larger than the counts of test rows: the {metric['title']} cannot be told."
+        text = f"Noise is larger than the counts of test rows: the {metric['title']} cannot be estimated."
     else:
         text = f"Over the test rows of all sites the {metric['title']} is {figure:.{digits}f}"
         *_, low, high = noisy["figures"][0]
         if low is not None:
-            text += f", between {low:.{digits}f} and {high:.{digits}f} (95 % interval, noise included)"
+            text += f", between {low:.{digits}f} and {high:.{digits}f} (95% CI, noise included)"
         text += "."
-    text += f" Figures were asked with noise, for epsilon {noisy['epsilon']:g}"
+    text += f" Metrics were computed with noise, for epsilon {noisy['epsilon']:g}"
     if noisy["training"] is not None:
         total = noisy["training"] + noisy["epsilon"]
         text += f"; with training, for {noisy['training']:g}, that is {total:g} of every site's privacy budget"
-    return f"{text}. No single site's figures are known."
+    return f"{text}. No single site's metrics are known."
 
 
 def _change_of_figure(line: dict[str, Any], summary: dict[str, Any]) -> str:
@@ -135,9 +133,9 @@ def _sure(line: dict[str, Any], digits: int) -> str:
     if not line["gains"]["federated"]:
         return ""
     low, high = line["intervals"]["federated"]
-    between = "" if low is None else f", 95 % interval {format_interval(low, high, digits)}"
+    between = "" if low is None else f", 95% CI {format_interval(low, high, digits)}"
     sure = line["sure"]["federated"] in ("gained", "lost")
-    return f"{between}: more than noise" if sure else f"{between}{':' if between else ','} may be noise"
+    return f"{between}, {'significant' if sure else 'not significant'}"
 
 
 def _change(gain: float, metric: dict[str, Any]) -> str:
@@ -147,23 +145,23 @@ def _change(gain: float, metric: dict[str, Any]) -> str:
 
 
 def _sites_that_gain(known: list[str]) -> str:
-    """Return how many sites gain by joining, by more than noise; nothing that intervals do not bear is claimed."""
+    """Return how many sites gain by joining, significantly; nothing is claimed without an interval."""
     total, n = len(known), {what: known.count(what) for what in dict.fromkeys(known)}
     gained, lost, noise, level, few = (n.get(what, 0) for what in ("gained", "lost", "noise", "level", "few"))
     if not gained + lost + noise + level:
         return (
-            "No site has enough test rows to tell its gain from noise."
+            "No site has enough test rows for a confidence interval of its gain."
             if few
-            else "How sure gains are is not known: there are no intervals."
+            else "Whether gains are significant is not known: there are no confidence intervals."
         )
     everywhere = "Both" if total == 2 else f"All {format_count(total)}"
     if level == total:
         who = "The site does" if total == 1 else f"{everywhere} sites do"
         return f"{who} as well with the federated forest as alone."
-    than = "with the federated forest than alone, by more than noise (95 % intervals)"
+    than = "with the federated forest than alone (significant, 95% CI)"
     parts = [(count, how) for count, how in ((gained, "better"), (lost, "worse")) if count]
     if total == 1:
-        does = f"does {parts[0][1]} {than}" if parts else "does neither better nor worse by more than noise"
+        does = f"does {parts[0][1]} {than}" if parts else "does neither significantly better nor worse"
         return f"The one site that can be compared {does}."
     if len(parts) == 1 and parts[0][0] == total:
         return f"{everywhere} sites do {parts[0][1]} {than}."
@@ -175,7 +173,7 @@ def _sites_that_gain(known: list[str]) -> str:
         text = f"{format_count(count).capitalize()} {of} {_do(count)} {how} {than}"
         text += "".join(f", {format_count(count)} {_do(count)} {how}" for count, how in more)
     where = everywhere.lower() if noise == total else format_count(noise)
-    rest = [f"at {where} the difference may be noise"] * bool(noise)
+    rest = [f"at {where} the difference is not significant"] * bool(noise)
     rest += [f"at {format_count(level)} there is none"] * bool(level)
     rest += [f"{format_count(few)} {'has' if few == 1 else 'have'} too few test rows to tell"] * bool(few)
     return f"{'; '.join([text, ', '.join(rest)] if rest else [text])}."
@@ -190,7 +188,7 @@ def _over_splits(summary: dict[str, Any]) -> str:
         return ""
     times = "once" if summary["repeats"] == 1 else f"{format_count(summary['repeats'])} times"
     return (
-        f"Every row was judged {times}, by models that had not seen it ({count_of(summary['splits'], 'split')}); "
+        f"Every row was evaluated {times}, by models that had not seen it ({count_of(summary['splits'], 'split')}); "
         "intervals are "
         "corrected for splits that share rows."
     )
@@ -199,7 +197,7 @@ def _over_splits(summary: dict[str, Any]) -> str:
 def _chosen_on_test_rows(summary: dict[str, Any]) -> str:
     if summary["honest"]:
         return ""
-    return "What each site uses was chosen on its test rows, as published: its figures flatter it."
+    return "What each site uses was chosen on its test rows, as published: its metrics are too good."
 
 
 def _small_test_parts(summary: dict[str, Any]) -> str:
@@ -211,7 +209,7 @@ def _small_test_parts(summary: dict[str, Any]) -> str:
     spread = (
         f"{min(sizes)} to {count_of(max(sizes), 'row')}" if min(sizes) < max(sizes) else count_of(min(sizes), "row")
     )
-    return f"Test parts are small ({spread} a site), so single sites' figures are rough."
+    return f"Test parts are small ({spread} a site), so single sites' metrics are rough."
 
 
 def _cost(record: Record) -> str:
@@ -230,7 +228,8 @@ def _cost(record: Record) -> str:
 
 def _same_as_pooled(record: Record) -> str:
     kind = record.study.get("learner", {}).get("kind")
-    if record.pooled_hash is None or len(record.models) != 1 or kind not in (None, *_LOSSLESS):
+    lossless = (None, *(name for name, spec in LEARNERS.items() if spec.lossless))
+    if record.pooled_hash is None or len(record.models) != 1 or kind not in lossless:
         return ""
     if record.models[0].hash == record.pooled_hash:
         return (

@@ -1,9 +1,15 @@
-"""Tables by site: what was told of columns, weights of trees, distances; as texts, for the page and for Markdown."""
+"""Tables of a report as typed data: the page, Markdown and the terminal render the same ones."""
 
+import math
 from collections import Counter
 from typing import Any
 
-from silvan.util.readable import count_of, format_number
+import msgspec
+
+from silvan.algorithms.evaluation.evaluation import CERTAINTY
+from silvan.metrics import BY_KEY
+from silvan.report.judged import further_metrics_of, leading_model
+from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, format_number, signed
 
 _WIDE = 6
 """Most sites that have a column each; of more, the table says at how many something is the case."""
@@ -14,8 +20,105 @@ MOST_DISTANCES = 12
 _LEFT_OUT = ("log_loss", "precision")
 """Figures that are shown among all figures only."""
 
-Table = tuple[list[str], list[list[str]]]
-"""The heads of a table, and its lines."""
+
+class Table(msgspec.Struct, frozen=True):
+    """A table of final texts, so that renderers compute nothing.
+
+    The first ``texts`` columns hold texts, the others numbers; the columns ``toned`` have the tones of their lines,
+    which are keys of ``CERTAINTY``. ``gains`` has, by line and column, what stands behind a number, and its tone. Above
+    the line ``rule`` there is a rule; the line ``strong`` leads.
+    """
+
+    heads: list[str]
+    rows: list[list[str]]
+    texts: int = 1
+    tones: list[str] = []
+    toned: tuple[int, ...] = ()
+    note: str = ""
+    gains: dict[tuple[int, int], tuple[str, str]] = {}
+    rule: int = -1
+    strong: int = -1
+
+    def first(self, n: int) -> "Table":
+        """Return the first lines alone."""
+        return msgspec.structs.replace(self, rows=self.rows[:n])
+
+    def last(self) -> "Table":
+        """Return the last line alone."""
+        return msgspec.structs.replace(self, rows=self.rows[-1:], tones=self.tones[-1:], rule=-1)
+
+    def tone(self, line: int, column: int) -> str:
+        """Return the tone of a cell."""
+        return self.tones[line] if column in self.toned else ""
+
+
+def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> Table | None:
+    """Return the leading metric of every model at every site, with its gain over the local model."""
+    metric, models, repeats = summary["metric"], summary["models"], summary["repeats"]
+    if summary["noisy"]:
+        return None
+    sums = [line for line in (summary["mean"], summary["overall"]) if line is not None]
+    lines = [*sums, *summary["sites"]] if sums_first else [*summary["sites"], *sums]
+    counts = [("Rows" if repeats else "Train", "rows")] + [("Test", "test_rows")] * (metric is not None and not repeats)
+    positives = any(line["positives"] is not None for line in summary["sites"])
+    who = "Party" if summary["by"] == "columns" else "Site"
+    heads = [who, *(head for head, _ in counts), *["Positive"] * positives, *(model.capitalize() for model in models)]
+    table = Table(heads, [], rule=(len(sums) if sums_first else len(summary["sites"])) if sums else -1)
+    for place, line in enumerate(lines):
+        row = [line["title"], *("" if line[key] is None else f"{line[key]:,}" for _, key in counts)]
+        row += ["" if line["positives"] is None else f"{line['positives']:.0%}"] * positives
+        for model in models if metric else ():
+            gain = line["gains"].get(model)
+            if gain is not None:
+                text = signed(gain, metric["digits"]) if gain else "="
+                table.gains[place, len(row)] = text, line["sure"].get(model, "")
+            row.append(format_figure(line["figures"].get(model), metric["digits"], line["test_rows"]))
+        table.rows.append(row)
+    lead = next((place for place, line in enumerate(lines) if line is summary["lead"]), -1)
+    return msgspec.structs.replace(table, strong=lead, note=_compared_on(summary, who.lower()))
+
+
+def _compared_on(summary: dict[str, Any], who: str) -> str:
+    """Return on which rows models were compared, and by what."""
+    metric = summary["metric"]
+    if metric is None:
+        return ""
+    where = "on the test rows" if summary["by"] == "columns" else "on each site's own test rows"
+    if summary["repeats"]:
+        where = f"on each site's own rows, mean of {count_of(summary['splits'], 'split')}"
+    better = "" if metric["higher"] else ", lower is better"
+    return f"{metric['title']} {where}{better}; beside it the gain over the {who}'s local model"
+
+
+def difference_table(summary: dict[str, Any]) -> Table | None:
+    """Return how the sites' tables differ, and what was done about it."""
+    rows = [list(one) for one in summary["differences"]]
+    return Table(["Column", "How the sites differ", "What was done"], rows, texts=3) if rows else None
+
+
+def message_table(summary: dict[str, Any]) -> Table | None:
+    """Return which messages left the sites, who saw what of them, and their bytes."""
+    rows = [
+        [kind["name"], kind["asks"], kind["answers"], kind["seen"], format_bytes(kind["sent"])]
+        for kind in summary["traffic"]["kinds"]
+    ]
+    sent = "Sent" if summary["copy_for"] else "Sent by all"
+    heads = ["Message", "Asked for", "Answered with", "The coordinator sees", sent]
+    return Table(heads, rows, texts=4) if rows else None
+
+
+def importance_table(summary: dict[str, Any]) -> Table | None:
+    """Return how much each column matters: its share of the gain, or how much the error grows without it."""
+    listed = summary["importances"]
+    if not listed:
+        return None
+    if not summary["shuffled"]:
+        return Table(["Feature", "Share"], [[name, f"{share:.1%}"] for name, share in listed])
+    largest = max(abs(growth) for _, growth in listed) or 1.0
+    digits = min(max(2 - math.floor(math.log10(largest)), 0), 6)
+    what = "Brier score" if len(summary["classes"] or ()) == 2 else "mean squared error"
+    note = f"{what} on all sites' test rows, with the column shuffled at each site"
+    return Table(["Feature", "Error grows by"], [[name, _figure(growth, digits)] for name, growth in listed], note=note)
 
 
 def column_table(summary: dict[str, Any]) -> Table | None:
@@ -26,18 +129,18 @@ def column_table(summary: dict[str, Any]) -> Table | None:
     listed = [(column, {site: _told(column, site) for site in sites}) for column in summary["columns"]]
     kinds = {"numeric": "number", "categorical": "categories", "date": "date"}
     if len(sites) <= _WIDE:
-        rows = [["rows to learn from", "", *(f"{line['rows']:,}" for line in summary["sites"])]]
-        rows += [["rows to judge by", "", *(f"{line['test_rows']:,}" for line in summary["sites"])]]
+        rows = [["training rows", "", *(f"{line['rows']:,}" for line in summary["sites"])]]
+        rows += [["test rows", "", *(f"{line['test_rows']:,}" for line in summary["sites"])]]
         if all(line["positives"] is not None for line in summary["sites"]):
             title = f"{summary['label']} = {summary['classes'][1]}"
             rows += [[title, "label", *(f"{line['positives']:.0%}" for line in summary["sites"])]]
         rows += [[c["name"], kinds.get(c["kind"], c["kind"]), *told.values()] for c, told in listed]
-        return ["Column", "Kind", *sites], rows
-    rows = [["rows to learn from", "", _range([line["rows"] for line in summary["sites"]])]]
+        return Table(["Column", "Kind", *sites], rows, texts=2)
+    rows = [["training rows", "", _range([line["rows"] for line in summary["sites"]])]]
     for column, told in listed:
         found = [f"{text} at {n}" for text, n in Counter(told.values()).most_common()]
         rows.append([column["name"], kinds.get(column["kind"], column["kind"]), "; ".join(found)])
-    return ["Column", "Kind", f"What is told, at how many of {count_of(len(sites), 'site')}"], rows
+    return Table(["Column", "Kind", f"Reported, at how many of {count_of(len(sites), 'site')}"], rows, texts=2)
 
 
 def _range(numbers: list[int]) -> str:
@@ -71,25 +174,33 @@ def weight_table(summary: dict[str, Any]) -> Table | None:
         counts = [f"{one['trees']:,}", f"{one['used']:,}"]
         numbers = [*counts, _figure(one["median"], 2), between, f"{one['share']:.1%}"]
         rows.append([one["site"], by, *numbers])
-    return ["Trees of", "Scored by", "Trees", "Used", "Median weight", "From to", "Share of votes"], rows
+    heads = ["Trees of", "Scored by", "Trees", "Used", "Median weight", "From to", "Share of votes"]
+    return Table(heads, rows, texts=2)
 
 
 def choice_table(summary: dict[str, Any]) -> Table | None:
     """Return what each site uses, and by which figures it chose that."""
-    return (["Site", "Uses"], [[*line] for line in summary["choices"].items()]) if summary["choices"] else None
+    lines = [[*line] for line in summary["choices"].items()]
+    return Table(["Site", "Uses"], lines, texts=2, note=summary["shared_forest"]) if lines else None
 
 
-def subgroup_table(summary: dict[str, Any], model: str | None) -> Table | None:
-    """Return how the model does for subgroups of test rows, where the study asked for them."""
-    lines, metric = [one for one in summary["subgroups"] if one["model"] == model], summary["metric"]
-    if not lines or metric is None:
+def subgroup_table(summary: dict[str, Any]) -> Table | None:
+    """Return how the models do for subgroups of test rows, where the study asked for them."""
+    metric, found = summary["metric"], dict[tuple[str, str], dict[str, dict[str, Any]]]()
+    for one in sorted(summary["subgroups"], key=lambda one: (one["site"] != "all", one["group"])):
+        found.setdefault((one["group"], one["site"]), {})[one["model"]] = one
+    if not found or metric is None:
         return None
+    models = [model for model in summary["models"] if any(model in by_model for by_model in found.values())]
     rows = []
-    for one in sorted(lines, key=lambda one: (one["site"] != "all", one["group"])):
-        value = one["figures"].get(metric["key"])
-        told = [_figure(value, metric["digits"]), one["note"]]
-        rows.append([one["group"], "all sites" if one["site"] == "all" else one["site"], f"{one['rows']:,}", *told])
-    return ["Subgroup", "Site", "Test rows", metric["title"], "Note"], rows
+    for (group, site), by_model in found.items():
+        values = [by_model.get(model, {"figures": {}})["figures"].get(metric["key"]) for model in models]
+        one = next(iter(by_model.values()))
+        shown = [_figure(value, metric["digits"]) for value in values]
+        rows.append([group, "all sites" if site == "all" else site, f"{one['rows']:,}", *shown, one["note"]])
+    heads = ["Subgroup", "Site", "Test rows", *(model.capitalize() for model in models), "Note"]
+    note = f"{metric['title']} on test rows; subgroups that are too small are not shown"
+    return Table(heads, rows, texts=2, note=note)
 
 
 def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, Table]]:
@@ -97,7 +208,7 @@ def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, Table]]:
     return [
         (
             one["column"],
-            (
+            Table(
                 [one["column"], *(one["means"] if len(one["means"]) > 1 else ["Mean prediction"])],
                 [
                     [format_number(value) if isinstance(value, float | int) else str(value), *map(format_number, means)]
@@ -117,20 +228,21 @@ def distance_table(summary: dict[str, Any]) -> Table | None:
     sites = list(apart)
     if len(sites) <= MOST_DISTANCES:
         rows = [[a, *("–" if a == b else f"{d:.2f}" for b, d in zip(sites, apart[a], strict=True))] for a in sites]
-        return ["", *sites], rows
+        return Table(["", *sites], rows)
     rows = []
     for i, site in enumerate(sites):
         others = sorted((d, other) for j, (d, other) in enumerate(zip(apart[site], sites, strict=True)) if j != i)
         (near, nearest), (far, farthest) = others[0], others[-1]
         rows.append([site, f"{nearest} ({near:.2f})", f"{farthest} ({far:.2f})"])
-    return ["Site", "Nearest", "Farthest"], rows
+    return Table(["Site", "Nearest", "Farthest"], rows)
 
 
-def threshold_table(summary: dict[str, Any], model: str, titles: list[tuple[str, str, str]]) -> Table | None:
+def threshold_table(summary: dict[str, Any]) -> Table | None:
     """Return how the model does at each site: AUC with its interval, calibration, and what a threshold gives."""
+    model = leading_model(summary["models"])
     known = [site for site in summary["judged"] if model in site["models"]]
-    titles = [one for one in titles if one[0] not in _LEFT_OUT]
-    if not titles or not known or summary["noisy"]:
+    further = [metric for metric in further_metrics_of(summary["judged"]) if metric.key not in _LEFT_OUT]
+    if not further or not known or summary["noisy"]:
         return None
     auc = any(site["models"][model]["auc"] is not None for site in known)
     digits = summary["metric"]["digits"]
@@ -140,18 +252,56 @@ def threshold_table(summary: dict[str, Any], model: str, titles: list[tuple[str,
     for site in [*(s for s in known if not s["overall"]), *(s for s in known if s["overall"])]:
         one = site["models"][model]
         low, high = one["between"]
-        figures = [_figure(one["auc"], 3)] * auc
+        figures = [format_figure(one["auc"], 3, one["rows"])] * auc
         figures += ["" if low is None or high is None else f"{low:.3f} to {high:.3f}"] * between
-        figures += [_figure(value, 3 if key == "r2" else digits) for key, value in one["numbers"].items()]
+        figures += [_figure(value, digits if BY_KEY[key].in_units else 3) for key, value in one["numbers"].items()]
         more = one["more"]
         if site["overall"] and not all(decides):  # these would be of some sites only
             more = {key: value for key, value in more.items() if key not in ("sensitivity", "specificity")}
-        figures += [_figure(more.get(key), digits if key == "mae" else 3) for key, *_ in titles]
+        figures += [_figure(more.get(m.key), digits if m.in_units else 3) for m in further]
         rows.append([site["title"], f"{one['rows']:,}", *figures])
-    numbers = [{"rmse": "RMSE", "r2": "R²"}[key] for key in known[0]["models"][model]["numbers"]]
-    heads = ["Site", "Test rows", *["AUC"] * auc, *["95 % interval"] * between, *numbers]
-    heads += [title for _, title, _ in titles]
-    return heads, rows
+    numbers = [BY_KEY[key].title for key in known[0]["models"][model]["numbers"]]
+    heads = ["Site", "Test rows", *["AUC"] * auc, *["95% CI"] * between, *numbers]
+    heads += [metric.title for metric in further]
+    rule = len(rows) - 1 if known[0]["overall"] else -1  # they are listed with all rows first
+    return Table(heads, rows, rule=rule, note=_decided_by(summary, known) if "Sensitivity" in heads else "")
+
+
+def _decided_by(summary: dict[str, Any], known: list[dict[str, Any]]) -> str:
+    """Return by which threshold rows were decided."""
+    own = summary["threshold"] is None
+    at = "the threshold that each site chose on its training rows" if own else "the study's threshold"
+    partly = next((f"; all rows: {site['note']}" for site in known if site["overall"] and site["note"]), "")
+    return f"sensitivity and specificity at {at}{partly}"
+
+
+def joining_table(summary: dict[str, Any]) -> Table | None:
+    """Return whether joining helps each site: the model it should use, its gain, and the interval of the gain."""
+    metric, lines = summary["metric"], summary["sites"]
+    if metric is None or summary["noisy"] or not any(line["use"] for line in lines):
+        return None
+    rows = []
+    for line in lines:
+        gain = line["gains"].get("federated")
+        shown = "undefined" if gain is None else signed(gain, metric["digits"])
+        between = format_interval(line["low"], line["high"], metric["digits"])
+        rows.append([line["title"], line["use"], shown, between, "" if gain is None else CERTAINTY[line["certainty"]]])
+    who = "Party" if summary["by"] == "columns" else "Site"
+    tones = [line["certainty"] for line in lines]
+    return Table([who, "Should use", "Gain", "95% CI", "In words"], rows, texts=2, tones=tones, toned=(2, 4))
+
+
+def noisy_table(summary: dict[str, Any]) -> Table | None:
+    """Return metrics over all sites that were evaluated with noise, with their intervals."""
+    noisy = summary["noisy"]
+    if noisy is None:
+        return None
+    rows = []
+    for (title, meaning, value, low, high), digits in zip(noisy["figures"], summary["figures"]["digits"], strict=False):
+        between = "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}"
+        rows.append([title, meaning, format_figure(value, digits), between])
+    note = f"on the test rows of all sites, some {noisy['rows']:,}, with noise for epsilon {noisy['epsilon']:g}"
+    return Table(["Metric", "Meaning", "Value", "95% CI"], rows, texts=2, note=note)
 
 
 def _figure(value: float | None, digits: int) -> str:

@@ -9,28 +9,16 @@ from typing import Any
 
 import msgspec
 
-from silvan.algorithms.evaluation.certainty import certainty
-from silvan.algorithms.evaluation.figures import MEAN_OF_SITES
+from silvan.algorithms.evaluation.evaluation import MEAN_OF_SITES, certainty
 from silvan.errors import FormatError
 from silvan.federation.federation import OVERALL
+from silvan.metrics import METRICS, Metric
 from silvan.report.beside import read_beside
-from silvan.report.judged import MORE, judged_at_sites
+from silvan.report.judged import FURTHER, judged_at_sites
 from silvan.report.model_card import SEEN, importance_note, model_card
 from silvan.report.sentences import sentences
 from silvan.study.run_folder import RUN, Figures, Record, Run
 from silvan.util.readable import digits_of
-
-METRICS = {
-    "auc": ("AUC", "area under the ROC curve", True),
-    "pr_auc": ("PR AUC", "area under the precision-recall curve", True),
-    "accuracy": ("Accuracy", "share of rows that are right", True),
-    "f1": ("F1", "balance of precision and recall", True),
-    "mcc": ("MCC", "Matthews correlation", True),
-    "calibration": ("Calibration error", "how far probabilities are off", False),
-    "rmse": ("RMSE", "root of the mean squared error", False),
-    "r2": ("R²", "share of variance explained", True),
-}
-"""Of each metric: its title, what it is, and whether more is better. The first one present leads."""
 
 _SEEN = {
     ("ask", "trusted"): "each site's answer",
@@ -109,6 +97,11 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
     return summary
 
 
+def summary_json(summary: dict[str, Any]) -> str:
+    """Return the summary as JSON, for programs, ending with a newline."""
+    return msgspec.json.format(msgspec.json.encode(summary), indent=1).decode() + "\n"
+
+
 def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
     """Return curves, columns, weights, distances, and what is said where something is not known."""
     return {
@@ -140,31 +133,27 @@ def _distances(record: Record) -> dict[str, list[float]]:
 
 
 def _alike(record: Record) -> str:
-    """Return what is known of tables of which no differences are known."""
+    """Return how tables are alike that have no known differences."""
     if record.by == "columns":
-        return "By their columns only: all parties have the same rows."
+        return "All tables have the same rows."
     if record.kinds and not any(kind.name == "Describe" for kind in record.kinds):
         return "Not known: the study says what the columns mean, and sites were not asked to describe theirs."
-    return "They do not: all have the same columns, kinds and classes."
+    return "All tables have the same columns, kinds and classes."
 
 
 def _leading(record: Record) -> dict[str, Any] | None:
     present = record.evaluation[0].figures if record.evaluation else {}
-    key = next((key for key in METRICS if key in present), None)
-    if key is None:
+    metric = next((metric for metric in METRICS if metric.key in present), None)
+    if metric is None:
         return None
-    title, meaning, higher = METRICS[key]
-    bounded = key != "rmse"
-    largest = max((abs(row.figures.get(key) or 0.0) for row in record.evaluation), default=0.0)
-    digits = 3 if bounded else digits_of(largest)
-    ranks = key in ("auc", "pr_auc")
+    largest = max((abs(row.figures.get(metric.key) or 0.0) for row in record.evaluation), default=0.0)
     return {
-        "key": key,
-        "title": title,
-        "meaning": meaning,
-        "higher": higher,
-        "digits": digits,
-        "ranks": ranks,
+        "key": metric.key,
+        "title": metric.title,
+        "meaning": metric.meaning,
+        "higher": metric.higher,
+        "digits": digits_of(largest) if metric.in_units else 3,
+        "ranks": metric.ranks,
     }
 
 
@@ -201,9 +190,9 @@ def _noisy(record: Record, metric: dict[str, Any] | None) -> dict[str, Any] | No
     if row is None or metric is None:
         return None
     listed = [
-        (*METRICS[key][:2], row.figures[key], *row.between.get(key, (None, None)))
-        for key in METRICS
-        if key in row.figures
+        (m.title, m.meaning, row.figures[m.key], *row.between.get(m.key, (None, None)))
+        for m in METRICS
+        if m.key in row.figures
     ]
     training = record.study.get("learner", {}).get("epsilon")
     return {"epsilon": row.epsilon, "training": training, "rows": row.rows, "figures": listed}
@@ -292,19 +281,19 @@ def _positives(record: Record) -> float | None:
 
 def _figures(record: Record, digits: int) -> dict[str, Any]:
     """Return all metrics of all models at all sites."""
-    names = [key for key in METRICS if record.evaluation and key in record.evaluation[0].figures]
-    more = [key for key in MORE if any(row.more.get(key) is not None for row in record.evaluation)]
+    main: list[Metric] = [m for m in METRICS if record.evaluation and m.key in record.evaluation[0].figures]
+    more = [m for m in FURTHER if any(row.more.get(m.key) is not None for row in record.evaluation)]
     rows: list[Figures] = sorted(record.evaluation, key=lambda r: (r.site == OVERALL,))
     return {
-        "core": len(names),
-        "digits": [digits if key in ("rmse", "mae") else 3 for key in (*names, *more)],
-        "titles": [*(METRICS[key][:2] for key in names), *(MORE[key] for key in more)],
+        "core": len(main),
+        "digits": [digits if metric.in_units else 3 for metric in (*main, *more)],
+        "titles": [(metric.title, metric.meaning) for metric in (*main, *more)],
         "rows": [
             {
                 "site": r.site,
                 "model": r.model,
                 "rows": r.rows,
-                "values": [*(r.figures.get(k) for k in names), *(r.more.get(k) for k in more)],
+                "values": [*(r.figures.get(m.key) for m in main), *(r.more.get(m.key) for m in more)],
                 "gain": r.gain,
                 "low": r.gain_low,
                 "high": r.gain_high,

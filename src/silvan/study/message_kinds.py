@@ -1,27 +1,18 @@
-"""The kinds of messages: all that this program knows, and what each asks and answers."""
+"""What the kinds of messages of a study ask and answer, as the run folder shows it."""
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-import silvan.algorithms  # noqa: F401  so that all kinds are known
-from silvan.federation.message import Request
+from silvan.federation.handlers import HANDLERS
 from silvan.study.run_folder import Kind
-
-
-def all_requests(kind: type[Request] = Request) -> Iterator[type[Request]]:
-    """Yield all kinds of requests."""
-    for one in kind.__subclasses__():
-        yield one
-        yield from all_requests(one)
 
 
 def describe_kinds(names: Iterable[str]) -> list[Kind]:
     """Return what each kind of request, by name, asks and answers; unknown names are left out."""
-    requests = {request.kind(): request for request in all_requests()}
+    requests = {name: HANDLERS[name][0] for name in names if name in HANDLERS}
     return [
-        Kind(name, _first_paragraph(requests[name]), _first_paragraph(requests[name].reply), requests[name].verb)
-        for name in names
-        if name in requests
+        Kind(name, _first_paragraph(request), _first_paragraph(request.reply), request.verb)
+        for name, request in requests.items()
     ]
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from silvan.algorithms.results.kept_results import MADE_MODEL
+from silvan.algorithms.kept_results import MADE_MODEL
 from silvan.errors import FormatError, InputError, VersionError
-from silvan.federation.agreement.agreement import ColumnAtSites
+from silvan.federation.agreement import ColumnAtSites
 from silvan.forest.forest import Forest
+from silvan.learners.result import Result, SiteTrees
 from silvan.util.csv_text import csv_text
 from silvan.util.files import UNREADABLE, write_whole
 
@@ -82,18 +83,6 @@ class Model(msgspec.Struct, frozen=True):
     trees: int
     nodes: int
     site: str = ""
-
-
-class SiteTrees(msgspec.Struct, frozen=True):
-    """The trees of a site in a forest of weighed trees: how many, how many are used, weights, share of all votes."""
-
-    site: str
-    trees: int
-    used: int
-    least: float
-    median: float
-    most: float
-    share: float
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -228,10 +217,13 @@ class Run:
         except FormatError as error:
             raise type(error)(f"{path}: {error}") from None
 
-    def save_models(self, forests: dict[str, Forest]) -> list[Model]:
-        """Write the global forest, under "", each site's, or both; a site's name is no file name."""
+    def save_models(self, result: Result) -> list[Model]:
+        """Write the model in shares; or the global forest, each site's, or both: a site's name is no file name."""
+        if result.shared is not None:
+            result.shared.save(self.file(SHARES))
+            return [Model(SHARES, result.shared.hash, result.shared.trees, result.shared.nodes)]
         models: list[Model] = []
-        for site, forest in forests.items():
+        for site, forest in result.to_keep.items():
             number = sum(1 for model in models if model.site) + 1
             name = f"model-{number}.silvan" if site else MODEL
             forest.save(self.file(name))
@@ -299,6 +291,20 @@ class Run:
     def _write(self, name: str, data: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.file(name), data)
+
+
+class NotKept(Run):
+    """A run of which nothing is kept, for trials."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def save_models(self, result: Result) -> list[Model]:
+        """Write no model."""
+        return []
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Write nothing."""
 
 
 def read_record(data: bytes) -> Record:

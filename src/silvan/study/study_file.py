@@ -3,33 +3,19 @@
 Everything is checked before any work starts, and one error lists all that is wrong, each with its line.
 """
 
-import os
 import warnings
 from pathlib import Path
 from typing import Any
 
-from silvan import learners
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federate.by_columns import federate_columns
 from silvan.federate.by_rows import federate_rows
 from silvan.federation.federation import OVERALL, Federation
-from silvan.privacy.gate.gate import Policy
-from silvan.study.learner_section import check_learner, check_parameters
-from silvan.study.plan import Study
-from silvan.study.remote_study import RemoteStudy, parse_remote_study
-from silvan.study.study_sections import (
-    SECTIONS,
-    check_column_kinds,
-    check_evaluation,
-    check_policy,
-    check_repeats,
-    check_schema,
-    check_sites,
-    check_top,
-)
-from silvan.study.study_values import KEYS, parameters_of
-from silvan.study.toml_lines import Problems, key_lines, read_toml
+from silvan.learners.federated_estimator import FederatedEstimator
+from silvan.study.parse import parse_remote_study, parse_study
+from silvan.study.study import Study
+from silvan.study.toml_lines import read_toml
 
 
 def make_federation(study: Study, journal: Path | None = None, schema: Schema | None = None) -> Federation:
@@ -45,7 +31,7 @@ def make_federation(study: Study, journal: Path | None = None, schema: Schema | 
             "exclude": study.exclude,
             "kinds": study.kinds,
             "sums": study.sums,
-            "policy": Policy(**study.policy),
+            "policy": study.policy,
             "journal": None if journal is None else str(journal),
         }
         if study.id is not None:
@@ -58,17 +44,17 @@ def make_federation(study: Study, journal: Path | None = None, schema: Schema | 
     return federation
 
 
-def make_learner(study: Study, schema: Schema | None) -> Any:
+def make_learner(study: Study, schema: Schema | None) -> FederatedEstimator:
     """Return a study's learner; class weights are matched with the label's classes, if known, by their text."""
-    learner = getattr(learners, study.kind)
-    seed = {"random_state": study.random_state} if "random_state" in parameters_of(learner) else {}
-    parameters = {**seed, **study.parameters}
+    parameters = study.parameters
+    if "random_state" in study.learner.defaults():
+        parameters.setdefault("random_state", study.random_state)
     weights = parameters.get("class_weight")
     if isinstance(weights, dict):
         classes = () if schema is None else schema.label.classes or ()
         by_text = {str(c).lower() if isinstance(c, bool) else str(c): c for c in classes}
         parameters["class_weight"] = {by_text.get(text, text): w for text, w in weights.items()}
-    return learner(**parameters)
+    return study.spec.load()(**parameters)
 
 
 def read_study(path: str | Path) -> Study:
@@ -79,44 +65,13 @@ def read_study(path: str | Path) -> Study:
     if not path.is_file():
         raise InputError(f"there is no study file {str(path)!r}; check the path, or see docs/study.md for an example")
     text, data = read_toml(path)
-    problems = Problems(path, key_lines(text))
-    top = check_top({key: data[key] for key in data if key in KEYS or not isinstance(data[key], dict)}, problems)
-    for key in data.keys() - KEYS.keys() - set(SECTIONS):
-        if isinstance(data[key], dict):
-            problems.unknown((key,), SECTIONS, f"unknown section [{key}]")
-    tables = check_sites(data, path.parent, problems)
-    kind, parameters = check_learner(data.get("learner", {}), "parties" in data, problems)
-    evaluation = check_evaluation(data, parameters, problems)
-    check_repeats(data, parameters, problems)
-    policy = check_policy(data.get("policy", {}), problems)
-    schema = check_schema(data.get("schema"), top.get("label", "label"), problems)
-    kinds = check_column_kinds(data.get("kinds", {}), "parties" in data, problems)
-    problems.stop()
-    output = path.parent / top.pop("output", Path("runs") / path.stem)
-    name = top.pop("name", path.stem)
-    for key in ("table", "query"):
-        top.pop(key, None)
-    return Study(
-        path,
-        name,
-        tables,
-        kind,
-        parameters,
-        policy,
-        Path(os.path.normpath(output)),
-        schema=schema,
-        reading=data.get("reading", {}),
-        kinds=kinds,
-        **evaluation,
-        lines=problems.lines,
-        **top,
-    )
+    return parse_study(text, data, path)
 
 
-def read_remote_study(path: Path) -> RemoteStudy:
-    """Read a study file for sites on other machines; the learner's parameters are checked with the rest."""
+def read_remote_study(path: Path) -> Study:
+    """Read a study file for sites on other machines; the learner checks its parameters together, too."""
     try:
-        return parse_remote_study(path.read_bytes().decode(), path, check_parameters)
+        return parse_remote_study(path.read_bytes().decode(), path, check=True)
     except FileNotFoundError:
         raise InputError(f"there is no study file {str(path)!r}") from None
     except UnicodeDecodeError:

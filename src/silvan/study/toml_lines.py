@@ -7,14 +7,28 @@ owner has approved anything, must cost no more than its length.
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Any
 
 from silvan.errors import InputError
 
 Key = tuple[str, ...]
+
+RENAMED = {
+    "target": "label",
+    "seed": "random_state",
+    "test_size": "test",
+    "metrics": "figures",
+    "learner.n_trees": "n_estimators",
+    "learner.seed": "random_state",
+    "learner.monotone_constraints": "monotonic_cst",
+}
+"""Earlier names of keys, and names that other programs have for them."""
+
+BEFORE = "before the first [section]"
+"""Where the keys of the study itself belong."""
 
 _LONGEST = 1 << 24
 """Characters of a text: more are no study's."""
@@ -115,27 +129,48 @@ def _paths(parsed: dict[str, Any]) -> list[Key]:
     return paths
 
 
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return a hint about an unknown word: the known one that was probably meant, or all of them.
+
+    Letters in another order are the likeliest mistake, and the first letter is seldom wrong: lable is label, not table.
+    """
+    known = list(known)
+
+    def likeness(name: str) -> tuple[bool, float]:
+        same = SequenceMatcher(None, word, name).ratio()
+        return sorted(name) == sorted(word), same + 0.1 * (name[:1].lower() == word[:1].lower())
+
+    close = max(get_close_matches(word, known, n=len(known) or 1), key=likeness, default="")
+    return f"did you mean {close!r}?" if close else f"known are {', '.join(known)}"
+
+
 class Problems:
     """Collects the errors in a TOML file, each with its line."""
 
-    def __init__(self, path: Path, lines: dict[Key, int]) -> None:
+    def __init__(self, path: Path, lines: dict[Key, int], places: Mapping[str, str] | None = None) -> None:
         self.path, self.lines = path, lines
+        self.places = places or {}  # where keys belong
         self.found: list[tuple[int, str]] = []
+        self.wrong: set[Key] = set()  # the keys that errors are about
 
     def add(self, key: Key, text: str) -> None:
         """Add an error, on the line of a key or of the section that it should be in."""
         line = next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), 1)
         self.found.append((line, f"{self.path}:{line}: {text}"))
+        self.wrong.add(key)
 
     def unknown(self, key: Key, known: Iterable[str], text: str = "", given: Any = None) -> None:
-        """Add an error about an unknown key or value, with the most similar known one."""
-        known = list(known)
-        where = f" in [{key[0]}]" if len(key) > 1 else ""
-        close = get_close_matches(str(key[-1] if given is None else given), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        """Add an error about an unknown key or value, with the known one that was probably meant."""
+        where, place = f" in [{key[0]}]" if len(key) > 1 else "", self.places.get(key[-1], "")
+        if new := RENAMED.get(".".join(key)):
+            hint = f"it is called {new!r}"
+        elif given is None and place and (place == BEFORE) == (len(key) > 1):
+            hint = f"put it {place}"
+        else:
+            hint = suggest(str(key[-1] if given is None else given), known)
         self.add(key, f"{text or f'unknown key {key[-1]!r}{where}'}; {hint}")
 
     def stop(self) -> None:
         """Raise one ``InputError`` with all errors, if there are any."""
         if self.found:
-            raise InputError("\n".join(text for _, text in sorted(self.found)))
+            raise InputError("\n".join(dict.fromkeys(text for _, text in sorted(self.found))))

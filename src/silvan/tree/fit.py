@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.data.binning.bin_codes import check_max_bins
-from silvan.data.binning.bins import find_bins
-from silvan.data.binning.grid import Grid
+from silvan.data.bins.bin_codes import check_max_bins
+from silvan.data.bins.bins import find_bins
+from silvan.data.bins.grid import Grid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.forest.arrays import DEPTH_CAP, Combine
 from silvan.forest.category_set import is_category_split
-from silvan.forest.explain.importance import gain_shares, mean_shares
 from silvan.forest.forest import Forest
+from silvan.forest.importance import gain_shares, mean_shares
 from silvan.tree.draw import DrawKeys, RowDraw
-from silvan.tree.gain import CRITERIA, SQUARED_ERROR, Rule
+from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Grown, Plan, grow
 from silvan.tree.node_rows import Binned
+from silvan.tree.objectives import OBJECTIVES, Labels, Measure, Objective, Target
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
-from silvan.tree.target import Measure, Target, class_measure, number_measure
 from silvan.util.threads import thread_count, thread_map
 
 _ROWS_AT_ONCE = 1 << 21
@@ -67,21 +67,23 @@ class Settings:
         if self.max_depth is not None:
             _at_least("max_depth", self.max_depth, 1)
             if self.max_depth > DEPTH_CAP:
-                raise InputError(f"max_depth must be at most {DEPTH_CAP} or None, got {self.max_depth}")
-        if self.criterion not in list(CRITERIA):
+                raise InputError.wrong("max_depth", f"at most {DEPTH_CAP} or None", self.max_depth)
+        if self.criterion not in list(OBJECTIVES):
             if why := _NOT_THERE.get(str(self.criterion)):
-                raise InputError(f"criterion {self.criterion!r} is not there, since {why}; use 'squared_error'")
-            raise InputError(f"criterion must be one of {', '.join(CRITERIA)}, got {self.criterion!r}")
+                raise InputError.about(
+                    "criterion", f"{self.criterion!r} is not there, since {why}; use 'squared_error'"
+                )
+            raise InputError.wrong("criterion", f"one of {', '.join(OBJECTIVES)}", self.criterion)
         if not isinstance(self.bootstrap, bool | np.bool):
-            raise InputError(f"bootstrap must be True or False, got {self.bootstrap!r}")
+            raise InputError.wrong("bootstrap", "True or False", self.bootstrap)
         if self.feature_draw not in ("node", "tree"):
-            raise InputError(f"feature_draw must be 'node' or 'tree', got {self.feature_draw!r}")
+            raise InputError.wrong("feature_draw", "'node' or 'tree'", self.feature_draw)
         share: Any = self.min_weight_fraction_leaf
         if not (isinstance(share, int | float | np.number) and 0.0 <= share <= 0.5):
-            raise InputError(f"min_weight_fraction_leaf must be between 0 and 0.5, got {share!r}")
+            raise InputError.wrong("min_weight_fraction_leaf", "between 0 and 0.5", share)
         check_class_weight(self.class_weight)
         if self.vote not in ("soft", "hard", UNSET):
-            raise InputError(f"vote must be 'soft' or 'hard', got {self.vote!r}")
+            raise InputError.wrong("vote", "'soft' or 'hard'", self.vote)
         if self.vote == "soft":
             object.__setattr__(self, "vote", UNSET)
         self._check_max_samples()
@@ -89,7 +91,7 @@ class Settings:
         if signs is not UNSET and not (signs and any(signs)):
             object.__setattr__(self, "monotonic_cst", UNSET)
         elif signs is not UNSET and not set(signs) <= {-1, 0, 1}:
-            raise InputError(f"monotonic_cst must be 1, -1 or 0 for a feature, got {signs!r}")
+            raise InputError.wrong("monotonic_cst", "1, -1 or 0 for a feature", signs)
         _at_least("max_bins", self.max_bins, 2)
         check_max_bins(self.max_bins)
 
@@ -97,10 +99,15 @@ class Settings:
         share: Any = self.max_samples
         if share is not None and share is not UNSET:
             if not isinstance(share, float | np.floating) or not 0.0 < share <= 1.0:
-                raise InputError(f"max_samples must be a share of the rows, above 0 and at most 1, got {share!r}")
+                raise InputError.wrong("max_samples", "a share of the rows, above 0 and at most 1", share)
             if not self.bootstrap:
-                raise InputError("max_samples needs bootstrap=True: without it every tree sees every row")
+                raise InputError.about("max_samples", "needs bootstrap=True: without it every tree sees every row")
         object.__setattr__(self, "max_samples", UNSET if share in (None, UNSET, 1.0) else float(share))
+
+    @property
+    def objective(self) -> Objective:
+        """What trees are grown for."""
+        return OBJECTIVES[self.criterion]
 
     @property
     def row_draw(self) -> RowDraw:
@@ -125,29 +132,43 @@ class Settings:
             return n_features
         if isinstance(wish, str):
             if wish not in ("sqrt", "log2"):
-                raise InputError(f"max_features must be 'sqrt', 'log2', a number or None, got {wish!r}")
+                raise InputError.wrong("max_features", "'sqrt', 'log2', a number or None", wish)
             return max(1, math.isqrt(n_features) if wish == "sqrt" else n_features.bit_length() - 1)
         if isinstance(wish, bool) or not isinstance(wish, int | float | np.number):
-            raise InputError(f"max_features must be 'sqrt', 'log2', a number or None, got {wish!r}")
+            raise InputError.wrong("max_features", "'sqrt', 'log2', a number or None", wish)
         if isinstance(wish, float | np.floating):
             if not 0.0 < wish <= 1.0:
-                raise InputError(f"max_features as a share must be above 0 and at most 1, got {wish}")
+                raise InputError.about("max_features", f"as a share must be above 0 and at most 1, got {wish}")
             return max(1, int(wish * n_features))
         if wish < 1:
-            raise InputError(f"max_features must be at least 1, got {wish}")
+            raise InputError.wrong("max_features", "at least 1", wish)
         return min(int(wish), n_features)
 
     def measure(self, schema: Schema, counts: np.ndarray) -> Measure:
         """Return how the label is measured, given its rows by class, or by coarse cell of the grid for a number."""
+        n_rows = int(counts.sum())
         if schema.n_classes:
-            return class_measure(counts, self.class_weights(counts))
+            return self.objective_for(schema.n_classes).measure(Labels(counts, n_rows), self.class_weights(counts))
         if self.class_weight is not None:
-            raise InputError("class_weight is for classification")
+            raise InputError.about("class_weight", "is for classification")
         cells = np.flatnonzero(counts)
         if len(cells) == 0:
             raise InputError("there are no rows to learn from")
         low, high = Grid.for_columns(1).bounds(int(cells[0]), int(cells[-1]))
-        return number_measure(low, high, int(counts.sum()))
+        return self.objective_for(schema.n_classes).measure(Labels(counts[:0], n_rows, low, high))
+
+    def target(self, schema: Schema, y: np.ndarray) -> Target:
+        """Return the target of rows in one place."""
+        counts = np.bincount(y, minlength=schema.n_classes) if schema.n_classes else None
+        weights = None if counts is None else self.class_weights(counts)
+        return self.objective_for(schema.n_classes).target(y, schema.n_classes, None, weights)
+
+    def objective_for(self, n_classes: int) -> Objective:
+        """Return the objective; raise ``InputError`` if it does not fit a label with so many classes."""
+        if self.objective.for_classes != bool(n_classes):
+            kind = "classification" if n_classes else "regression"
+            raise InputError(f"criterion {self.criterion!r} does not fit {kind}")
+        return self.objective
 
     def class_weights(self, counts: np.ndarray) -> np.ndarray | None:
         """Return a weight for each class, given its rows; None if all count alike."""
@@ -157,19 +178,23 @@ class Settings:
             return np.where(counts > 0, counts.sum() / (len(counts) * np.maximum(counts, 1)), 1.0)
         weights = np.array(self.class_weight, np.float64)
         if weights.shape != counts.shape:
-            raise InputError(f"class_weight must have a weight for each of {len(counts)} classes, got {weights.size}")
+            raise InputError.about(
+                "class_weight", f"must have a weight for each of {len(counts)} classes, got {weights.size}"
+            )
         return weights
 
     def rule(self, measure: Measure) -> Rule:
         """Return how splits are valued."""
-        criterion = CRITERIA[self.criterion]
-        if (criterion == SQUARED_ERROR) != bool(measure.scale):
-            kind = "regression" if measure.scale else "classification"
-            raise InputError(f"criterion {self.criterion!r} does not fit {kind}")
-        if self.vote == "hard" and measure.scale:
+        objective = self.objective
+        if objective.for_classes != OBJECTIVES[measure.objective].for_classes:
+            kind = "regression" if objective.for_classes else "classification"
+            raise InputError.about("criterion", f"{self.criterion!r} does not fit {kind}")
+        if self.vote == "hard" and not objective.for_classes:
             raise InputError(NO_VOTES)
+        if self.signs or self.class_weight is not None:
+            self.check_compiled("with monotonic_cst or class_weight")
         return Rule(
-            criterion,
+            objective.code,
             measure.lead,
             int(self.min_samples_split),
             int(self.min_samples_leaf),
@@ -177,12 +202,20 @@ class Settings:
             np.array(measure.class_weight, np.int64),
         )
 
+    def check_compiled(self, where: str) -> None:
+        """Raise ``InputError`` for an objective that came after the kernels, which a place cannot do without."""
+        if not self.objective.compiled:
+            known = ", ".join(name for name, objective in OBJECTIVES.items() if objective.compiled)
+            raise InputError(f"criterion {self.criterion!r} cannot be used {where}: use one of {known}")
+
     def plan(self, n_features: int) -> Plan:
         """Return how trees grow where drawing again for a node costs no message."""
         plan = Plan(n_features, self.n_drawn(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
         signs = tuple(self.signs)
         if len(signs) not in (0, n_features):
-            raise InputError(f"monotonic_cst must have an entry for each of {n_features} features, got {len(signs)}")
+            raise InputError.about(
+                "monotonic_cst", f"must have an entry for each of {n_features} features, got {len(signs)}"
+            )
         return replace(plan, tries=plan.n_draws, monotonic=signs)
 
     def federated_plan(self, n_features: int) -> Plan:
@@ -192,7 +225,7 @@ class Settings:
 
 def _at_least(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise InputError.wrong(name, f"a whole number of at least {least}", value)
 
 
 def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
@@ -203,22 +236,24 @@ def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
     if given is None:
         return None
     if schema.n_classes > 2:
-        raise InputError("monotonic_cst is for a number or two classes: more have no order")
+        raise InputError.about("monotonic_cst", "is for a number or two classes: more have no order")
     names = list(schema.names)
     if isinstance(given, dict):
         unknown = [name for name in given if name not in names]
         if unknown:
-            raise InputError(f"monotonic_cst names {unknown[0]!r}, which is not a column")
+            raise InputError.about("monotonic_cst", f"names {unknown[0]!r}, which is not a column")
         given = [given.get(name, 0) for name in names]
     try:
         signs = np.asarray(given)
     except ValueError:
         signs = np.zeros((), object)
     if signs.shape != (len(names),) or signs.dtype.kind not in "iuf" or not np.isin(signs, (-1, 0, 1)).all():
-        raise InputError(f"monotonic_cst must be 1, -1 or 0 for each of {len(names)} columns, or a dict by name")
+        raise InputError.about(
+            "monotonic_cst", f"must be 1, -1 or 0 for each of {len(names)} columns, or a dict by name"
+        )
     for feature, sign in zip(schema.features, signs, strict=True):
         if sign and feature.categorical:
-            raise InputError(f"monotonic_cst is for numbers, and column {feature.name!r} has categories")
+            raise InputError.about("monotonic_cst", f"is for numbers, and column {feature.name!r} has categories")
     return [int(sign) for sign in signs]
 
 
@@ -226,7 +261,7 @@ def check_class_weight(weight: Any) -> None:
     """Raise ``InputError`` for a text that is none of the ways to weigh classes."""
     if isinstance(weight, str) and weight != "balanced":
         trees = ": all trees of a forest weigh a class alike" if weight == "balanced_subsample" else ""
-        raise InputError(f"class_weight must be None, 'balanced' or a dict, got {weight!r}{trees}")
+        raise InputError.about("class_weight", f"must be None, 'balanced' or a dict, got {weight!r}{trees}")
 
 
 class Assembled(NamedTuple):
@@ -391,6 +426,6 @@ def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Meas
         "sets": grown.words[split_of[by_category]],
         "value": measure.leaf_values(grown.stats[nodes[~inner]]),
         # a tree that drew no rows, as can happen with a few, has no say
-        "weights": (grown.stats[: grown.n_trees, : measure.lead or None] > 0).any(axis=1).astype(np.float64),
+        "weights": (measure.n_rows(grown.stats[: grown.n_trees]) > 0).astype(np.float64),
         "gain": gain_shares(grown.tree[grown.node], grown.feature, grown.gain, grown.n_trees, len(schema.features)),
     }

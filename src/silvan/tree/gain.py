@@ -19,12 +19,9 @@ the same gains.
 from typing import NamedTuple
 
 import numpy as np
-from numba.cpython.unsafe.numbers import leading_zeros
 
-from silvan.util.kernels import njit
-
-GINI, ENTROPY, SQUARED_ERROR = 0, 1, 2
-CRITERIA = {"gini": GINI, "entropy": ENTROPY, "log_loss": ENTROPY, "squared_error": SQUARED_ERROR}
+from silvan.tree.objectives import GINI, SQUARED_ERROR, Objective, objective_of
+from silvan.util.kernels import leading_zeros, njit
 
 LOG_SCALE = 1 << 20
 """Entropy is made of n log2 n in units of 2^-20, so that sums are exact."""
@@ -36,7 +33,7 @@ _LOG2_E = 1.4426950408889634
 class Rule(NamedTuple):
     """How splits are valued, and which are admissible."""
 
-    criterion: int
+    criterion: int  # the objective's code
     lead: int
     min_split: int
     min_leaf: int
@@ -44,17 +41,24 @@ class Rule(NamedTuple):
     class_weight: np.ndarray  # int64, one a class; ones if classes count alike
 
     @property
+    def objective(self) -> Objective:
+        """The objective: it knows what kernels do not need to."""
+        return objective_of(self.criterion)
+
+    def n_rows(self, stats: np.ndarray) -> np.ndarray:
+        """Return the numbers of rows in some statistics."""
+        return np.asarray(stats.sum(axis=1) if self.lead == 0 else stats[:, 0])
+
+    @property
     def needs_gain(self) -> bool:
         """Whether a node may be all alike and yet open: then a split without gain must lead to one that has some."""
-        return self.criterion == SQUARED_ERROR
+        return self.objective.needs_gain
 
     def open_nodes(self, stats: np.ndarray) -> np.ndarray:
         """Return which nodes might still be split, given their statistics."""
-        rows = stats.sum(axis=1) if self.lead == 0 else stats[:, 0]
+        rows = self.n_rows(stats)
         wide = (rows >= self.min_split) & (rows >= 2 * self.min_leaf)
-        if self.criterion == SQUARED_ERROR:
-            return wide
-        return wide & ((stats[:, self.lead :] > 0).sum(axis=1) > 1)
+        return wide & ~self.objective.is_pure(stats, self.lead)
 
 
 class Limits(NamedTuple):
@@ -150,11 +154,11 @@ def n_log_n(n: int) -> int:
     if 0 <= n < (1 << _TABLE_BITS):
         return _N_LOG_N[n]
     # the logarithm of the upper bits, and a few terms of the series for what the lower ones add
-    shift = 64 - _TABLE_BITS - np.int64(leading_zeros(n))  # type: ignore[call-arg]
+    shift = 64 - _TABLE_BITS - np.int64(leading_zeros(n))
     upper = n >> shift
     rest = (n - (upper << shift)) / (upper << shift)
     log = shift + (_LOG2[upper] + _LOG2_E * rest * (1.0 - rest * (0.5 - rest * (1.0 / 3.0 - rest * 0.25))))
-    return np.int64(np.rint(n * log * LOG_SCALE))
+    return int(np.rint(n * log * LOG_SCALE))
 
 
 @njit(nogil=True, cache=True)

@@ -22,13 +22,10 @@ from silvan.tree.draw import FREE, Monotonic, Ties, child_seeds, root_seeds
 from silvan.tree.gain import Rule, child_bounds
 from silvan.tree.split import Splits
 
-FIRST_RULES, RULES = 1, 2
-"""By which rules trees grow: those of version 0.1.0, and those of today. A study goes on by the rules it began with.
+RULES = 1
+"""Number of the rules by which trees grow: raise it when the same study would give other trees.
 
-2  Equal gains go to a feature by a draw, to the lowest before. A node draws again where all drawn features are
-   constant, where none of them had an admissible split before. Trees differ in their cut points, which were the same
-   for all before. Where a number is predicted, a split may be without gain if the next has some; categories of equal
-   means may be parted.
+A journal records the number, so that no forest mixes trees of two sets of rules.
 """
 
 

@@ -3,17 +3,17 @@
 The target is either a class code a row (then a histogram counts) or a few integers a row (then it adds them
 up); ``gain.py`` lists the layouts. Rows of a node are consecutive entries of ``order``, so a histogram is one
 walk along it. A histogram is an array (bins, statistics); those of several features lie one after the other,
-``base`` says where. A value's bin follows from its code and the offset of the node: see ``data/binning/bin_codes.py``.
+``base`` says where. A value's bin follows from its code and the offset of the node: see ``data/bins/bin_codes.py``.
 """
 
 import numpy as np
-from numba.cpython.unsafe.numbers import trailing_zeros
 
-from silvan.data.binning.bins import HistogramBins
+from silvan.data.bins.bins import HistogramBins
 from silvan.tree.draw import FeatureOrder, Ties, draw_features
-from silvan.tree.gain import SQUARED_ERROR, Rule, is_closed
+from silvan.tree.gain import Rule, is_closed
+from silvan.tree.objectives import SQUARED_ERROR
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split
-from silvan.util.kernels import njit
+from silvan.util.kernels import njit, trailing_zeros
 
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
@@ -140,7 +140,7 @@ def occupied_few(
     for word in range(4):
         bits = w0 if word == 0 else (w1 if word == 1 else (w2 if word == 2 else w3))
         while bits != 0:
-            out[n] = 64 * word + np.int64(trailing_zeros(bits))  # type: ignore[call-arg]
+            out[n] = 64 * word + np.int64(trailing_zeros(bits))
             bits &= bits - U(1)
             n += 1
     return n

@@ -6,13 +6,14 @@ features are listed. Whoever knows the list can fill or read them.
 
 import numpy as np
 
-from silvan.data.binning.bins import Bins, HistogramBins
+from silvan.data.bins.bins import Bins, HistogramBins
 from silvan.errors import InputError
 from silvan.tree.draw import FeatureOrder, Ties, draw_features, make_feature_order
 from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill, place_bins
 from silvan.tree.node_rows import Binned, NodeRows, split_evenly
+from silvan.tree.plain_split import choose_plain
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split, make_scratch, some_categorical
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
@@ -114,10 +115,13 @@ def choose_level(
     offsets: np.ndarray | None = None,
 ) -> Splits:
     """Decide every open node from its histograms; ``offsets`` say which cut points they have."""
-    width = fill_bases(features, bins.n_bins)[-1, 0]
+    bases = fill_bases(features, bins.n_bins)
+    width = bases[-1, 0]
     if hist.shape != (width, rule.lead + len(rule.class_weight)):
         raise InputError(f"histograms of shape {hist.shape}, the nodes ask for {width} bins")
     offsets = np.zeros(len(features), np.uint8) if offsets is None else offsets
+    if not rule.objective.compiled:
+        return choose_plain(hist, features, bases, bins.in_histograms, bins.categorical, rule, ties, offsets)
     threads = thread_count(n_jobs)
     splits = choose_listed(hist, features, bins.in_histograms, bins.categorical, rule, ties, offsets, threads)
     finish_splits(splits, rule)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from silvan.data.binning.bins import Bins
+from silvan.data.bins.bins import Bins
 from silvan.tree.draw import RowDraw, count_drawn, cut_offsets, rows_of_trees, write_rows
 from silvan.util.threads import thread_map
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from silvan.data.binning.bins import Bins
+from silvan.data.bins.bins import Bins
 from silvan.tree.draw import TREES_A_HASH, RowDraw, cut_offsets, list_rows, rows_of_trees
 from silvan.tree.level import fill_bases, place_level
 from silvan.tree.node_rows import Binned

@@ -60,12 +60,11 @@ class Rows:
 
     def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray) -> Splits:
         """Decide every open node with the rows at hand; ``tie_key`` decides between equal gains."""
-        ties = frontier.ties(tie_key, plan)
-        if self.places is None or frontier.attempt.any():
+        ties, compiled = frontier.ties(tie_key, plan), rule.objective.compiled
+        if compiled and (self.places is None or frontier.attempt.any()):
             return self._find_sorted(frontier, plan, rule, ties)
         features = draw_level(frontier, plan)
-        bases = fill_bases(features, self.table.bins.n_bins)
-        if not self._streams(bases):
+        if compiled and not self._streams(fill_bases(features, self.table.bins.n_bins)):
             return self._find_sorted(frontier, plan, rule, ties)
         hist, offsets = self.fill(frontier.node, features, 1), self.offsets[frontier.node]
         splits = choose_level(hist, features, self.table.bins, rule, ties, 1, offsets)
@@ -73,7 +72,7 @@ class Rows:
         if len(stuck) and plan.tries > 1:
             again = frontier.take(stuck)
             again = replace(again, attempt=again.attempt + 1)
-            found = self._find_sorted(again, replace(plan, tries=plan.tries - 1), rule, ties.take(stuck))
+            found = self.find(again, replace(plan, tries=plan.tries - 1), rule, tie_key)
             for column, some in zip(splits, found, strict=True):
                 column[stuck] = some
         return splits

@@ -12,21 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silvan.data.binning.bins import HistogramBins
+from silvan.data.bins.bins import HistogramBins
 from silvan.forest.category_set import SET_WORDS, in_set
 from silvan.tree.draw import Ties, tie_rank
-from silvan.tree.gain import (
-    EXACT_MASS,
-    GINI,
-    LOG_SCALE,
-    SQUARED_ERROR,
-    Limits,
-    Rule,
-    best_of_two_classes,
-    gain,
-    is_allowed,
-    n_log_n,
-)
+from silvan.tree.gain import EXACT_MASS, LOG_SCALE, Limits, Rule, best_of_two_classes, gain, is_allowed, n_log_n
+from silvan.tree.objectives import GINI, SQUARED_ERROR
 from silvan.util.kernels import njit
 
 

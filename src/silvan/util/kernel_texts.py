@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
 
-_WITH_CONSTANTS = ("data", "binning", "tree", "forest")
+_WITH_CONSTANTS = ("data", "bins", "tree", "forest")
 """Folders of files whose constants kernels use."""
 
 

@@ -5,12 +5,20 @@ is not enough: a kernel of another file, which is called, may have changed; and 
 kernels names may have moved, which makes numba fail as soon as it reads the index, so that nothing runs after an
 upgrade. So an index is marked with the text of all files with kernels: one of another text is to numba one of another
 version, which it does not read.
+
+This is the only place that touches numba's internals (``_cache_file``). numba's own settings offer a cache folder for
+the whole process alone, which would move the kernels of other packages too.
+
+With ``NUMBA_DISABLE_JIT=1`` kernels run as plain Python, for a debugger or for coverage. Two things then differ, and
+both are settled here: unsigned integers warn when they wrap around, and numba's bit instructions do not exist.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
+import numpy as np
+from numba.core import config as untyped_config
 
 from silvan.util.kernel_texts import digest_of_kernels
 
@@ -18,14 +26,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _STATE = digest_of_kernels()
 
+config: Any = untyped_config  # its settings are made at run time
+
+if TYPE_CHECKING or config.DISABLE_JIT:
+
+    def leading_zeros(n: Any) -> int:
+        """Count the zeros before the first bit of a 64-bit number above 0."""
+        return 64 - int(n).bit_length()
+
+    def trailing_zeros(n: Any) -> int:
+        """Count the zeros after the last bit of a 64-bit number above 0."""
+        return (int(n) & -int(n)).bit_length() - 1
+
+else:
+    from numba.cpython.unsafe.numbers import leading_zeros, trailing_zeros  # noqa: F401
+
 
 def njit(**options: Any) -> Callable[[F], F]:
     """Return numba's decorator of the same name, for kernels that are kept compiled."""
 
     def compiled(function: F) -> F:
         kernel: Any = numba.njit(**options)(function)
-        index: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
-        if hasattr(index, "_version"):  # there is none where numba is told to compile nothing
+        if config.DISABLE_JIT:
+            # hashes wrap around; elsewhere an overflow is as silent as in compiled code
+            kernel = np.errstate(over="ignore")(function)
+        else:
+            index: Any = kernel._cache._cache_file
             index._version = f"{index._version}, kernels {_STATE}"
         found: F = kernel
         return found

@@ -21,7 +21,7 @@ def thread_count(n_jobs: int | None) -> int:
     if n_jobs is None:
         return cores
     if not isinstance(n_jobs, Integral) or n_jobs == 0:
-        raise InputError(f"n_jobs must be a whole number but 0, -1 for all cores, or None; got {n_jobs!r}")
+        raise InputError.wrong("n_jobs", "a whole number but 0, -1 for all cores, or None", n_jobs)
     return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
 
 

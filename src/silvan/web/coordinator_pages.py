@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from silvan.deploy.flare_kit import ADMIN
-from silvan.deploy.hub import HUB, Hub
-from silvan.deploy.operations.status import hub_status
-from silvan.deploy.services import processes_of, start_hub, stop_all
-from silvan.deploy.supervise import CANCELLED, RECENT, Supervisor
+from silvan.deploy.membership.coordinator_folder import HUB, Hub
+from silvan.deploy.membership.startup_kit import ADMIN
+from silvan.deploy.service.start_stop import processes_of, start_hub, stop_all
+from silvan.deploy.service.status import hub_status
+from silvan.deploy.service.supervise import CANCELLED, RECENT, Supervisor
 from silvan.errors import InputError, SilvanError
-from silvan.federation.transports.flare import Session
+from silvan.federation.flare import Session
 from silvan.study.study_file import read_remote_study
 from silvan.util.folder_lock import is_locked
 from silvan.web.pages import File, Page, stamp
@@ -104,7 +104,7 @@ class CoordinatorFolder:
                 found.append(StudyFile(path.name, path.stem, "", str(error)))
                 continue
             begun = (self.hub.path / _RUNS / study.folder).is_dir()
-            found.append(StudyFile(path.name, study.study.name, study.folder if begun else "", ""))
+            found.append(StudyFile(path.name, study.name, study.folder if begun else "", ""))
         return found
 
     # -- actions
@@ -131,7 +131,7 @@ class CoordinatorFolder:
         process = process_of_run(run)
         process.log.unlink(missing_ok=True)
         process.start(words, self.hub.path)
-        return f"Started: {study.study.name}."
+        return f"Started: {study.name}."
 
     def _cancel(self, form: dict[str, str]) -> str:
         ended = Supervisor(self.hub, read_remote_study(self._study_file(form))).cancel()

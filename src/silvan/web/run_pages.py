@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from silvan.deploy.process import Background
+from silvan.deploy.service.process import Background
 from silvan.errors import InputError, SilvanError
 from silvan.study.run_folder import RUN
 from silvan.study.study_file import read_study
@@ -100,7 +100,7 @@ class RunsFolder:
             except (SilvanError, OSError) as error:
                 found.append(FitFile(path.name, path.stem, "", str(error)))
                 continue
-            found.append(FitFile(path.name, study.name, shown.get(study.output.resolve(), ""), ""))
+            found.append(FitFile(path.name, study.name, shown.get(study.run_folder.resolve(), ""), ""))
         return found
 
     # -- actions
@@ -115,8 +115,8 @@ class RunsFolder:
         if name not in [path.name for path in self.path.glob("*.toml")]:
             raise InputError("there is no such study file in the folder")
         study = read_study(self.path / name)
-        study.output.mkdir(parents=True, exist_ok=True)
-        process = process_of_run(study.output.resolve())
+        study.run_folder.mkdir(parents=True, exist_ok=True)
+        process = process_of_run(study.run_folder.resolve())
         process.log.unlink(missing_ok=True)
         process.start(["-u", "-m", "silvan.cli.main", "fit", name], self.path)
         return f"Started: {study.name}."

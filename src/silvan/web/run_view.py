@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from silvan.deploy.job_progress import PROGRESS, Progress, read_progress
-from silvan.deploy.process import Background
+from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.service.process import Background
 from silvan.errors import InputError, SilvanError
 from silvan.report.beside import read_beside
 from silvan.report.html import render
@@ -180,7 +180,7 @@ def _report(record: bytes, beside: bytes) -> bytes:
 
 
 def sentences_of(record: Record | None) -> list[str]:
-    """Return what came out of a run, in sentences; none while nothing was judged."""
+    """Return what came out of a run, in sentences; none while nothing was evaluated."""
     return [] if record is None or not record.evaluation else _sentences(msgspec.json.encode(record))
 
 
@@ -188,8 +188,8 @@ def sentences_of(record: Record | None) -> list[str]:
 def _sentences(record: bytes) -> list[str]:
     try:
         found: list[str] = summarise(msgspec.json.decode(record, type=Record))["sentences"]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # figures that no run of silvan has
-        return ["Its figures make no sense: the file was not written by silvan, or changed."]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # metrics that no run of silvan has
+        return ["Its metrics make no sense: the file was not written by silvan, or changed."]
     return found
 
 

@@ -16,7 +16,9 @@ _ALL = ("", "0.0.0.0", "::", "*")  # noqa: S104  these are refused
 def listen(host: str, port: int) -> Iterator[socket.socket]:
     """Listen at an address; raise ``InputError`` if that cannot be done, or would be at all addresses."""
     if host in _ALL:
-        raise InputError("host must be one address of this machine, by which the page is then opened, not all of them")
+        raise InputError.about(
+            "host", "must be one address of this machine, by which the page is then opened, not all of them"
+        )
     try:
         made = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:

@@ -9,20 +9,20 @@ from typing import Any
 
 import msgspec
 
-from silvan.deploy.explain import Explanation, approve_study, explain
-from silvan.deploy.member import MEMBER, ROSTER, SETTINGS, Member
-from silvan.deploy.native.flare_folder import open_site
-from silvan.deploy.operations.last_error import LAST_ERROR
-from silvan.deploy.operations.status import site_status, study_state
-from silvan.deploy.results.send_results import KeptResults, read_results
-from silvan.deploy.services import prepare_site, process_of, start_site
-from silvan.deploy.site_files import SiteFiles
-from silvan.deploy.study_table import remember_table
+from silvan.deploy.membership.flare_folder import open_site
+from silvan.deploy.membership.joined_site import MEMBER, ROSTER, SETTINGS, Member
+from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.membership.site_log import LAST_ERROR
+from silvan.deploy.service.start_stop import prepare_site, process_of, start_site
+from silvan.deploy.service.status import site_status, study_state
+from silvan.deploy.studies.explain import Explanation, approve_study, explain
+from silvan.deploy.studies.send_results import KeptResults, read_results
+from silvan.deploy.studies.study_table import remember_table
 from silvan.errors import FederationError, InputError, SilvanError
-from silvan.privacy.gate.ledger import LEDGER, Line, read_lines, verify
-from silvan.privacy.gate.site_folder import APPROVALS
-from silvan.study.remote_study import RemoteStudy
+from silvan.privacy.ledger import LEDGER, Line, read_lines, verify
+from silvan.privacy.site_folder import APPROVALS
 from silvan.study.run_folder import RUN
+from silvan.study.study import Study
 from silvan.util.readable import count_of
 from silvan.web.pages import File, Page, stamp
 from silvan.web.run_view import report_of, sentences_of
@@ -79,8 +79,8 @@ class SiteFolderPages:
         if study is None or last not in ("", "explanation"):
             return None
         if last:
-            return Page(study.study.name, "explanation.html.jinja", self._explanation(study))
-        return Page(study.study.name, "site_study.html.jinja", self._study(study))
+            return Page(study.name, "explanation.html.jinja", self._explanation(study))
+        return Page(study.name, "site_study.html.jinja", self._study(study))
 
     def file(self, path: str) -> File | None:
         """Return the report or the model of a study, once its signature was checked."""
@@ -95,12 +95,12 @@ class SiteFolderPages:
             raise InputError("the model of a study over columns is in shares; this party's is in its store")
         return File(kept.model, "application/octet-stream", f"{study.folder}.silvan")
 
-    def _find(self, digest: str) -> RemoteStudy | None:
+    def _find(self, digest: str) -> Study | None:
         return next((study for study in self.site.studies() if study.digest == digest), None)
 
-    def _results(self, study: RemoteStudy) -> KeptResults:
+    def _results(self, study: Study) -> KeptResults:
         site = self.site
-        return read_results(site.results_folder(study), site.coordinator_key(study), study.id, site.name)
+        return read_results(site.results_folder(study), site.coordinator_key(study), study.unique_name, site.name)
 
     def _lines(self) -> list[Line]:
         return read_lines(self.path) if (self.path / LEDGER).exists() else []
@@ -110,7 +110,12 @@ class SiteFolderPages:
         status = site_status(site, ask=False)
         counts = Counter(line.study for line in lines if line.outcome == "answered")
         studies = [
-            (study, status.studies.get(study.id, ""), counts[study.id], (site.results_folder(study) / RUN).is_file())
+            (
+                study,
+                status.studies.get(study.unique_name, ""),
+                counts[study.unique_name],
+                (site.results_folder(study) / RUN).is_file(),
+            )
             for study in reversed(site.studies())
         ]
         values = {"status": status, "studies": studies, "lines": lines[: -_NEWEST - 1 : -1], "total": len(lines)}
@@ -124,9 +129,9 @@ class SiteFolderPages:
         values = {"total": len(lines), "counts": counts, "size": size, "faults": faults[:5]}
         return {**values, "lines": lines[: -_MOST_LINES - 1 : -1]}
 
-    def _study(self, study: RemoteStudy) -> dict[str, Any]:
+    def _study(self, study: Study) -> dict[str, Any]:
         site = self.site
-        lines = [line for line in self._lines() if line.study == study.id]
+        lines = [line for line in self._lines() if line.study == study.unique_name]
         sentences, problem = [], ""
         there = (site.results_folder(study) / RUN).is_file()
         if there:
@@ -138,7 +143,7 @@ class SiteFolderPages:
             "study": study,
             "state": study_state(site, study),
             "why": site.declined(study),
-            "approval": site.folder.approvals.find(study.id),
+            "approval": site.folder.approvals.find(study.unique_name),
             "lines": lines[: -_MOST_LINES - 1 : -1],
             "total": len(lines),
             "size": sum(line.bytes for line in lines),
@@ -147,20 +152,20 @@ class SiteFolderPages:
             "there": there,
             "sentences": sentences,
             "unsigned": problem,
-            "columns": study.study.by_columns,
+            "columns": study.by_columns,
         }
 
     # -- approvals
 
-    def _explanation(self, study: RemoteStudy) -> dict[str, Any]:
+    def _explanation(self, study: Study) -> dict[str, Any]:
         found = self.explanation(study)
         site = self.site
-        approval, why = site.folder.approvals.find(study.id), site.declined(study)
+        approval, why = site.folder.approvals.find(study.unique_name), site.declined(study)
         values = {"study": study, "explained": found, "approval": approval, "why": why, "shown": _shown(found)}
         there = (site.results_folder(study) / RUN).is_file()
         return {**values, "needs": site.policy.approve, "there": there}
 
-    def explanation(self, study: RemoteStudy) -> Explanation:
+    def explanation(self, study: Study) -> Explanation:
         """Return what a study asks; a trial of it takes seconds, so it is kept while nothing has changed."""
         files = [self.site.settings_file, self.path / ROSTER, self.path / "asked" / f"{study.digest}.sites"]
         key = (study.digest, str(stamp(files)))
@@ -184,7 +189,7 @@ class SiteFolderPages:
             "withdraw": self._withdraw,
         }
 
-    def _asked(self, form: dict[str, str]) -> RemoteStudy:
+    def _asked(self, form: dict[str, str]) -> Study:
         study = self._find(form.get("study", ""))
         if study is None:
             raise InputError("there is no such study")
@@ -207,7 +212,7 @@ class SiteFolderPages:
         return "Declined. The coordinator is told when it asks, or asks at once if the study waits for you."
 
     def _withdraw(self, form: dict[str, str]) -> str:
-        self.site.folder.approvals.withdraw(self._asked(form).id)
+        self.site.folder.approvals.withdraw(self._asked(form).unique_name)
         return "Withdrawn: the site answers nothing more in this study."
 
     def _member(self) -> Member:

@@ -137,7 +137,7 @@ def test_what_cannot_be_advised(five, given, said):
     assert five.rounds == before
 
 
-def test_a_table_is_no_federation():
+def test_advice_needs_a_federation():
     with pytest.raises(InputError, match="advise takes a federation"):
         sv.advise(unlike())
 

@@ -22,14 +22,14 @@ from silvan.algorithms.bofrf.choose import (
     Chosen,
     choose,
     decide,
-    judge,
     score_candidates,
 )
 from silvan.algorithms.bofrf.weigh import thresholded
-from silvan.algorithms.shared.validation_rows import SHARES, learning_rows
+from silvan.algorithms.evaluation.score_quality import score_quality
+from silvan.algorithms.validation_rows import SHARES, learning_rows
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.describe import FLOOR
 from silvan.federation.message import Envelope, Trouble
 from silvan.forest.forest import Forest
 from silvan.tree.draw import rows_of_trees
@@ -158,7 +158,7 @@ def test_more_than_luck_is_needed():
     y = np.array([1, 0, 0, 1, 0, 1, 1, 1])
     agreed = np.linspace(0, 1, 8)
     few = dict(zip([(0, 0), (0, 1)], scored(agreed, agreed[[1, 0, 2, 3, 4, 5, 6, 7]]), strict=True))
-    assert judge(few[0, 1], y, 2).value > judge(few[0, 0], y, 2).value
+    assert score_quality(few[0, 1], y, 2).merit > score_quality(few[0, 0], y, 2).merit
     assert decide(few, y, 2, [0.2], cautious=True).strategy == "global"
     assert decide(few, y, 2, [0.2], cautious=False).strategy == "own"
     rng = np.random.default_rng(0)
@@ -209,15 +209,15 @@ def test_figures_are_those_of_scikit_learn(seed, n, n_classes):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, n)
     answer = np.round(rng.dirichlet(np.ones(n_classes), n), 1)
-    judged = judge(answer, y, n_classes)
+    quality = score_quality(answer, y, n_classes)
     classes = [1] if n_classes == 2 else range(n_classes)
     each = [roc_auc_score(y == c, answer[:, c]) for c in classes if 0 < (y == c).sum() < n]
     if each:
-        assert judged.figure == pytest.approx(np.mean(each), abs=1e-12)
+        assert quality.value == pytest.approx(np.mean(each), abs=1e-12)
     else:
-        assert judged.measure == "accuracy"
-        assert judged.figure == pytest.approx(accuracy_score(y, answer.argmax(axis=1)))
-    assert judged.influence.sum() == pytest.approx(0, abs=1e-9)
+        assert quality.metric == "accuracy"
+        assert quality.value == pytest.approx(accuracy_score(y, answer.argmax(axis=1)))
+    assert quality.influence.sum() == pytest.approx(0, abs=1e-9)
 
 
 @given(st.integers(0, 2**32), st.integers(4, 40), st.integers(2, 5))
@@ -226,16 +226,16 @@ def test_classes_count_by_their_pairs_of_rows(seed, n, n_classes):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, n)
     answer = np.round(rng.dirichlet(np.ones(n_classes), n), 1)
-    judged = judge(answer, y, n_classes, by_pairs=True)
+    quality = score_quality(answer, y, n_classes, by_pairs=True)
     right, pairs = 0.0, 0
     for c in [1] if n_classes == 2 else range(n_classes):
         gaps = answer[y == c, c][:, None] - answer[y != c, c][None, :]
         right, pairs = right + (gaps > 0).sum() + 0.5 * (gaps == 0).sum(), pairs + gaps.size
     if pairs:
-        assert judged.value == judged.figure == pytest.approx(right / pairs)
-        assert judged.influence.sum() == pytest.approx(0, abs=1e-9)
+        assert quality.merit == quality.value == pytest.approx(right / pairs)
+        assert quality.influence.sum() == pytest.approx(0, abs=1e-9)
     else:
-        assert judged.measure == "accuracy"
+        assert quality.metric == "accuracy"
 
 
 def test_the_standard_error_is_that_of_resampling():
@@ -244,15 +244,15 @@ def test_the_standard_error_is_that_of_resampling():
     y = rng.integers(0, 2, 300)
     a = y + rng.normal(size=300)
     b = y + 0.7 * rng.normal(size=300) + 0.3 * a
-    one, two = (judge(np.stack([-s, s], axis=1), y, 2) for s in (a, b))
+    one, two = (score_quality(np.stack([-s, s], axis=1), y, 2) for s in (a, b))
     error = np.sqrt(((one.influence - two.influence) ** 2).sum())
     gaps = []
     for _ in range(600):
         rows = np.concatenate([rng.choice(np.flatnonzero(y == c), (y == c).sum()) for c in (0, 1)])
-        pair = [judge(np.stack([-s[rows], s[rows]], axis=1), y[rows], 2).value for s in (a, b)]
+        pair = [score_quality(np.stack([-s[rows], s[rows]], axis=1), y[rows], 2).merit for s in (a, b)]
         gaps.append(pair[0] - pair[1])
     assert error == pytest.approx(np.std(gaps), rel=0.15)
-    numbers = judge(a[:, None], y.astype(float), 0)
+    numbers = score_quality(a[:, None], y.astype(float), 0)
     square = (a - y) ** 2
     assert np.sqrt((numbers.influence**2).sum()) == pytest.approx(square.std() / np.sqrt(300))
 
@@ -441,7 +441,7 @@ def test_choices_that_were_not_offered(changes):
     assert error.value.site == "site 1"
 
 
-def test_questions_that_cannot_be_meant(monkeypatch):
+def test_impossible_requests_are_refused(monkeypatch):
     fed = federate(parts(table(), 2), Recorded)
     fit(fed, personal=True)
     asked = [wire.decode(d, Envelope) for s, way, d in fed.transport.record if (s, way) == ("site 1", "received")][-1]

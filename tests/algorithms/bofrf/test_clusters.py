@@ -22,12 +22,12 @@ from silvan.algorithms.bofrf.clusters import (
     grid_bounds,
 )
 from silvan.algorithms.bofrf.distances import METRICS, cluster_sites
-from silvan.data.binning import grid
-from silvan.data.binning.grid import Grid
+from silvan.data.bins import grid
+from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, InputError, RefusedError, SiteError
 from silvan.federation import wire
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.describe import FLOOR
 from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest
@@ -346,7 +346,7 @@ NAN = [math.nan, math.nan]
         [[-1.7e308, 1.7e308], NAN],
     ],
 )
-def test_a_site_refuses_bounds_that_are_none(bounds):
+def test_a_site_refuses_malformed_bounds(bounds):
     site = Site("here", unlike()["old 1"], n_jobs=1)
     assert trouble(asked(site, bounds)).code == "format"
     assert asked(site, [[0.0, 100.0], NAN]).kind == "Characteristics"

@@ -17,17 +17,17 @@ import silvan as sv
 import silvan.learners
 from silvan.algorithms.bofrf import weigh
 from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTrees, TreeScores
-from silvan.algorithms.shared.requests import MAX_NODES, read_trees
+from silvan.algorithms.requests import MAX_NODES, read_trees
 from silvan.errors import FederationError, FormatError, InputError, SiteError
 from silvan.federation import wire
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Blob, Envelope, Trouble
-from silvan.federation.site import HANDLERS
 from silvan.federation.store import digest
 from silvan.forest.arrays import ARRAYS
 from silvan.forest.category_set import SET_WORDS
-from silvan.forest.files.silvan_file import FORMAT, VERSION
-from silvan.forest.files.tensors import content_digest
 from silvan.forest.forest import Forest
+from silvan.forest.silvan_file import FORMAT, VERSION
+from silvan.forest.tensors import content_digest
 from silvan.tree.fit import Settings
 
 

@@ -12,6 +12,7 @@ from silvan.algorithms.bofrf.choose import Choose, choose
 from silvan.algorithms.bofrf.tree_messages import ScoreTrees
 from silvan.algorithms.bofrf.weigh import score_all
 from silvan.federation import wire
+from silvan.federation.cache import CacheKey
 from silvan.federation.part import Part
 
 PARAMETERS = {"n_estimators": 12, "max_depth": 4, "random_state": 3, "personal": True}
@@ -42,7 +43,6 @@ def fit(**parameters):
         ({}, True),
         ({"task": "several", "max_depth": None}, True),
         ({"task": "number", "equal": True}, True),
-        ({"admission": True}, True),
         ({"recount": True}, False),
         ({"validation": 0.3}, False),
         ({"protocol": "paper"}, False),
@@ -78,7 +78,9 @@ def other_trees(site, schema, asked):
 
 def other_rows(site, schema, asked):
     part = site.part(schema)
-    site.cache["part", schema.hash, False, True] = Part(np.ascontiguousarray(part.X[::-1]), part.y, part.row_keys)
+    site.cache[CacheKey("part", schema.hash, False, True)] = Part(
+        np.ascontiguousarray(part.X[::-1]), part.y, part.row_keys
+    )
     return asked
 
 
@@ -88,7 +90,7 @@ def test_leaves_of_other_trees_or_rows_are_not_used(change, used, monkeypatch):
     site = fed.site("site 1")
     scoring, asked = questions(fed, "site 1")
     answers = []
-    for key in (None, kept_leaves._key, lambda *_: ("leaves",)):
+    for key in (None, kept_leaves._key, lambda *_: CacheKey("leaves")):
         site.cache.pop(("part", fed.schema.hash, False, True), None)
         if key is not None:
             monkeypatch.setattr(kept_leaves, "_key", key)

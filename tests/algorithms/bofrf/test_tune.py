@@ -20,15 +20,14 @@ from silvan.algorithms.bofrf.tune import (
     list_rungs,
     tune_settings,
 )
-from silvan.algorithms.shared.keyed_rows import folds_of
-from silvan.data.binning.bins import find_bins
+from silvan.algorithms.keyed_rows import folds_of
+from silvan.data.bins.bins import find_bins
 from silvan.errors import InputError
 from silvan.federation import wire
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
-from silvan.tree.target import class_target, number_target
 
 KEY = make_key(0, "features")
 SMALL = {"max_depth": [1, 6], "min_samples_leaf": [2, 20], "n_estimators": [3, 12]}
@@ -58,7 +57,7 @@ def naive(site, schema, settings, n_folds):
     for k in range(n_folds):
         seen, held = fold != k, fold == k
         y = part.y[seen]
-        target = class_target(y, schema.n_classes, None, None) if schema.n_classes else number_target(y, None)
+        target = settings.target(schema, y)
         forest = fit_forest(
             part.X[seen],
             target,
@@ -314,7 +313,7 @@ def test_a_search_survives_the_wire():
         ({"grid": {"n_estimators": list(range(1, 200)), "max_depth": list(range(1, 100))}}, "over 10,000 combinations"),
     ],
 )
-def test_a_search_that_cannot_be_meant(given, said):
+def test_an_impossible_search_is_refused(given, said):
     with pytest.raises(InputError, match=said):
         Search(**given)
 

@@ -11,8 +11,9 @@ from sklearn.linear_model import LogisticRegression
 import silvan as sv
 from silvan import metrics
 from silvan.algorithms.evaluation.details import Floors, check_detail, class_groups, detail_of, nothing
-from silvan.algorithms.evaluation.figures import Answer, answer_of
-from silvan.algorithms.evaluation.site_thresholds import Draws, site_threshold, unseen_rows
+from silvan.algorithms.evaluation.evaluation import answer_of
+from silvan.algorithms.evaluation.out_of_bag import Draws, site_threshold, unseen_rows
+from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.errors import FormatError
 from silvan.forest.predict import scores as score_rows
 from silvan.tree.draw import rows_of_trees
@@ -295,9 +296,9 @@ def test_details_that_are_not_possible(task):
     check_detail(detail, fed.schema.n_classes, len(y))
     check_detail(nothing(), fed.schema.n_classes, len(y))
     lies = [
-        {"figures": detail.figures[:0].astype(np.int64)},
-        {"figures": np.append(detail.figures, 0.0)},
-        {"figures": np.full_like(detail.figures, np.inf)},
+        {"metrics": detail.metrics[:0].astype(np.int64)},
+        {"metrics": np.append(detail.metrics, 0.0)},
+        {"metrics": np.full_like(detail.metrics, np.inf)},
         {"groups": [*detail.groups, *detail.groups]},
         {"groups": [detail.groups[0] * 1e6]},
         {"groups": [detail.groups[0][:, :2]]},

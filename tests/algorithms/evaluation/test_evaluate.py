@@ -10,10 +10,10 @@ from helpers.studies import TASKS, Recorded, disturbed, federate, parts, table
 from sklearn import metrics as sk
 
 import silvan as sv
-from silvan.algorithms.evaluation.contenders import Contender
-from silvan.algorithms.evaluation.details import names_of
-from silvan.algorithms.evaluation.evaluate import Figures, Judge, Tally, evaluate
-from silvan.algorithms.evaluation.figures import Row, answer_of, compared
+from silvan import metrics
+from silvan.algorithms.evaluation.candidates import LocalModel, SentModel
+from silvan.algorithms.evaluation.evaluate import CountByScore, EvaluateModels, SiteMetrics, evaluate
+from silvan.algorithms.evaluation.evaluation import Row, answer_of, compared
 from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.evaluation.score_groups import in_groups
 from silvan.errors import InputError, SiteError
@@ -72,7 +72,10 @@ def test_figures_of_each_site_and_of_all(task, least):
     frame = model.evaluate(fed)
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
     everyone = [judged(fed, site) for site in fed.sites]
-    first = [*(["rmse", "r2"] if task == "number" else CLASSES), *names_of(fed.schema.n_classes)]
+    first = [
+        *(["rmse", "r2"] if task == "number" else CLASSES),
+        *(metric.key for metric in metrics.further_metrics(fed.schema.n_classes)),
+    ]
     assert frame.columns == ["site", "model", "rows", *first, *GAINS, "note"]
     assert frame["site"].unique(maintain_order=True).to_list() == [*fed.sites, "all"]
     for site in fed.sites:
@@ -225,8 +228,8 @@ def lying(change):
 
     def twist(site, data):
         envelope = wire.decode(data, Envelope)
-        if site == "site 0" and envelope.kind == "Figures":
-            reply = wire.decode(envelope.body, Figures)
+        if site == "site 0" and envelope.kind == "SiteMetrics":
+            reply = wire.decode(envelope.body, SiteMetrics)
             body = wire.encode(msgspec.structs.replace(reply, **change(reply)))
             data = wire.encode(msgspec.structs.replace(envelope, body=body))
         return [(site, data)]
@@ -248,16 +251,16 @@ def lying(change):
 def test_impossible_intervals_are_refused(wrong):
     fed = federate(parts(table(n=400), 3), lying(wrong), test=0.3)
     model = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed)
-    with pytest.raises(SiteError, match="site 'site 0': answered Judge with something unusable"):
+    with pytest.raises(SiteError, match="site 'site 0': answered EvaluateModels with something unusable"):
         model.evaluate(fed)
 
 
 def test_gains_against_a_model_that_is_not_there():
     fed, _ = fitted("binary")
-    named, own = fed.blob(fed.schema.to_json().encode()), [Contender(own=Settings(n_estimators=2))]
+    named, own = fed.blob(fed.schema.to_json().encode()), [LocalModel(Settings(n_estimators=2))]
     for against in (-2, 1):
         with pytest.raises(SiteError, match="could not read"):
-            fed.ask(Judge(schema=named, contenders=own, feature_key=np.zeros(2, np.uint64), against=against))
+            fed.ask(EvaluateModels(schema=named, candidates=own, feature_key=np.zeros(2, np.uint64), against=against))
 
 
 # -- parts on which little can be said
@@ -330,8 +333,9 @@ def test_only_figures_and_counts_leave_a_site():
     before = len(fed.transport.record)
     model.evaluate(fed)
     kinds = [wire.decode(d, Envelope).kind for _, way, d in fed.transport.record[before:] if way == "sent"]
-    assert kinds == ["Figures"] * 3 + ["Counts"] * 3
-    assert model.counts_.confusion.sum() == 3 * sum(len(judged(fed, s)) for s in fed.sites)
+    assert kinds == ["SiteMetrics"] * 3 + ["ScoreCounts"] * 3
+    overall = [row.detail for row in model.evaluation(fed).rows if row.site == "all"]
+    assert sum(detail.confusion.sum() for detail in overall) == 3 * sum(len(judged(fed, s)) for s in fed.sites)
 
 
 def test_models_travel_once():
@@ -342,7 +346,7 @@ def test_models_travel_once():
     assert len(blobs) == len(set(blobs))
 
 
-@pytest.mark.parametrize("kind", [Judge, Tally])
+@pytest.mark.parametrize("kind", [EvaluateModels, CountByScore])
 def test_a_model_of_another_schema_is_refused(kind):
     """Its features may be more than the rows have: walking it would read beyond them."""
     fed, model = fitted("binary")
@@ -352,22 +356,22 @@ def test_a_model_of_another_schema_is_refused(kind):
     question = {
         site: kind(
             schema=fed.blob(narrow.to_json().encode()),
-            contenders=[Contender(sent=fed.blob(few.to_bytes()))],
+            candidates=[SentModel(fed.blob(few.to_bytes()))],
             feature_key=np.zeros(2, np.uint64),
         )
         for site in fed.sites
     }
     with pytest.raises(sv.SiteError, match="could not read what it was sent"):
-        fed.ask(question) if kind is Judge else fed.total(question)
+        fed.ask(question) if kind is EvaluateModels else fed.total(question)
 
 
 def test_a_question_without_a_model_is_refused():
     fed, _ = fitted("binary")
     named = fed.blob(fed.schema.to_json().encode())
-    for contender in (Contender(), Contender(own=Settings(n_estimators=2))):
-        question = Judge(schema=named, contenders=[contender], feature_key=np.zeros(2, np.uint64))
-        if contender.own is None:
-            with pytest.raises(sv.RefusedError, match="names no model"):
+    for candidate in (named, LocalModel(Settings(n_estimators=2))):  # of no known kind, and of one
+        question = EvaluateModels(schema=named, candidates=[candidate], feature_key=np.zeros(2, np.uint64))
+        if candidate is named:
+            with pytest.raises(sv.SiteError, match="could not read what it was sent"):
                 fed.ask(question)
         else:
             assert len(fed.ask(question)) == 3
@@ -390,7 +394,7 @@ def test_rows_of_one_class_have_no_figures_in_groups():
 def test_which_variant_it_is_that_a_site_should_use():
     fed, _ = fitted("binary", n=600)
     model = sv.BOFRF(n_estimators=6, max_depth=4).fit(fed)
-    rows, *_ = evaluate(fed, model.schema_, model.contenders(fed), model.feature_key())
+    rows = evaluate(fed, model.schema_, model.candidates(fed), model.feature_key()).rows
     for site in fed.sites:
         here = [row for row in rows if row.site == site]
         assert [row.model for row in here] == ["local", "own", "global", "federated", "pooled"]
@@ -398,7 +402,7 @@ def test_which_variant_it_is_that_a_site_should_use():
         assert used.model == "federated"
         assert used.same_as == model.strategies_[site]
         [same] = [row for row in here if row.model == used.same_as]
-        assert (same.figures, same.gain, same.low) == (used.figures, used.gain, used.low)
+        assert (same.metrics, same.gain, same.low) == (used.metrics, used.gain, used.low)
 
 
 def test_no_site_is_told_to_use_what_is_worse():

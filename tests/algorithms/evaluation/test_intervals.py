@@ -8,16 +8,15 @@ from sklearn import metrics as sk
 
 from silvan.algorithms.evaluation.intervals import (
     FEWEST_NUMBERS,
-    FEWEST_OF_A_CLASS,
-    FEWEST_ROWS,
     Z,
     delong,
     intervals,
     midranks,
     placements,
-    resampled_figures,
+    resampled_metrics,
 )
-from silvan.algorithms.shared.keyed_rows import draw_times, folds_of
+from silvan.algorithms.keyed_rows import draw_times, folds_of
+from silvan.metrics import FEWEST_OF_A_CLASS, FEWEST_ROWS
 from silvan.tree.draw import make_key
 
 KEY = make_key(0, "rows")
@@ -135,7 +134,7 @@ def numbers(n=60, seed=0):
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_resamples_are_the_rows_they_stand_for(n_classes, n_jobs):
     answers, y = several() if n_classes else numbers()
-    found = resampled_figures(answers, y, n_classes, KEY, n_jobs)
+    found = resampled_metrics(answers, y, n_classes, KEY, n_jobs)
     assert found.shape == (1000, 2)
     assert found[:20] == pytest.approx(naive_resamples(answers, y, n_classes, range(20)), abs=1e-12)
     assert len(np.unique(found[:, 0])) > 500, "draws must differ"
@@ -165,7 +164,7 @@ def test_intervals_of_resamples(n_classes):
 def test_very_many_rows_are_drawn_less_often(monkeypatch):
     monkeypatch.setattr("silvan.algorithms.evaluation.intervals.ROWS_DRAWN", 60 * 250)
     answers, y = numbers()
-    assert len(resampled_figures(answers, y, 0, KEY, 1)) == 250
+    assert len(resampled_metrics(answers, y, 0, KEY, 1)) == 250
 
 
 # -- where there is none

@@ -78,7 +78,7 @@ def test_a_rare_class_is_predicted_with_weights_or_a_threshold(learner, paramete
     assert (predicted == "yes").any()
     if model.threshold is not None:
         kinds = [kind.kind() for kind in model.asks(fed.schema)]
-        assert "CountUnseen" in kinds
+        assert "CountOutOfBag" in kinds
         assert np.array_equal(predicted == "yes", model.predict_proba(rows)[:, 1] >= model.threshold_)
         assert model.rounds_ <= model.expected_rounds
 

@@ -5,7 +5,7 @@ import pytest
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.evaluation.figures import Row
+from silvan.algorithms.evaluation.evaluation import Row
 from silvan.algorithms.evaluation.repeats import best_candidate, corrected_interval, folds_of, over_splits
 from silvan.data.holdout import Fold
 from silvan.errors import InputError
@@ -66,12 +66,12 @@ def test_means_over_splits():
     splits = [[*rows("a", 0.5, 0.6 + i / 100), *rows("b", 0.7, np.nan if i else 0.8, n=30)] for i in range(6)]
     found = {(row.site, row.model): row for row in over_splits(splits, folds_of(0.5, 3))}
     assert found["a", "other"].rows == 20, "every row counts once"
-    assert found["a", "other"].figures["auc"] == pytest.approx(0.625)
+    assert found["a", "other"].metrics["auc"] == pytest.approx(0.625)
     assert found["a", "other"].gain == pytest.approx(0.125)
     assert found["a", "other"].low > 0.05
     assert found["b", "other"].gain == pytest.approx(0.1), "splits where a figure is not defined do not count"
     assert found["b", "other"].low is None
-    assert found["all", "other"].figures["auc"] == pytest.approx(np.mean([(6 + 24) / 40, 0.61, 0.62, 0.63, 0.64, 0.65]))
+    assert found["all", "other"].metrics["auc"] == pytest.approx(np.mean([(6 + 24) / 40, 0.61, 0.62, 0.63, 0.64, 0.65]))
     assert found["all", "local"].gain is None
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 import silvan as sv
-from silvan.algorithms.evaluation.evaluate import Figures, Tally, tally
-from silvan.algorithms.evaluation.figures import Answer, answer_of
+from silvan.algorithms.evaluation.evaluate import CountByScore, SiteMetrics, count_by_score
+from silvan.algorithms.evaluation.evaluation import answer_of
+from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.evaluation.subgroups import (
     Subgroup,
     cells_of,
@@ -135,11 +136,11 @@ def test_counts_over_all_are_of_the_same_groups():
     with pytest.raises(RefusedError, match="models of others"):
         model.evaluate(fed)
     site, blob = fed.site("site 0"), fed.blob(fed.schema.to_json().encode())
-    asked = Tally(schema=blob, contenders=[model._explained(fed)[1]], feature_key=model.feature_key())
+    asked = CountByScore(schema=blob, candidates=[model._explained(fed)[1]], feature_key=model.feature_key())
     by_sex = structs.replace(asked, by=places_of(fed.schema, ["sex"]))
-    assert tally(site, by_sex).confusion.sum() == len(site.part(fed.schema, test=True))
+    assert count_by_score(site, by_sex).confusion.sum() == len(site.part(fed.schema, test=True))
     with pytest.raises(RefusedError, match="models of others"):
-        tally(site, asked)
+        count_by_score(site, asked)
 
 
 # -- what cannot be meant
@@ -181,4 +182,4 @@ def test_replies_that_are_not_possible():
             check_subgroups(some, fed.schema, sex, 10)
     with pytest.raises(FormatError):
         check_subgroups([right], fed.schema, (), 10)
-    assert Figures(rows=0, figures=np.zeros(0), intervals=np.zeros(0)).subgroups == ()
+    assert SiteMetrics(rows=0, metrics=np.zeros(0), intervals=np.zeros(0)).subgroups == ()

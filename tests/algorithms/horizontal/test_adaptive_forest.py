@@ -13,6 +13,7 @@ import silvan as sv
 from silvan.algorithms.horizontal import adaptive_forest
 from silvan.algorithms.horizontal.adaptive_bins import merge_down, summarise
 from silvan.algorithms.horizontal.adaptive_messages import SPLIT_TYPES, AdaptiveLeaves, AdaptiveLevel
+from silvan.federation.handlers import HANDLERS
 from silvan.tree.draw import make_key, rows_of_trees
 from silvan.tree.fit import Settings
 
@@ -97,15 +98,10 @@ def test_what_is_missing_is_split_off_where_that_says_most():
     assert forest.threshold[0] == np.finfo(np.float32).max
 
 
-def test_a_policy_must_name_the_message():
-    fed = federation(policy=sv.Policy())
-    with pytest.raises(sv.RefusedError, match="policy does not allow AdaptiveLevel"):
-        sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
-
-
 @pytest.mark.parametrize(
     ("arguments", "parameters", "error", "text"),
     [
+        ({"policy": sv.Policy()}, {}, sv.RefusedError, "policy does not allow AdaptiveLevel"),
         ({"classes": 3}, {}, sv.InputError, "two classes"),
         ({}, {"epsilon": 1.0}, sv.InputError, "epsilon"),
         ({}, {"class_weight": "balanced"}, sv.InputError, "balanced"),
@@ -142,9 +138,7 @@ def test_sums_that_hide_their_parts_are_refused():
     ],
 )
 def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
-    from silvan.federation import site as sites
-
-    kind, honest = sites.HANDLERS["AdaptiveLevel"]
+    kind, honest = HANDLERS["AdaptiveLevel"]
 
     def lying(site, request):
         reply = honest(site, request)
@@ -154,7 +148,7 @@ def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
             else type(reply)(**{f: change.get(f, getattr(reply, f)) for f in ("sizes", "means", "counts", "missing")})
         )
 
-    monkeypatch.setitem(sites.HANDLERS, "AdaptiveLevel", (kind, lying))
+    monkeypatch.setitem(HANDLERS, "AdaptiveLevel", (kind, lying))
     with pytest.raises(sv.SiteError, match="site '1'"):
         sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(federation())
 

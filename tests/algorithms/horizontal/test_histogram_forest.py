@@ -8,12 +8,12 @@ from helpers.studies import TASKS, Recorded, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms
-from silvan.algorithms.shared.requests import MAX_TREES
+from silvan.algorithms.requests import MAX_TREES
 from silvan.errors import InputError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.tree import rows
-from silvan.tree.target import Measure
+from silvan.tree.objectives import Measure
 
 TABLES = parts(table(), 3)
 
@@ -99,16 +99,19 @@ def test_all_sites_send_alike():
     assert all(len(by_site) == 3 and len(set(by_site.values())) == 1 for by_site in shapes.values())
 
 
-def test_what_is_not_built_says_so():
-    fed = federate(TABLES)
-    with pytest.raises(InputError, match="epsilon"):
-        sv.HistogramForest(epsilon=1.0).fit(fed)
-    with pytest.raises(InputError, match="bins must be"):
-        sv.HistogramForest(bins="mine").fit(fed)
-    with pytest.raises(InputError, match="class_weight names 'maybe'"):
-        sv.HistogramForest(class_weight={"maybe": 2.0}).fit(fed)
-    with pytest.raises(InputError, match="does not fit classification"):
-        sv.HistogramForest(criterion="squared_error").fit(fed)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"epsilon": 1.0}, "epsilon"),
+        ({"bins": "mine"}, "bins must be"),
+        ({"class_weight": {"maybe": 2.0}}, "class_weight names 'maybe'"),
+        ({"criterion": "squared_error"}, "does not fit classification"),
+    ],
+    ids=str,
+)
+def test_parameters_that_do_not_fit_the_federation(given, said):
+    with pytest.raises(InputError, match=said):
+        sv.HistogramForest(**given).fit(federate(TABLES))
 
 
 # -- questions that do not hold together
@@ -179,7 +182,13 @@ WRONG = {
     "many statistics": lambda q: {"measure": msgspec.structs.replace(q.measure, n_stats=100)},
     "another lead": lambda q: {"measure": msgspec.structs.replace(q.measure, lead=2)},
     "a measure of numbers for classes, or of classes for numbers": lambda q: {
-        "measure": Measure(2, 0, (1, 1), 9) if q.measure.scale else Measure(2, 1, (1,), 9, 0.0, 1.0)
+        "measure": Measure("squared_error", 2, 1, (1,), 9, 0.0, 1.0)
+        if q.measure.counts_rows
+        else Measure("gini", 2, 0, (1, 1), 9)
+    },
+    "an objective that is not there": lambda q: {"measure": msgspec.structs.replace(q.measure, objective="none")},
+    "an objective for another label": lambda q: {
+        "measure": msgspec.structs.replace(q.measure, objective="squared_error" if q.measure.counts_rows else "gini")
     },
     "an endless offset": lambda q: {"measure": msgspec.structs.replace(q.measure, offset=np.inf)},
     "a share of rows below zero": lambda q: {"bootstrap": -0.5},

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from helpers.studies import TASKS, disturbed, federate, parts, table
+from helpers.studies import TASKS, Recorded, disturbed, envelopes, federate, parts, table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,13 +93,10 @@ def test_what_may_be_asked_for():
 
 def test_a_site_is_not_told_about_the_others():
     """How many trees another site gives would tell how many rows it has."""
-    seen = []
-    fed = federate(uneven())
-    deliver = fed.transport.deliver
-    fed.transport.deliver = lambda messages, verb, wait: (seen.append(messages), deliver(messages, verb, wait))[1]
+    fed = federate(uneven(), Recorded)
     merged(fed, n_estimators=10, weights="trees")
-    for site, data in seen[-1].items():
-        envelope = wire.decode(data, Envelope)
+    for site in fed.sites:
+        envelope = envelopes(fed, "received", site)[-1]
         others = [name for name in fed.sites if name != site]
         assert envelope.kind == "GrowTrees"
         assert not any(name.encode() in envelope.body for name in others)
@@ -147,15 +144,12 @@ def test_sites_that_lack_a_class_or_a_column():
 
 
 def test_trees_leave_without_counts():
-    fed = federate(uneven())
-    sent = []
-    deliver = fed.transport.deliver
-    fed.transport.deliver = lambda messages, verb, wait: (
-        (sent.append((s, d)), (s, d))[1] for s, d in deliver(messages, verb, wait)
-    )
+    fed = federate(uneven(), Recorded)
     sv.MergedForest(n_estimators=3).fit(fed)
-    for _, data in sent:
-        forest = Forest.from_bytes(wire.decode(wire.decode(data, Envelope).body, Trees).forest)
+    sent = [envelope for envelope in envelopes(fed, "sent") if envelope.kind == "Trees"]
+    assert len(sent) == len(fed.sites)
+    for envelope in sent:
+        forest = Forest.from_bytes(wire.decode(envelope.body, Trees).forest)
         assert forest.gain is None
         with pytest.raises(InputError, match="no gains"):
             forest.importances()

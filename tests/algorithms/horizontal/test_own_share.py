@@ -8,14 +8,13 @@ import polars as pl
 import pytest
 from helpers.private_study import schema as public_schema
 from helpers.studies import federate, parts, table
-from msgspec import UNSET
 
 import silvan as sv
-from silvan.algorithms.bofrf.choose import judge
-from silvan.algorithms.evaluation.contenders import Contender, Mixing
-from silvan.algorithms.evaluation.site_thresholds import score_unseen
+from silvan.algorithms.evaluation.candidates import PersonalModel
+from silvan.algorithms.evaluation.out_of_bag import score_unseen
+from silvan.algorithms.evaluation.personal_forest import MIXES, likely_mix
+from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.algorithms.horizontal.own_share import ChooseShare, ChosenShare, check_chosen
-from silvan.algorithms.horizontal.site_mix import MIXES, likely_mix
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.forest import predict
 
@@ -90,7 +89,7 @@ def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
 def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
     """Predictions and what is known of draws, of a site between the shared forest and its own trees."""
     half = MIXES.index((0.5, 0.0))
-    monkeypatch.setattr("silvan.algorithms.horizontal.site_mix.likely_mix", lambda judged, y: half)
+    monkeypatch.setattr("silvan.algorithms.evaluation.personal_forest.likely_mix", lambda judged, y: half)
     frame = table(n=240)
     fed = federate(parts(frame, 3), test=0.25)
     model = sv.AutoForest(**SMALL).fit(fed)
@@ -131,7 +130,7 @@ def judged_mixes(n, shared, own, numbers=False):
 def judged(mixes, y, n_classes):
     """Scores of mixes as a site judges them; those that it is not offered stay None."""
     shown = [None if mix is None else np.stack([-mix, mix] if n_classes else [mix, mix], axis=1) for mix in mixes]
-    return tuple(None if mix is None else judge(mix, y, n_classes) for mix in shown)
+    return tuple(None if mix is None else score_quality(mix, y, n_classes) for mix in shown)
 
 
 def own_share(*given):
@@ -171,7 +170,7 @@ class Lead(NamedTuple):
 
     gain: float
     error: float
-    measure: str = "auc"
+    metric: str = "auc"
 
     def lead(self, other):
         return self.gain, self.error
@@ -262,20 +261,18 @@ def asked_of(fed, **changed):
     """A question as the coordinator asks it, with fields of another value."""
     model = sv.AutoForest(**SMALL).fit(fed)
     shared = fed.blob(model.forest_.to_bytes())
-    of = {"sent": shared, "draws": model.draws(fed, [])[model.forest_.hash], **changed}
-    return ChooseShare(schema=fed.blob(fed.schema.to_json().encode()), model=Contender(**of))
+    draws = model.draws(fed, [])[model.forest_.hash]
+    of = {"shared": shared, "draws": draws, "own": shared, "made_in": fed.task, **changed}
+    return ChooseShare(schema=fed.blob(fed.schema.to_json().encode()), model=PersonalModel(**of))
 
 
 def test_own_trees_are_what_the_site_signed():
     fed = federate(parts(table(n=60), 2))
-    question = asked_of(fed)
-    with fed.working_on("another task"):
-        forged = Mixing(question.model.sent, fed.task)
-        with pytest.raises(RefusedError, match="the site's own trees are not"):
-            fed.ask(asked_of(fed, mixed=forged))
+    with fed.working_on("another task"), pytest.raises(RefusedError, match="not this site's own trees"):
+        fed.ask(asked_of(fed))
 
 
-@pytest.mark.parametrize("wrong", [{}, {"draws": UNSET}, {"sent": None}])
+@pytest.mark.parametrize("wrong", [{"made_in": "an earlier task"}, {"draws": None}, {"shared": None}, {"own": None}])
 def test_what_a_mix_is_made_of_must_be_known(wrong):
     """Own trees of the task, a forest that is sent, and which rows its trees drew."""
     fed = federate(parts(table(n=60), 2))

@@ -7,10 +7,10 @@ import pytest
 import silvan as sv
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 from silvan.federation import wire
+from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
-from silvan.federation.transports.in_process import InProcess
-from silvan.privacy.sums.masked_site import Turn
-from silvan.privacy.sums.words import STEPS
+from silvan.privacy.aggregation.masked_site import Turn
+from silvan.privacy.aggregation.words import STEPS
 
 
 def sites(label):

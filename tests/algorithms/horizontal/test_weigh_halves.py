@@ -7,9 +7,9 @@ import pytest
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.bofrf.choose import judge
-from silvan.algorithms.evaluation.contenders import Contender
-from silvan.algorithms.evaluation.site_thresholds import Draws, Scored, score_unseen
+from silvan.algorithms.evaluation.candidates import LocalModel, SentModel
+from silvan.algorithms.evaluation.out_of_bag import Draws, Scored, score_unseen
+from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
 from silvan.algorithms.horizontal.weigh_halves import (
     Compared,
@@ -22,6 +22,7 @@ from silvan.algorithms.horizontal.weigh_halves import (
 )
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation.federation import OVERALL
+from silvan.tree.fit import Settings
 
 SMALL = {"n_estimators": 8, "max_depth": 4}
 
@@ -47,7 +48,7 @@ def test_weights_follow_from_the_mean_gap_over_sites(task):
         scored = [score_unseen(site, fed.schema, *one) for one in zip(halves, draws, strict=True)]
         known = ~np.isnan(scored[0].scores + scored[1].scores).any(axis=1)
         y = scored[0].y[known]
-        values = [judge(one.scores[known], y, fed.schema.n_classes, by_pairs=True).value for one in scored]
+        values = [score_quality(one.scores[known], y, fed.schema.n_classes, by_pairs=True).merit for one in scored]
         figures = values if fed.schema.n_classes else [max(0.0, 1 + value / np.var(y)) for value in values]
         gaps.append(np.clip(round(figures[1], 3) - round(figures[0], 3), -0.1, 0.1))
     odds = 1.5 * np.exp(np.mean(gaps) / 0.01)
@@ -119,7 +120,7 @@ def test_scores_of_the_same_spread_rank_rows_as_before():
     unsure = 0.45 + 0.1 * rng.random(60)
     pairs = [np.stack([1 - s, s], axis=1) for s in (sure, unsure)]
     for before, after in zip(pairs, same_spread(pairs), strict=True):
-        assert judge(after, y, 2).figure == pytest.approx(judge(before, y, 2).figure)
+        assert score_quality(after, y, 2).value == pytest.approx(score_quality(before, y, 2).value)
         order = [np.unique(one[:, 1], return_inverse=True)[1] for one in (before, after)]
         np.testing.assert_array_equal(*order)
     spreads = [one[:, 1].std() for one in same_spread(pairs)]
@@ -137,8 +138,13 @@ def test_two_forests_are_compared_whose_draws_are_known():
     fed = federate(parts(table(n=60), 3))
     model = sv.AutoForest(**SMALL).fit(fed)
     halves, draws = halves_of(model)
-    known = [Contender(sent=fed.blob(f.to_bytes()), draws=d) for f, d in zip(halves, draws, strict=True)]
-    for wrong in (known[:1], [*known, known[0]], [known[0], Contender(sent=known[1].sent)], [known[0], Contender()]):
+    known = [SentModel(fed.blob(f.to_bytes()), draws=d) for f, d in zip(halves, draws, strict=True)]
+    for wrong in (
+        known[:1],
+        [*known, known[0]],
+        [known[0], SentModel(known[1].model)],
+        [known[0], LocalModel(Settings())],
+    ):
         with fed.working_on("a task"), pytest.raises(SiteError, match="could not read what it was sent"):
             fed.total(asked_of(fed, wrong))
 

@@ -2,6 +2,7 @@
 
 import warnings
 from fractions import Fraction
+from functools import cache
 from itertools import product
 
 import msgspec
@@ -192,47 +193,58 @@ def test_a_site_that_is_lost_takes_its_share_of_noise_along(sums, tolerate):
 # -- what must be public
 
 
-def test_a_schema_without_bounds_says_what_to_give():
-    frame = table(n=300)
-    tables = {"a": frame[::2], "b": frame[1::2]}
-    with pytest.raises(InputError, match="found by asking the sites"):
-        sv.HistogramForest(epsilon=1.0).fit(sv.federate_rows(tables))
+@pytest.mark.parametrize(
+    ("task", "schema", "said"),
+    [
+        ("binary", None, "found by asking the sites"),
+        (
+            "binary",
+            sv.Schema.of([sv.Feature("age"), *FEATURES[1:4], sv.Feature("noise")], LABELS["binary"]),
+            r"none for 'age', 'noise': pass schema=.*Feature\('age', bounds=\(low, high\)\)",
+        ),
+        (
+            "binary",
+            sv.Schema.of([*FEATURES[:3], sv.Feature("ward", "categorical")], LABELS["binary"]),
+            "categories, and the schema names none for 'ward'",
+        ),
+        ("binary", sv.Schema.of(FEATURES, sv.Label("label", ("no",))), "nothing to predict"),
+        ("number", sv.Schema.of(FEATURES, "label"), r"Label\('label', bounds=\(low, high\)\)"),
+    ],
+    ids=["none", "no bounds", "no categories", "one class", "a number"],
+)
+def test_a_schema_without_bounds_says_what_to_give(task, schema, said):
+    frame = table(task, n=300)
+    fed = sv.federate_rows({"a": frame[::2], "b": frame[1::2]}, **({} if schema is None else {"schema": schema}))
+    with pytest.raises(InputError, match=said):
+        sv.HistogramForest(epsilon=1.0).fit(fed)
 
-    def fit(features, label):
-        fed = sv.federate_rows(tables, schema=sv.Schema.of(features, label))
-        return sv.HistogramForest(epsilon=1.0).fit(fed)
 
-    with pytest.raises(
-        InputError, match=r"none for 'age', 'noise': pass schema=.*Feature\('age', bounds=\(low, high\)\)"
-    ):
-        fit([sv.Feature("age"), *FEATURES[1:4], sv.Feature("noise")], LABELS["binary"])
-    with pytest.raises(InputError, match="categories, and the schema names none for 'ward'"):
-        fit([*FEATURES[:3], sv.Feature("ward", "categorical")], LABELS["binary"])
-    with pytest.raises(InputError, match="nothing to predict"):
-        fit(FEATURES, sv.Label("label", ("no",)))
-    numbers = {"a": table("number", 300)}
-    with pytest.raises(InputError, match=r"Label\('label', bounds=\(low, high\)\)"):
-        sv.HistogramForest(epsilon=1.0).fit(sv.federate_rows(numbers, schema=sv.Schema.of(FEATURES, "label")))
+@cache
+def three_hundred():
+    """A federation for what is refused."""
+    return federate(n=300)
 
 
-def test_parameters():
-    fed = federate(n=300)
-    for wrong, match in [
-        ({"epsilon": 0.0}, "epsilon"),
-        ({"epsilon": "much"}, "epsilon"),
-        ({"private": "trees"}, "private must be one of 'tables', 'levels', 'input'"),
-        ({"noise": "both"}, "noise must be 'total', 'site' or None"),
-        ({"n_rows": 0}, "n_rows"),
-        ({"n_rows": 2.5}, "n_rows"),
-        ({"tolerate": 3}, "tolerate"),
-        ({"tolerate": -1}, "tolerate"),
-        ({"bins": "adaptive"}, "bins must be 'shared' with epsilon"),
-        ({"private": "input", "noise": "total"}, "noise is for sums"),
-    ]:
-        with pytest.raises(InputError, match=match):
-            sv.HistogramForest(**{"epsilon": 1.0, **wrong}).fit(fed)
-    with pytest.raises(InputError, match="baseline without noise"):
-        sv.PooledForest(epsilon=1.0).fit(fed)
+@pytest.mark.parametrize(
+    ("learner", "said"),
+    [
+        (sv.HistogramForest(epsilon=0.0), "epsilon"),
+        (sv.HistogramForest(epsilon="much"), "epsilon"),
+        (sv.HistogramForest(epsilon=1.0, private="trees"), "private must be one of 'tables', 'levels', 'input'"),
+        (sv.HistogramForest(epsilon=1.0, noise="both"), "noise must be 'total', 'site' or None"),
+        (sv.HistogramForest(epsilon=1.0, n_rows=0), "n_rows"),
+        (sv.HistogramForest(epsilon=1.0, n_rows=2.5), "n_rows"),
+        (sv.HistogramForest(epsilon=1.0, tolerate=3), "tolerate"),
+        (sv.HistogramForest(epsilon=1.0, tolerate=-1), "tolerate"),
+        (sv.HistogramForest(epsilon=1.0, bins="adaptive"), "bins must be 'shared' with epsilon"),
+        (sv.HistogramForest(epsilon=1.0, private="input", noise="total"), "noise is for sums"),
+        (sv.PooledForest(epsilon=1.0), "baseline without noise"),
+    ],
+    ids=lambda value: str(value).replace("\n", ""),
+)
+def test_parameters(learner, said):
+    with pytest.raises(InputError, match=said):
+        learner.fit(three_hundred())
 
 
 def test_small_tables_are_warned_about():

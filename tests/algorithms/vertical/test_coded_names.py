@@ -6,10 +6,10 @@ import pytest
 from helpers.column_studies import ID, SMALL, Recorded, asking, federate, split, wide
 
 import silvan as sv
-from silvan.algorithms.baselines.in_one_place import list_rows
 from silvan.algorithms.vertical.columns import ColumnKinds
 from silvan.algorithms.vertical.encoded import FindValues
 from silvan.algorithms.vertical.encoded_labels import EncodeLabels
+from silvan.algorithms.vertical.in_one_place import list_rows
 from silvan.algorithms.vertical.party_shares import ShownShare
 from silvan.federation import wire
 from silvan.forest.forest_shares import Share
@@ -127,7 +127,7 @@ def test_classes_of_a_model_are_its_own():
     fewer = frame.filter(frame["label"] != "low")
     judged = federate(split(fewer, 2), test=0.4)
     assert judged.columns.schema.label.classes == (0, 1, 2)
-    figures = model.figures_on_test_rows(judged, [("federated", model.forest_)])
+    figures = model.evaluation(judged, candidates=[("federated", model.forest_)]).rows
     kept = pl.DataFrame({ID: list_rows(judged, judged.columns.test)[1]})
     rows = kept.join(model.predict(judged), on=ID).join(fewer.select(ID, "label"), on=ID)
-    assert figures[-1].figures["accuracy"] == pytest.approx((rows["prediction"] == rows["label"]).mean())
+    assert figures[-1].metrics["accuracy"] == pytest.approx((rows["prediction"] == rows["label"]).mean())

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from helpers.column_studies import ID, MATCHING, Recorded, Reversed, Shuffled, asking, federate, lying, split, wide
-from helpers.studies import TASKS, Stop, stopping
+from helpers.column_studies import ID, MATCHING, Recorded, asking, federate, lying, split, wide
+from helpers.studies import TASKS, Reversed, Shuffled, Stop, stopping
 
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
@@ -210,7 +210,7 @@ def test_evaluate():
     federated, pooled = (table.filter(site="all", model=m)["auc"].to_list() for m in ("federated", "pooled"))
     assert federated == pytest.approx(pooled, rel=1e-12)
     kinds = {envelope.kind for _, _, envelope in fed.transport.record}
-    assert kinds >= {"ReachLeaves", "JudgeScores"}
+    assert kinds >= {"ReachLeaves", "EvaluateScores"}
     assert "LookUp" not in kinds
 
 
@@ -339,7 +339,7 @@ def test_sums_that_do_not_add_up():
         sv.VerticalForest(**ENCRYPTED, max_features=None).fit(fed)
 
 
-def test_scores_that_are_none():
+def test_scores_of_fewer_rows_are_refused():
     _, model = recorded()
     fed = federate(split(wide(n=40), 2), lying("party 0", LeafScores, scores=lambda s: s[1:]))
     with pytest.raises(sv.SiteError, match="its scores are not as many as the rows"):

@@ -13,7 +13,7 @@ from helpers.forests import CLASSES, MIXED, random_forest, random_rows
 
 from silvan.forest import predict as walk
 from silvan.forest.arrays import ARRAYS, COMBINES, STAGE_ARRAYS
-from silvan.forest.files.silvan_file import FORMAT, VERSION
+from silvan.forest.silvan_file import FORMAT, VERSION
 
 PAGE = (Path(__file__).parents[3] / "docs" / "format.md").read_text(encoding="utf-8")
 TYPES = {"BOOL": "|b1", "I32": "<i4", "I64": "<i8", "U64": "<u8", "F32": "<f4", "F64": "<f8"}
@@ -37,8 +37,7 @@ def test_page_names_everything(tmp_path):
         assert np.dtype(dtype).name in row
         assert header[name]["dtype"] in row
     assert f"`{FORMAT}`" in PAGE
-    for version in range(1, VERSION + 1):
-        assert re.search(rf"^\| {version} \|", PAGE, re.MULTILINE)
+    assert f"There is one version, {VERSION}." in PAGE
     for combine in COMBINES:
         assert re.search(rf"^- `{combine}`: ", PAGE, re.MULTILINE)
 

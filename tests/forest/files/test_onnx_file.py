@@ -13,8 +13,8 @@ from helpers.wrong_copies import FAULTS
 from onnx.reference import ReferenceEvaluator
 
 from silvan import ExportError, Schema
-from silvan.forest.files import onnx_file as exchange
-from silvan.forest.files.parity import probing_rows
+from silvan.forest import onnx_file as exchange
+from silvan.forest.parity import probing_rows
 
 
 def answers(path, rows):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn import ensemble, tree
 
 from silvan import ExportError, Forest, InputError, Label, Schema
-from silvan.forest.files.parity import probing_rows
-from silvan.forest.files.sklearn_trees import not_above
+from silvan.forest.parity import probing_rows
+from silvan.forest.sklearn_trees import not_above
 
 pytestmark = pytest.mark.filterwarnings("ignore:scikit-learn's copy predicts the same")
 
@@ -215,30 +215,28 @@ def test_variance_of_exported_trees():
 
 def test_what_cannot_be_taken_over():
     X, classes, numbers = table(missing=False)
-    with pytest.raises(InputError, match="received GradientBoostingClassifier"):
-        Forest.from_sklearn(ensemble.GradientBoostingClassifier())
-    with pytest.raises(InputError, match="not fitted"):
-        Forest.from_sklearn(ensemble.RandomForestClassifier())
-    with pytest.raises(InputError, match="not fitted"):
-        Forest.from_sklearn(tree.DecisionTreeRegressor())
-    several = tree.DecisionTreeRegressor().fit(X, np.stack([numbers, numbers], axis=1))
-    with pytest.raises(InputError, match="2 outputs"):
-        Forest.from_sklearn(several)
     odd = tree.DecisionTreeClassifier().fit(X, classes)
     odd.classes_ = np.array([None, 1, 2], object)
-    with pytest.raises(InputError, match="a class is of type NoneType"):
-        Forest.from_sklearn(odd)
     below_zero = tree.DecisionTreeClassifier(max_depth=2).fit(X, classes, sample_weight=numbers)
-    with pytest.raises(InputError, match=r"DecisionTreeClassifier cannot be taken over: .*outside 0 to 1"):
-        Forest.from_sklearn(below_zero)
+    for model, said in (
+        (ensemble.GradientBoostingClassifier(), "received GradientBoostingClassifier"),
+        (ensemble.RandomForestClassifier(), "not fitted"),
+        (tree.DecisionTreeRegressor(), "not fitted"),
+        (tree.DecisionTreeRegressor().fit(X, np.stack([numbers, numbers], axis=1)), "2 outputs"),
+        (odd, "a class is of type NoneType"),
+        (below_zero, r"DecisionTreeClassifier cannot be taken over: .*outside 0 to 1"),
+    ):
+        with pytest.raises(InputError, match=said):
+            Forest.from_sklearn(model)
 
 
 def test_what_scikit_learn_cannot_express():
-    forest = random_forest(0, schema=MIXED)
-    with pytest.raises(ExportError, match="'sex', 'ward', 'code', 'never'; use to_onnx"):
-        forest.to_sklearn()
-    with pytest.raises(ExportError, match=r"weights here go from 1.0 to 3.0"):
-        replace(random_forest(0, n_trees=2), weights=np.array([1.0, 3.0])).to_sklearn()
+    for forest, said in (
+        (random_forest(0, schema=MIXED), "'sex', 'ward', 'code', 'never'; use to_onnx"),
+        (replace(random_forest(0, n_trees=2), weights=np.array([1.0, 3.0])), r"weights here go from 1.0 to 3.0"),
+    ):
+        with pytest.raises(ExportError, match=said):
+            forest.to_sklearn()
     # a column of categories that no tree asks about is no obstacle
     schema = Schema((*MIXED.features[1:2], *random_forest(0).schema.features), Label("label", (0, 5)))
     shifted = replace(random_forest(0), schema=schema, feature=np.where((f := random_forest(0).feature) < 0, -1, f + 1))

@@ -11,8 +11,8 @@ from helpers.forests import CLASSES, MIXED, NUMBERS, random_forest
 from helpers.wrong_copies import FAULTS
 
 from silvan import ExportError
-from silvan.forest.files import treelite_model as exchange
-from silvan.forest.files.parity import probing_rows
+from silvan.forest import treelite_model as exchange
+from silvan.forest.parity import probing_rows
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -17,15 +17,16 @@ from silvan.algorithms.private import tables_messages
 from silvan.algorithms.private.tables_messages import CountPeople, CountScores, NoisyCounts
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation import wire
+from silvan.federation.in_process import InProcess
 from silvan.federation.journal import Journal
 from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest
-from silvan.privacy.gate.gate import Gate
+from silvan.privacy.aggregation.masked_site import Turn
+from silvan.privacy.aggregation.ring import Hop
+from silvan.privacy.gate import Gate
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.noisy_request import read_epsilon
-from silvan.privacy.sums.masked_site import Turn
-from silvan.privacy.sums.ring import Hop
 
 # -- the books
 
@@ -136,18 +137,21 @@ def test_two_at_once_cannot_overdraw(tmp_path):
     assert Budget(1.0, file).spent == pytest.approx(1.0)
 
 
-def test_files_that_are_no_budget(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("here.sqlite", FormatError, "another site"),
+        ("text", FormatError, "privacy budget"),
+        ("journal", FormatError, "something else"),
+        ("nowhere/file", InputError, "such a folder"),
+    ],
+)
+def test_files_that_are_no_budget(tmp_path, name, error, said):
     Budget(1.0, tmp_path / "here.sqlite", "here").charge("a", 0.5, "")
-    with pytest.raises(FormatError, match="another site"):
-        Budget(1.0, tmp_path / "here.sqlite", "there").check("a", 0.1)
     (tmp_path / "text").write_text("this is not a database, whatever its name says")
-    with pytest.raises(FormatError, match="privacy budget"):
-        Budget(1.0, tmp_path / "text").check("a", 0.1)
     Journal(tmp_path / "journal").close()
-    with pytest.raises(FormatError, match="something else"):
-        Budget(1.0, tmp_path / "journal").check("a", 0.1)
-    with pytest.raises(InputError, match="such a folder"):
-        Budget(1.0, tmp_path / "nowhere" / "file").check("a", 0.1)
+    with pytest.raises(error, match=said):
+        Budget(1.0, tmp_path / name, "there").check("a", 0.1)
 
 
 # -- at a site's gate
@@ -237,9 +241,9 @@ def test_exact_answers_must_be_named_beside_a_budget():
     with pytest.raises(RefusedError, match="CountGrid is answered without noise"):
         sv.HistogramForest(n_estimators=3).fit(fed)
     model = sv.HistogramForest(epsilon=1.0).fit(fed)
-    with pytest.raises(RefusedError, match="Judge is answered without noise"):
+    with pytest.raises(RefusedError, match="EvaluateModels is answered without noise"):
         model.evaluate(fed)
-    open_ = sv.Policy(epsilon=1.0, messages=("*", "Judge", "Tally"))
+    open_ = sv.Policy(epsilon=1.0, messages=("*", "EvaluateModels", "CountByScore"))
     fed = federate(policy=open_, test=0.2)
     assert "guarantee" in sv.HistogramForest(epsilon=1.0).fit(fed).evaluate(fed).columns
 
@@ -281,7 +285,7 @@ def test_killed_on_the_way_out(monkeypatch):
 
 def test_a_policy_is_checked():
     for wrong in (0.0, -1.0, "much", True):
-        with pytest.raises(InputError, match="epsilon"):
+        with pytest.raises(InputError):
             sv.Policy(epsilon=wrong)
     assert sv.Policy(epsilon=2).epsilon == 2
 
@@ -331,6 +335,19 @@ def test_shares_are_in_one_sum(tmp_path):
         Budget(1.0, file).settle("draw", ["a", "b"])
 
 
+def losing(lost, is_lost):
+    """Make a transport that loses a site's replies to some steps of a sum."""
+
+    class Losing(InProcess):
+        def deliver(self, messages, verb, timeout):
+            for site, answer in super().deliver(messages, verb, timeout):
+                step = wire.decode(messages[site], Envelope).step
+                if site != lost or step is None or not is_lost(step.body):
+                    yield site, answer
+
+    return Losing
+
+
 def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
     """A coordinator that pretends, in a new study, to have lost a site after all is refused."""
     frame = table(n=900)
@@ -338,16 +355,8 @@ def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
     settings = {"schema": schema(), "budgets": tmp_path, "sums": "masked", "n_jobs": 1, "quorum": 3}
 
     def total(lost):
-        fed = sv.federate_rows(tables, **settings)
-        deliver = fed.transport.deliver
-
-        def some(messages, verb, timeout):
-            for site, answer in deliver(messages, verb, timeout):
-                step = wire.decode(messages[site], Envelope).step
-                if site != lost or step is None or wire.decode(step.body, Turn).what == "key":
-                    yield site, answer
-
-        fed.transport.deliver = some
+        transport = losing(lost, lambda body: wire.decode(body, Turn).what != "key")
+        fed = sv.federate_rows(tables, transport=transport, **settings)
         return fed.total(CountPeople(epsilon=0.5, sharers=2)).counts
 
     total(None)
@@ -359,16 +368,8 @@ def test_a_smaller_ring_has_other_shares():
     """What was prepared for a ring that lost a site is not passed round without it: its share is drawn anew."""
     frame = table(n=900)
     tables = {f"site {i}": frame[i::4] for i in range(4)}
-    fed = sv.federate_rows(tables, schema=schema(), sums="ring", n_jobs=1, quorum=3)
-    deliver = fed.transport.deliver
-
-    def some(messages, verb, timeout):
-        for site, answer in deliver(messages, verb, timeout):
-            step = wire.decode(messages[site], Envelope).step
-            if site != "site 3" or not wire.decode(step.body, Hop).ring:
-                yield site, answer
-
-    fed.transport.deliver = some
+    transport = losing("site 3", lambda body: wire.decode(body, Hop).ring)
+    fed = sv.federate_rows(tables, schema=schema(), sums="ring", n_jobs=1, quorum=3, transport=transport)
     fed.total(CountPeople(epsilon=0.5, sharers=2))
     assert list(fed.lost) == ["site 3"]
     assert spent(fed).tolist() == [1.0, 1.0, 1.0, 0.5]
@@ -392,18 +393,9 @@ def test_no_sum_is_opened_that_lost_too_many_sites():
     frame = table(n=200)
 
     def total(sharers):
-        fed = sv.federate_rows(
-            {f"site {i}": frame[i::4] for i in range(4)}, schema=schema(), sums="masked", n_jobs=1, quorum=3
-        )
-        deliver = fed.transport.deliver
-
-        def some(messages, verb, timeout):
-            for site, answer in deliver(messages, verb, timeout):
-                step = wire.decode(messages[site], Envelope).step
-                if site != "site 3" or wire.decode(step.body, Turn).what == "key":
-                    yield site, answer
-
-        fed.transport.deliver = some
+        tables = {f"site {i}": frame[i::4] for i in range(4)}
+        transport = losing("site 3", lambda body: wire.decode(body, Turn).what != "key")
+        fed = sv.federate_rows(tables, schema=schema(), sums="masked", n_jobs=1, quorum=3, transport=transport)
         return fed.total(CountPeople(epsilon=0.5, sharers=sharers)).counts
 
     with pytest.raises(RefusedError, match="of these 3 it is not"):
@@ -421,16 +413,9 @@ def test_no_shares_where_more_sites_collude_than_the_sum_withstands():
         fed.total(CountPeople(epsilon=0.5))
 
 
-def test_journals_of_older_versions_know_the_policy():
-    """Their names have the text of the policy, without what came later unless it is set."""
-    assert "tolerate" not in repr(sv.Policy())
-    assert repr(sv.Policy(tolerate=2)).endswith("min_skill=0.0, tolerate=2)")
-
-
 @pytest.mark.parametrize("epsilon", [float("nan"), float("inf"), 0.0, -1.0])
 def test_an_epsilon_out_of_range_is_a_malformed_question(epsilon):
     """Also at a site without a gate: it cannot read the question, it does not fail."""
-    with pytest.raises(FormatError, match="out of range"):
-        CountPeople(epsilon=epsilon).noise(1)
-    with pytest.raises(FormatError, match="out of range"):
-        read_epsilon(epsilon)
+    for use in (lambda given: CountPeople(epsilon=given).noise(1), read_epsilon):
+        with pytest.raises(FormatError, match="out of range"):
+            use(epsilon)

@@ -3,6 +3,7 @@
 import math
 import sys
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy import stats
 
 from silvan.errors import InputError, RefusedError
 from silvan.privacy.noise import sampler
-from silvan.privacy.noise.laplace import MAX_EPSILON, Noise
+from silvan.privacy.noise.laplace import MAX_EPSILON, Noise, load_opendp
 from silvan.privacy.noise.sampler import noise_shares, random_responses, ranges_below, round_scale_up
 
 SCALES = [Fraction(1, 5), Fraction(1), Fraction(7, 2), Fraction(64), Fraction(1000, 3), Fraction(10**6)]
@@ -183,11 +184,20 @@ def test_alpha_is_what_the_paper_calls_epsilon():
     assert laplace(1, noise.scale) / laplace(0, noise.scale) == pytest.approx(noise.alpha)
 
 
-def test_scales_are_never_rounded_down():
+@pytest.mark.system_randomness
+def test_scales_are_never_rounded_down(monkeypatch):
     for scale in SCALES:
         num, den = round_scale_up(scale)
         assert scale <= Fraction(num, den) < scale + Fraction(1, den)
         assert 2 ** ranges_below(num, den) >= Fraction(num, den)
+    dp, made, tried = load_opendp(), [], 0
+    make = dp.m.make_laplace
+    monkeypatch.setattr(dp.m, "make_laplace", lambda *given: made.append(make(*given)) or made[-1])
+    for sensitivity, epsilon in product((1, 3, 127, 10**5), (0.1, 0.7, Fraction(1, 3), Fraction(2, 7), Fraction(9, 5))):
+        tried += 1
+        Noise(sensitivity, epsilon).add(np.zeros(1, np.int64))
+        assert Fraction(made[-1].map(sensitivity)) <= epsilon  # opendp's own account of the noise that was added
+    assert len(made) > tried  # the nearest float was too small for some of them
 
 
 def test_what_cannot_be_meant():

@@ -8,7 +8,7 @@ from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silvan.data.binning.bins import HistogramBins
+from silvan.data.bins.bins import HistogramBins
 from silvan.errors import CipherError, InputError
 from silvan.federation import wire
 from silvan.privacy.paillier import modular
@@ -190,17 +190,18 @@ def test_23_classes_fit_one_ciphertext_of_full_size():
     assert Lanes(2048, 20_000, 136, 1).parts == 1
 
 
-@pytest.mark.parametrize("wrong", [{"rows": 0}, {"fields": 0}, {"most": 0}, {"bits": -1}])
-def test_lanes_of_nothing(wrong):
-    with pytest.raises(InputError, match="at least 1"):
-        Lanes(**{"bits": 256, "rows": 10, "fields": 2, "most": 1, **wrong})
-
-
-def test_sums_that_would_overflow_are_refused_before_anything_is_encrypted():
-    with pytest.raises(InputError, match="more than 62 bits"):
-        Lanes(2048, 2**31, 1, 2**31)
-    with pytest.raises(InputError, match="does not fit a key of 32 bits"):
-        Lanes(32, 2**20, 1, 2**20)
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        *(({name: value}, "at least 1") for name, value in (("rows", 0), ("fields", 0), ("most", 0), ("bits", -1))),
+        ({"bits": 2048, "rows": 2**31, "most": 2**31}, "more than 62 bits"),
+        ({"bits": 32, "rows": 2**20, "most": 2**20}, "does not fit a key of 32 bits"),
+    ],
+    ids=str,
+)
+def test_lanes_of_nothing_or_that_would_overflow_are_refused_before_anything_is_encrypted(wrong, said):
+    with pytest.raises(InputError, match=said):
+        Lanes(**{"bits": 256, "rows": 10, "fields": 1, "most": 1, **wrong})
 
 
 @pytest.mark.parametrize("bad", [-1, 2])
@@ -211,13 +212,24 @@ def test_values_out_of_their_lane(bad):
         study.send()
 
 
-def test_values_of_another_shape_or_kind():
-    lanes = Lanes(256, 4, 2, 1)
-    for values in (np.zeros((4, 3), int), np.zeros((3, 2), int), np.zeros((4, 2)), np.zeros(8, int)):
-        with pytest.raises(InputError, match="values must be whole numbers"):
-            encrypt_rows(KEY, lanes, values)
-    with pytest.raises(InputError, match="lanes for a key of 2048 bits"):
-        encrypt_rows(KEY, Lanes(2048, 4, 2, 1), np.zeros((4, 2), int))
+FOUR = Lanes(256, 4, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "values", "said"),
+    [
+        (FOUR, np.zeros((4, 3), int), "values must be whole numbers"),
+        (FOUR, np.zeros((3, 2), int), "values must be whole numbers"),
+        (FOUR, np.zeros((4, 2)), "values must be whole numbers"),
+        (FOUR, np.zeros(8, int), "values must be whole numbers"),
+        (Lanes(2048, 4, 2, 1), np.zeros((4, 2), int), "lanes for a key of 2048 bits"),
+        (Lanes(256, 1, 2, one_hot=True), np.array([[0, 0]]), "one 1 a row"),
+        (Lanes(256, 1, 2, one_hot=True), np.array([[1, 1]]), "one 1 a row"),
+    ],
+)
+def test_values_that_do_not_fit_their_lanes(lanes, values, said):
+    with pytest.raises(InputError, match=said):
+        encrypt_rows(KEY, lanes, values)
 
 
 def test_a_lane_may_be_filled_to_the_last_bit():
@@ -289,14 +301,14 @@ def test_plaintexts_that_are_not_sums():
     def lie(plain):
         return study.read(counts, encrypt(KEY, plain, 1))
 
-    with pytest.raises(CipherError, match="beside sums"):
-        lie([1 << 3])  # five rows take three bits of the four
-    with pytest.raises(CipherError, match="beside sums"):
-        lie([1 << (63 * 4)])
-    with pytest.raises(CipherError, match="larger than so many rows"):
-        lie([6])
-    with pytest.raises(CipherError, match="those of their node"):
-        lie([5])
+    for plain, said in (
+        (1 << 3, "beside sums"),  # five rows take three bits of the four
+        (1 << (63 * 4), "beside sums"),
+        (6, "larger than so many rows"),
+        (5, "those of their node"),
+    ):
+        with pytest.raises(CipherError, match=said):
+            lie([plain])
     study.lanes = Lanes(256, 10, 65)
     study.values = np.zeros((10, 65), np.int64)
     assert (study.lanes.parts, study.lanes.fields_a_part) == (2, 33)
@@ -304,33 +316,40 @@ def test_plaintexts_that_are_not_sums():
         lie([0, 1 << (32 * study.lanes.stride)])
 
 
-def test_ciphertexts_of_another_key(sent):
+WRONG = {
+    "another key": lambda sums: Ciphertexts(b"x" * 16, sums.data),
+    "no key": lambda sums: Ciphertexts(b"", sums.data),
+    "too few": lambda sums: Ciphertexts(sums.key, sums.data[:-1]),
+    "too many": lambda sums: Ciphertexts(sums.key, np.concatenate([sums.data, sums.data[:1]])),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_ciphertexts_of_another_key_or_number(sent, wrong):
     study, counts, sums = sent
-    with pytest.raises(CipherError, match="not for"):
-        study.read(counts, Ciphertexts(b"x" * 16, sums.data))
-    with pytest.raises(CipherError, match="not for"):
-        receive_rows(KEY.public, Lanes(256, len(sums), 1, 1), Ciphertexts(b"", sums.data))
+    changed, of_key = WRONG[wrong](sums), "key" in wrong
+    with pytest.raises(CipherError, match="not for" if of_key else "ciphertexts were expected"):
+        study.read(counts, changed)
+    with pytest.raises(CipherError, match="not for" if of_key else "were agreed on"):
+        receive_rows(KEY.public, Lanes(256, len(sums), 1, 1), changed)
 
 
-def test_too_few_or_many(sent):
+def test_impossible_counts_are_refused(sent):
     study, counts, sums = sent
-    for data in (sums.data[:-1], np.concatenate([sums.data, sums.data[:1]])):
-        with pytest.raises(CipherError, match="ciphertexts were expected"):
-            study.read(counts, Ciphertexts(sums.key, data))
-        with pytest.raises(CipherError, match="were agreed on"):
-            receive_rows(KEY.public, Lanes(256, len(sums), 1, 1), Ciphertexts(sums.key, data))
-
-
-def test_counts_that_are_none(sent):
-    study, counts, sums = sent
-    for wrong in (counts[:-1], counts.astype(float), counts[None]):
-        with pytest.raises(CipherError, match="counts were asked for"):
-            study.read(wrong, sums)
     base = fill_bases(study.features, study.n_bins)[0, 1]
-    for bin_, change, text in [(0, 1, "do not add up"), (base, -(10**6), "from 0 to 60"), (0, 61, "from 0 to 60")]:
+
+    def moved(bin_, change):
         wrong = counts.copy()
         wrong[bin_] += change
-        with pytest.raises(CipherError, match=text):
+        return wrong
+
+    for wrong, said in [
+        *((shape, "counts were asked for") for shape in (counts[:-1], counts.astype(float), counts[None])),
+        (moved(0, 1), "do not add up"),
+        (moved(base, -(10**6)), "from 0 to 60"),
+        (moved(0, 61), "from 0 to 60"),
+    ]:
+        with pytest.raises(CipherError, match=said):
             study.read(wrong, sums)
 
 
@@ -347,12 +366,6 @@ def test_counts_that_do_not_belong_to_the_sums():
         assert wrong.min() >= 0
         with pytest.raises(CipherError, match="sums"):
             study.read(wrong, sums)
-
-
-def test_rows_of_no_class_or_two():
-    for values in ([[0, 0]], [[1, 1]]):
-        with pytest.raises(InputError, match="one 1 a row"):
-            encrypt_rows(KEY, Lanes(256, 1, 2, one_hot=True), np.array(values))
 
 
 def test_sums_of_other_rows_do_not_add_up(sent):

@@ -242,7 +242,7 @@ def advise(
         raise InputError(f"advise takes a federation (see federate_rows), got {type(federation).__name__}")
     check_clustering(federation.active, 1 if k is None else k, metric, first, 0)
     if len(federation.active) < 2:
-        raise InputError("federation must have at least two sites: one alone is near to nobody")
+        raise InputError.about("federation", "must have at least two sites: one alone is near to nobody")
     schema = federation.schema
     vectors = characterise(federation, schema)
     sites = list(vectors)

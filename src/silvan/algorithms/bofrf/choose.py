@@ -9,44 +9,39 @@ ensembles, the best on a few rows is best by luck.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from silvan.algorithms.bofrf.kept_leaves import choosing_rows, kept_leaves
 from silvan.algorithms.bofrf.weigh import Weighted
-from silvan.algorithms.evaluation.figures import Answer
-from silvan.algorithms.evaluation.intervals import placements
-from silvan.algorithms.evaluation.score_groups import in_groups, one_class
+from silvan.algorithms.drawn_rows import drawn_by_place
+from silvan.algorithms.evaluation.score_groups import Answer, in_groups, one_class
+from silvan.algorithms.evaluation.score_quality import MetricName, score_quality
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
-from silvan.algorithms.shared.drawn_rows import drawn_by_place
-from silvan.algorithms.shared.recount import places_of, read_recount
-from silvan.algorithms.shared.requests import check_owners, forests_of, joined_trees, schema_of
-from silvan.algorithms.shared.validation_rows import learning_rows
+from silvan.algorithms.recount import places_of, read_recount
+from silvan.algorithms.requests import check_owners, forests_of, joined_trees, schema_of
+from silvan.algorithms.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.agreement.agree import MAX_ROWS
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.agree import MAX_ROWS
+from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
-from silvan.privacy.gate.gate import policy_of
+from silvan.privacy.gate import policy_of
 from silvan.tree.draw import RowDraw
 
 Protocol = Literal["honest", "paper"]
 Strategy = Literal["global", "own"]
-Measure = Literal["auc", "accuracy", "rmse", ""]
 
 TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
 """Thresholds that a site tries, beside the agreed one."""
 
 STRATEGIES: tuple[Strategy, Strategy] = ("global", "own")
-
-_SURE = 2.0
-"""Standard errors by which an ensemble must be ahead of the agreed one: about the 95 % interval of the difference."""
 
 _DIGITS = 3
 """Significant digits of figures that leave a site."""
@@ -61,7 +56,7 @@ class Chosen(Reply, frozen=True, kw_only=True):
 
     tau: int  # its place in the request's list
     strategy: Strategy
-    measure: Measure  # empty: there were no rows to choose on, or too few
+    measure: MetricName  # empty: there were no rows to choose on, or too few
     rows: int
     figures: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use or to tell, see ``decide``
 
@@ -81,7 +76,6 @@ class Choose(Request, frozen=True, kw_only=True):
     validation: float
     bootstrap: RowDraw
     equal: bool = False  # whether the trees of one site have as much say together as those of another
-    dropped: np.ndarray | None = None  # trees that most sites refuse, if sites look at them
     recounted: Blob | None = None  # what a recount made of the trees, if there was one
 
     def describe(self, reply: Any = None) -> str:
@@ -106,21 +100,16 @@ def choose(site: Site, request: Choose) -> Chosen:
     _check_request(request, forests)
     trees = _candidates(site, schema, request, forests)
     X, y, seen = _selection_rows(site, schema, request, forests)
-    leaves = _noted_leaves(site, schema, request, forests, X)
+    leaves = _noted_leaves(site, schema, request, X)
     scores = score_candidates(trees, X, request.taus, seen, site.n_jobs, leaves)
     groups = policy_of(site).score_groups
     return decide(scores, y, schema.n_classes, request.taus, cautious=request.protocol == "honest", groups=groups)
 
 
-def _noted_leaves(
-    site: Site, schema: Schema, request: Choose, forests: list[Forest], X: np.ndarray
-) -> np.ndarray | None:
+def _noted_leaves(site: Site, schema: Schema, request: Choose, X: np.ndarray) -> np.ndarray | None:
     """Return the leaves of rows in the trees to choose from, if the site noted them when it scored these trees."""
-    leaves = kept_leaves(site, schema, request.forests, X)
-    if leaves is None or request.recounted is not None:
-        return None
-    start, n_own = sum(map(len, forests[: request.own])), len(forests[request.own])
-    return leaves if request.dropped is None else np.concatenate([leaves, leaves[start : start + n_own]])
+    leaves = kept_leaves(site, schema, request.forests, X)  # none are kept any longer, used or not
+    return leaves if request.recounted is None else None
 
 
 def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> "CandidateTrees":
@@ -128,17 +117,14 @@ def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Fores
     start, n_own = sum(map(len, forests[: request.own])), len(forests[request.own])
     own, n_all = np.arange(start, start + n_own), sum(map(len, forests))
     sizes, alphas, places = [len(one) for one in forests], request.alphas, places_of(forests)
-    apart = request.recounted is not None or request.dropped is not None
+    apart = request.recounted is not None
     if request.recounted is None:
         forest = joined_trees(site, schema, request.forests)
         skipping = np.where(np.isin(np.arange(n_all), own), places, -1)
     else:
         forest, skipping = read_recount(site, schema, request.forests, request.recounted), places
     if apart:  # the site's own trees once more: those that all use are others
-        left = forest.weights if request.dropped is None else np.where(request.dropped, 0.0, forest.weights)
         forest = join_forests([forest, forests[request.own]])
-        weights = np.append(left if left.any() else forest.weights[:n_all], forest.weights[n_all:])
-        forest = replace(forest, weights=weights)
         alphas, skipping = np.append(alphas, alphas[own]), np.append(skipping, places[own])
         own, sizes = np.arange(n_all, n_all + n_own), [*sizes, n_own]
     voting = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
@@ -281,24 +267,24 @@ def decide(
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
     known = {at: ~np.isnan(answer).any(axis=1) for at, answer in scores.items()}
     ahead = {agreed: 0.0}
-    measure: Measure = ""
-    other, judged_on = None, np.zeros(0, np.bool_)
+    measure: MetricName = ""
+    other, scored_on = None, np.zeros(0, np.bool_)
     for at in [agreed, *(at for at in scores if at != agreed)]:
         rows = known[at] & known[agreed] if scores else np.zeros(0, np.bool_)
         few = rows.sum() < FLOOR or (groups > 1 and one_class(y[rows], n_classes))
         if not rows.any() or (few and cautious):
             continue
-        if other is None or not np.array_equal(rows, judged_on):
-            other, judged_on = judge(scores[agreed][rows], y[rows], n_classes), rows
-        mine = other if at == agreed else judge(scores[at][rows], y[rows], n_classes)
-        measure = measure or mine.measure
-        if mine.measure == measure:
+        if other is None or not np.array_equal(rows, scored_on):
+            other, scored_on = score_quality(scores[agreed][rows], y[rows], n_classes), rows
+        mine = other if at == agreed else score_quality(scores[at][rows], y[rows], n_classes)
+        measure = measure or mine.metric
+        if mine.metric == measure:
             shown = mine
             if groups > 1:
-                shown = judge(*_in_groups(scores[at][rows], y[rows], n_classes, groups), n_classes)
-            figures[at] = np.nan if few else float(f"{shown.figure:.{_DIGITS}g}")
+                shown = score_quality(*_in_groups(scores[at][rows], y[rows], n_classes, groups), n_classes)
+            figures[at] = np.nan if few else float(f"{shown.value:.{_DIGITS}g}")
             if not cautious or mine.beats(other):
-                ahead[at] = mine.value - other.value
+                ahead[at] = mine.merit - other.merit
     own_first = -1 if cautious else 1
     tau, strategy = max(ahead, key=lambda at: (ahead[at], own_first * at[1], -abs(taus[at[0]] - taus[0]), -at[0]))
     if groups > 1:
@@ -314,68 +300,12 @@ def _in_groups(scores: np.ndarray, y: np.ndarray, n_classes: int, least: int) ->
     return answer.scores, labels
 
 
-@dataclass(frozen=True)
-class Judged:
-    """How good scores are: a figure, a value of which more is better, and the influence of each row on the value."""
-
-    measure: Measure
-    figure: float
-    value: float
-    influence: np.ndarray
-
-    def lead(self, other: "Judged") -> tuple[float, float]:
-        """Return by how much it is better, and the standard error of that, on the same rows."""
-        n, gap = len(self.influence), self.influence - other.influence
-        error = float(np.sqrt((gap * gap).sum() * n / (n - 1))) if n > 1 else np.inf
-        return self.value - other.value, error
-
-    def beats(self, other: "Judged") -> bool:
-        """Return whether it is better by more than two standard errors of the difference."""
-        gain, error = self.lead(other)
-        return gain > _SURE * error
-
-
-def judge(answer: np.ndarray, y: np.ndarray, n_classes: int, by_pairs: bool = False) -> Judged:
-    """Judge scores by AUC, averaged over the classes that have one, or by accuracy; numbers by squared error.
-
-    With ``by_pairs``, an AUC of several classes counts by the pairs of rows that it compares, and not as much as any
-    other: that of a class with few rows is mostly luck.
-    """
-    n = len(y)
-    if not n_classes:
-        square = (answer[:, 0] - y) ** 2
-        return Judged("rmse", float(np.sqrt(square.mean())), -float(square.mean()), (square.mean() - square) / n)
-    parts, pairs = [], []
-    for c in [1] if n_classes == 2 else range(n_classes):
-        here = y == c
-        if 0 < here.sum() < n:
-            parts.append(_auc_influence(answer[:, c], here))
-            pairs.append(float(here.sum()) * float((~here).sum()))
-    if parts:
-        weights = pairs if by_pairs else None
-        auc = float(np.average([one for one, _ in parts], weights=weights))
-        return Judged("auc", auc, auc, np.average([influence for _, influence in parts], axis=0, weights=weights))
-    right = (answer.argmax(axis=1) == y).astype(np.float64)
-    return Judged("accuracy", float(right.mean()), float(right.mean()), (right - right.mean()) / n)
-
-
-def _auc_influence(score: np.ndarray, here: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the AUC and how much each row adds to or takes from it: the components of DeLong's variance."""
-    placement = np.empty(len(score))
-    placement[here], placement[~here] = placements(score, here)
-    auc = float(placement[here].mean())
-    return auc, (placement - auc) / np.where(here, here.sum(), (~here).sum())
-
-
 def _check_request(request: Choose, forests: list[Forest]) -> None:
     alphas, taus = request.alphas, request.taus
     if alphas.shape != (sum(map(len, forests)),) or alphas.dtype != np.float64 or not np.isfinite(alphas).all():
         raise FormatError("the weights are not those of the trees")
     if alphas.max(initial=0.0) > 1.0:
         raise FormatError("a weight is more than a correlation or skill can be")
-    dropped = request.dropped
-    if dropped is not None and (dropped.shape != alphas.shape or dropped.dtype != np.bool_):
-        raise FormatError("the trees that most sites refuse are not among those listed")
     if not 1 <= len(taus) <= _MOST_TAUS or not all(0.0 <= tau < 1.0 for tau in taus):
         raise FormatError("the thresholds must be at least 0 and below 1")
     if any(tau not in TAUS for tau in taus[1:]):
@@ -412,7 +342,6 @@ def choose_all(
                     validation=validation,
                     bootstrap=bootstrap,
                     equal=one.equal,
-                    dropped=None if one.refusals is None else one.refusals.dropped,
                     recounted=None if one.recounted is None else one.recounted[1],
                 )
     chosen: dict[str, Chosen] = federation.ask(requests, check=lambda site, reply: _check_chosen(reply, len(taus)))

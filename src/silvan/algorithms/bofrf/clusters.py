@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.bofrf.distances import Metric, check_clustering, distances, draw_first, farthest_first
-from silvan.algorithms.shared.requests import schema_of
-from silvan.algorithms.shared.shared_bins import coarse_total
-from silvan.data.binning.grid import Grid
+from silvan.algorithms.requests import schema_of
+from silvan.algorithms.shared_bins import coarse_total
+from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, RefusedError
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers

@@ -147,7 +147,7 @@ def _norms(
             scale = n_features / (features & features[i]).sum(axis=1)
             found[i] = (terms.sum(axis=1) * scale) ** (1.0 / power)
     if np.isinf(found).any():
-        raise InputError("vectors are too far apart for a distance; scale the figures to 0-1")
+        raise InputError.about("vectors", "are too far apart for a distance; scale the figures to 0-1")
     return found
 
 
@@ -185,25 +185,25 @@ def check_clustering(
     """Raise ``InputError`` if clusters cannot be made; ``called`` is what the user calls their number."""
     check_metric(metric, p)
     if isinstance(k, bool) or not isinstance(k, Integral) or not 1 <= k <= len(names):
-        raise InputError(f"{called} must be a whole number from 1 to the {len(names)} sites, got {k!r}")
+        raise InputError.wrong(called, f"a whole number from 1 to the {len(names)} sites", k)
     if first is not None and first not in names:
-        raise InputError(f"first must be one of the sites ({', '.join(names)}) or None, got {first!r}")
+        raise InputError.wrong("first", f"one of the sites ({', '.join(names)}) or None", first)
     if isinstance(random_state, bool) or not isinstance(random_state, Integral) or random_state < 0:
-        raise InputError(f"random_state must be a whole number of at least 0, got {random_state!r}")
+        raise InputError.wrong("random_state", "a whole number of at least 0", random_state)
 
 
 def check_metric(metric: str, p: float = 3.0) -> None:
     """Raise ``InputError`` for an unknown metric, or a power that is none."""
     if metric not in METRICS:
-        raise InputError(f"metric must be one of {', '.join(map(repr, METRICS))}, got {metric!r}")
+        raise InputError.wrong("metric", f"one of {', '.join(map(repr, METRICS))}", metric)
     if isinstance(p, bool) or not isinstance(p, Real) or not (1.0 <= p < math.inf):
-        raise InputError(f"p must be a number of at least 1, got {p!r}")
+        raise InputError.wrong("p", "a number of at least 1", p)
 
 
 def _table(vectors: Any) -> tuple[list[str], np.ndarray]:
     """Check the vectors and return the sites and a table with a row for each."""
     if not isinstance(vectors, Mapping) or not vectors:
-        raise InputError(f"vectors must be a dict of figures by site with at least one site, got {vectors!r}")
+        raise InputError.wrong("vectors", "a dict of figures by site with at least one site", vectors)
     rows: dict[str, np.ndarray] = {}
     for name, vector in vectors.items():
         try:
@@ -218,5 +218,5 @@ def _table(vectors: Any) -> tuple[list[str], np.ndarray]:
     lengths = {name: len(row) for name, row in rows.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name!r}: {n}" for name, n in lengths.items())
-        raise InputError(f"vectors must have the same figures at every site; their lengths are {listed}")
+        raise InputError.about("vectors", f"must have the same figures at every site; their lengths are {listed}")
     return list(rows), np.stack(list(rows.values()))

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.shared.keyed_rows import folds_of
-from silvan.data.binning.bins import find_bins
+from silvan.algorithms.keyed_rows import folds_of
+from silvan.data.bins.bins import find_bins
 from silvan.data.schema import Schema
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.forest.predict import tally
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
 from silvan.tree.node_rows import Binned
+from silvan.tree.objectives import Measure
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
-from silvan.tree.target import Measure, class_target, number_target
 
 ROWS_AT_ONCE = 1 << 21
 """About how many rows a batch of trees that grow side by side has."""
@@ -49,11 +49,7 @@ class Folds:
         threads: int,
     ) -> "Folds":
         """Bin the rows and divide them into folds, by class."""
-        if schema.n_classes:
-            counts = np.bincount(part.y, minlength=schema.n_classes)
-            target = class_target(part.y, schema.n_classes, None, settings.class_weights(counts))
-        else:
-            target = number_target(part.y, None)
+        target = settings.target(schema, part.y)
         bins, codes = find_bins(part.X, schema, settings.max_bins, threads, FLOOR, staggered=True)
         table = Binned(codes, target.rows, part.row_keys, bins, target.measure.n_stats)
         groups = part.y if schema.n_classes else np.zeros(len(part), np.int64)

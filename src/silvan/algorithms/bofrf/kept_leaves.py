@@ -9,13 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from silvan.data.schema import Schema
+from silvan.federation.cache import CacheKey
 from silvan.federation.message import Blob
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
-
-_KIND = "leaves"
 
 _MOST_ROWS = 1 << 13
 """Rows that a site chooses on: more would tell apart only what hardly differs, and every tree is asked about each."""
@@ -48,9 +47,11 @@ def keep_leaves(site: Site, schema: Schema, blobs: Sequence[Blob], X: np.ndarray
 
 def kept_leaves(site: Site, schema: Schema, blobs: Sequence[Blob], X: np.ndarray) -> np.ndarray | None:
     """Return the leaves of rows; None if these trees were not scored on these rows. None are kept any longer."""
-    kept = {key: site.cache.pop(key) for key in list(site.cache) if key[0] == _KIND}
+    kept = {key: site.cache.pop(key) for key in list(site.cache) if key[0] == "leaves"}
     return kept.get(_key(schema, blobs, X))
 
 
-def _key(schema: Schema, blobs: Sequence[Blob], X: np.ndarray) -> tuple[str, ...]:
-    return _KIND, schema.hash, digest(np.ascontiguousarray(X).tobytes()), *(blob.hash for blob in blobs)
+def _key(schema: Schema, blobs: Sequence[Blob], X: np.ndarray) -> CacheKey[np.ndarray]:
+    return CacheKey[np.ndarray](
+        "leaves", schema.hash, digest(np.ascontiguousarray(X).tobytes()), *(blob.hash for blob in blobs), most=1
+    )

@@ -8,7 +8,7 @@ import numpy as np
 from silvan.algorithms.bofrf.tree_messages import TreeScores
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError
-from silvan.federation.agreement.agree import MAX_ROWS
+from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL
 from silvan.federation.question import Check
 

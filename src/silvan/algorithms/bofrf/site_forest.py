@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from silvan.data.binning.bins import find_bins
+from silvan.data.bins.bins import find_bins
 from silvan.data.schema import MAX_BINS, Class, Feature, Schema
 from silvan.errors import InputError
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.category_set import SET_WORDS, is_category_split, set_bits

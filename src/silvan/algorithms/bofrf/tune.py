@@ -20,9 +20,10 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.bofrf.folds import Folds
-from silvan.algorithms.shared.requests import MAX_TREES
+from silvan.algorithms.requests import MAX_TREES
 from silvan.data.schema import Schema
 from silvan.errors import InputError
+from silvan.federation.cache import CacheKey
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.arrays import DEPTH_CAP
@@ -92,18 +93,18 @@ def _check_search(kind: Any, grid: Any, numbers: dict[str, Any]) -> None:
         raise InputError(f"kind of search must be 'grid' or 'halving', got {kind!r}")
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= 100:
-            raise InputError(f"{name} must be a whole number between 2 and 100, got {value!r}")
+            raise InputError.wrong(name, "a whole number between 2 and 100", value)
     if not isinstance(grid, dict) or not grid:
-        raise InputError("grid must be a dict of lists of values by parameter")
+        raise InputError.about("grid", "must be a dict of lists of values by parameter")
     for name, values in grid.items():
         if name not in NAMES:
-            raise InputError(f"grid names {name!r}, which is not tuned; parameters are {', '.join(NAMES)}")
+            raise InputError.about("grid", f"names {name!r}, which is not tuned; parameters are {', '.join(NAMES)}")
         if not isinstance(values, list) or not values:
             raise InputError(f"grid: {name} must be a list of at least one value, got {values!r}")
         for value in values:
             _check_value(name, value)
     if math.prod(map(len, grid.values())) > _MOST:
-        raise InputError(f"grid has over {_MOST:,} combinations; leave some values out")
+        raise InputError.about("grid", f"has over {_MOST:,} combinations; leave some values out")
 
 
 def _check_value(name: str, value: Any) -> None:
@@ -136,8 +137,8 @@ def as_search(tune: Any) -> Search | None:
         try:
             return Search(grid={name: _values(given) for name, given in tune.items()})
         except InputError as error:
-            raise InputError(f"tune: {error}") from None
-    raise InputError(f"tune must be None, True, 'grid', 'halving', a dict of values or a Search, got {tune!r}")
+            raise InputError(f"tune: {error}", parameter="tune") from None
+    raise InputError.wrong("tune", "None, True, 'grid', 'halving', a dict of values or a Search", tune)
 
 
 def _values(given: Any) -> Any:
@@ -173,14 +174,15 @@ def tune_settings(
     """
     part = site.part(schema) if part is None else part
     inputs = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
-    key = ("tuned", *inputs)
-    if key not in site.cache:
+
+    def tune() -> tuple[Settings, list[Trial]]:
         keys, report = (site.sampling_key, feature_key), _ProgressReport(site, progress)
-        site.cache[key] = search_settings(part, schema, settings, search, keys, site.n_jobs, report)
-        if not site.cache[key][1]:
+        chosen, trials = search_settings(part, schema, settings, search, keys, site.n_jobs, report)
+        if not trials:
             log.warning("%s: too few rows, or one class only: parameters stay as they are", site.name)
-    chosen: tuple[Settings, list[Trial]] = site.cache[key]
-    return chosen
+        return chosen, trials
+
+    return site.cache.once(CacheKey[tuple[Settings, list[Trial]]]("tuned", *inputs), tune)
 
 
 class _ProgressReport:

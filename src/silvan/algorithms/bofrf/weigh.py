@@ -18,14 +18,14 @@ from silvan.algorithms.bofrf.score_checks import check_scores, check_total
 from silvan.algorithms.bofrf.site_forest import site_forest
 from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTrees, TreeScores
 from silvan.algorithms.bofrf.tune import Search, tune_settings
-from silvan.algorithms.horizontal.merged_forest import equal_site_weights, local_forest
-from silvan.algorithms.shared.admission import Refusals, ask_admission
-from silvan.algorithms.shared.recount import Counting, recount
-from silvan.algorithms.shared.requests import MAX_TREES, joined_trees, read_trees, schema_of
-from silvan.algorithms.shared.validation_rows import learning_rows
+from silvan.algorithms.horizontal.merged_forest import equal_site_weights
+from silvan.algorithms.local_forest import local_forest
+from silvan.algorithms.recount import Counting, recount
+from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, schema_of
+from silvan.algorithms.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
-from silvan.federation.agreement.agree import MAX_ROWS
+from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
 from silvan.federation.site import Site, answers
@@ -140,8 +140,8 @@ class ExchangeSettings:
 
     ``validation`` is the share of training rows that trees do not see; ``oob``, whether a site will choose on rows that
     its trees did not draw; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees have the same say
-    together. At most ``max_trees`` are taken from a site. With ``admission``, sites judge each other's trees first and
-    refuse some. With ``recount``, trees are cut back to what others' rows reach, which make their leaf values.
+    together. At most ``max_trees`` are taken from a site. With ``recount``, trees are cut back to what others' rows
+    reach, which make their leaf values.
     """
 
     validation: float = 0.0
@@ -149,7 +149,6 @@ class ExchangeSettings:
     tune: Search | None = None
     equal: bool = False
     max_trees: int | None = None
-    admission: bool = False
     recount: bool = False
 
 
@@ -157,9 +156,8 @@ class ExchangeSettings:
 class Weighted:
     """The trees of sites that learn together, and what each is worth before tau.
 
-    With ``equal``, the trees of one site have as much say together as those of another. ``refusals`` are the sites' on
-    each other's trees, if they were asked for. ``recounted`` are the trees after a recount, and what tells a site how
-    to make them of those that sites sent.
+    With ``equal``, the trees of one site have as much say together as those of another. ``recounted`` are the trees
+    after a recount, and what tells a site how to make them of those that sites sent.
     """
 
     members: dict[str, OwnTrees]
@@ -168,7 +166,6 @@ class Weighted:
     together: Forest  # the trees of all, in the order of the sites
     alphas: np.ndarray
     equal: bool = False
-    refusals: Refusals | None = None
     recounted: tuple[Forest, Blob] | None = None
 
     @property
@@ -187,17 +184,10 @@ class Weighted:
             forest = self.forests[site]
             weights = thresholded(self.alphas[self.owners == site], forest.weights, tau)
             return replace(forest, weights=weights, combine="vote")
-        weights = thresholded(self.alphas, self._base(), tau)
+        weights = thresholded(self.alphas, self.joined.weights, tau)
         if self.equal:
             weights = equal_site_weights(weights, [len(forest) for forest in self.forests.values()])
         return replace(self.joined, weights=weights, combine="vote")
-
-    def _base(self) -> np.ndarray:
-        """Return the weights before scores: 0 for trees that are not used."""
-        if self.refusals is None:
-            return self.joined.weights
-        left = np.where(self.refusals.dropped, 0.0, self.joined.weights)
-        return left if left.any() else self.joined.weights
 
 
 def weigh(
@@ -231,20 +221,15 @@ def weigh(
     groups = {"": list(replies)} if clusters is None else clusters
     listed = {name: [site for site in replies if site in sites] for name, sites in groups.items()}
     listed = {name: sites for name, sites in listed.items() if sites}
-    refusals: dict[str, Refusals] = {}
-    if exchange.admission:
-        judged = [{site: (forests[site], blobs[site]) for site in sites} for sites in listed.values()]
-        refusals = dict(zip(listed, ask_admission(federation, schema, judged, exchange.validation), strict=True))
     weighted = {}
     with federation.one_round():
         for name, sites in listed.items():
             members = {site: replies[site] for site in sites if site not in federation.lost}
             own = {site: forests[site] for site in members}
-            kept = refusals[name].keep_sites(list(members)) if name in refusals else None
             together = join_forests(list(own.values()))
             alphas = _alphas(federation, schema, named, members, together, blobs, exchange.validation)
             shown = {site: blobs[site] for site in members}
-            weighted[name] = Weighted(members, own, shown, together, alphas, exchange.equal, kept)
+            weighted[name] = Weighted(members, own, shown, together, alphas, exchange.equal)
     if not exchange.recount:
         return weighted
     counting = Counting.of(settings, exchange.validation)

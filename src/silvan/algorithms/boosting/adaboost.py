@@ -20,8 +20,8 @@ from silvan.algorithms.boosting.stumps import (
     join_stumps,
     stump_table,
 )
-from silvan.algorithms.shared.requests import schema_of
-from silvan.algorithms.shared.shared_bins import pooled_bins
+from silvan.algorithms.requests import schema_of
+from silvan.algorithms.shared_bins import pooled_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation import wire

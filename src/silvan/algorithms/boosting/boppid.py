@@ -13,7 +13,7 @@ import numpy as np
 
 from silvan.algorithms.boosting.adaboost import ask_stumps
 from silvan.algorithms.boosting.stumps import Boosting, Stumps, check_stumps, check_two_classes
-from silvan.algorithms.shared.requests import MAX_TREES, check_owners, schema_of
+from silvan.algorithms.requests import MAX_TREES, check_owners, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
@@ -93,9 +93,9 @@ def fit(
     """Return the classifier that each site puts together."""
     given: Any = tau
     if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not 0.0 <= given < math.inf:
-        raise InputError(f"tau must be a number of at least 0, got {tau!r}")
+        raise InputError.wrong("tau", "a number of at least 0", tau)
     if printed not in (True, False):
-        raise InputError(f"printed must be True or False, got {printed!r}")
+        raise InputError.wrong("printed", "True or False", printed)
     boosted = ask_stumps(federation, schema, settings)
     sites, stumps = list(boosted), {site: reply.stumps for site, reply in boosted.items()}
     named = federation.blob(schema.to_json().encode())

@@ -27,11 +27,12 @@ from silvan.algorithms.boosting.stumps import (
     no_stumps,
     stump_table,
 )
-from silvan.algorithms.shared.requests import check_owners, schema_of
+from silvan.algorithms.requests import check_owners, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.agreement.agree import MAX_ROWS
+from silvan.federation.agree import MAX_ROWS
+from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
 from silvan.federation.site import Site, answers
@@ -195,13 +196,13 @@ def weigh_stage(site: Site, request: WeighStage) -> StageMasses:
 
 def _weights(site: Site, schema: Schema, request: FindStump | WeighStage) -> np.ndarray:
     """Return the rows' weights after all stages whose masses are known."""
-    key = ("weighted", schema.hash, request.rows)
     weighed = list(zip(_stages(request.merged), request.merged.masses, strict=False))
     names = [_stage_bytes(stage) + masses.tobytes() for stage, masses in weighed]
-    known: _Weighted | None = site.cache.get(key)
-    if known is None or known.done != names[: len(known.done)]:
-        start = np.full(len(site.part(schema)), 1.0 / request.rows)
-        known = site.cache[key] = _Weighted(start, [])
+    known = site.cache.once(
+        CacheKey[_Weighted]("weighted", schema.hash, request.rows),
+        lambda: _Weighted(np.full(len(site.part(schema)), 1.0 / request.rows), []),
+        lambda known: known.done == names[: len(known.done)],
+    )
     for name, (stage, masses) in list(zip(names, weighed, strict=True))[len(known.done) :]:
         known.weight = reweigh(known.weight, _outcome(site, schema, stage), masses, request.rows)
         known.done.append(name)
@@ -212,13 +213,13 @@ def _weights(site: Site, schema: Schema, request: FindStump | WeighStage) -> np.
 
 def _outcome(site: Site, schema: Schema, stage: Stumps) -> np.ndarray:
     """Return which rows a stage gets right (1) and wrong (-1), and where it is undecided (0)."""
-    key = ("stage", schema.hash, _stage_bytes(stage))
-    if key not in site.cache:
+
+    def compare() -> np.ndarray:
         part = site.part(schema)
         share = scores(stage_forest([stage], [1.0], schema), part.X, site.n_jobs)[:, 1]
-        site.cache[key] = (np.sign(share - 0.5) * np.where(part.y == 1, 1, -1)).astype(np.int8)
-    outcome: np.ndarray = site.cache[key]
-    return outcome
+        return (np.sign(share - 0.5) * np.where(part.y == 1, 1, -1)).astype(np.int8)
+
+    return site.cache.once(CacheKey[np.ndarray]("stage", schema.hash, _stage_bytes(stage)), compare)
 
 
 def _stage_bytes(stage: Stumps) -> bytes:
@@ -251,7 +252,7 @@ def _check_made(merged: Merged, site: Site) -> None:
     """Raise an error unless sites made the stumps for their stages, by their signatures, each one a stage at most."""
     if len(merged.made) != len(merged.stumps):
         raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
-    known: set[bytes] = site.cache.setdefault(("signed stages", site.study, site.task), set())
+    known = site.cache.once(CacheKey[set[bytes]]("signed stages", site.study, site.task), lambda: set[bytes]())
     ends = np.cumsum(merged.sizes).tolist()
     for stage, after, (first, stop) in zip(_stages(merged), merged.before(), pairwise([0, *ends]), strict=False):
         made = merged.made[first:stop]

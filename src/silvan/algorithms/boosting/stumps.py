@@ -10,22 +10,23 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from silvan.algorithms.shared.requests import MAX_TREES
-from silvan.data.binning.bins import Bins, find_bins
+from silvan.algorithms.requests import MAX_TREES
+from silvan.data.bins.bins import Bins, find_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.cache import CacheKey
+from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.category_set import SET_WORDS, is_category_split, set_bits
 from silvan.forest.forest import Forest
 from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings
-from silvan.tree.gain import CRITERIA, Rule
+from silvan.tree.gain import Rule
 from silvan.tree.histogram import fill
 from silvan.tree.level import choose_level
+from silvan.tree.objectives import OBJECTIVES
 from silvan.tree.stump import find_cut
-from silvan.tree.target import class_target
 from silvan.util.threads import thread_count
 
 _TYPES = {
@@ -140,9 +141,9 @@ class Boosting:
         """Check the parameters."""
         Settings(n_estimators=self.n_estimators, min_samples_leaf=self.min_samples_leaf, max_bins=self.max_bins)
         if self.criterion not in (ERROR, *_PURITIES):
-            raise InputError(f"criterion must be one of {', '.join((ERROR, *_PURITIES))}, got {self.criterion!r}")
+            raise InputError.wrong("criterion", f"one of {', '.join((ERROR, *_PURITIES))}", self.criterion)
         if self.n_estimators > MAX_TREES:
-            raise InputError(f"n_estimators must be at most {MAX_TREES}, got {self.n_estimators}")
+            raise InputError.wrong("n_estimators", f"at most {MAX_TREES}", self.n_estimators)
 
 
 @dataclass(frozen=True)
@@ -174,14 +175,14 @@ def check_two_classes(schema: Schema) -> None:
 
 def stump_table(site: Site, schema: Schema, settings: Boosting) -> StumpTable:
     """Bin a site's training rows, by their own counts on the public grid."""
-    key = ("stump table", schema.hash, settings.max_bins)
-    if key not in site.cache:
+
+    def bin_rows() -> StumpTable:
         check_two_classes(schema)
         part: Part = site.part(schema)
         bins, codes = find_bins(part.X, schema, settings.max_bins, thread_count(site.n_jobs), FLOOR)
-        site.cache[key] = StumpTable(codes, bins, part.y.astype(np.int64))
-    table: StumpTable = site.cache[key]
-    return table
+        return StumpTable(codes, bins, part.y.astype(np.int64))
+
+    return site.cache.once(CacheKey[StumpTable]("stump table", schema.hash, settings.max_bins), bin_rows)
 
 
 def find_stump(table: StumpTable, weight: np.ndarray, settings: Boosting) -> tuple[Stumps, np.ndarray]:
@@ -192,7 +193,7 @@ def find_stump(table: StumpTable, weight: np.ndarray, settings: Boosting) -> tup
     bins, width = table.bins, len(table.bins.n_bins)
     features = np.arange(width, dtype=np.int32)
     bases = np.cumsum(bins.n_bins, dtype=np.int64) - bins.n_bins
-    target = class_target(table.y, 2, weight, None).rows
+    target = OBJECTIVES["gini"].target(table.y, 2, weight).rows
     hist = np.zeros((int(bins.n_bins.sum()), target.shape[1]), np.int64)
     rows = np.arange(len(table), dtype=np.uint32)
     fill(table.codes, target, rows, features.astype(np.int64), bases, width, bins.shift, hist)
@@ -226,7 +227,7 @@ _Split = tuple[int, int, bool, np.ndarray, list[int]]
 
 def _purest(hist: np.ndarray, features: np.ndarray, bins: Bins, settings: Boosting, total: np.ndarray) -> _Split:
     """Return the split that a forest would choose; each side votes for its larger class."""
-    rule = Rule(CRITERIA[settings.criterion], 1, 2, int(settings.min_samples_leaf), 0, np.ones(2, np.int64))
+    rule = Rule(OBJECTIVES[settings.criterion].code, 1, 2, int(settings.min_samples_leaf), 0, np.ones(2, np.int64))
     ties = Ties(np.zeros(2, np.uint64), np.zeros(1, np.uint64))
     splits = choose_level(hist, features[None], bins, rule, ties, 1)
     left = splits.left[0, 1:]

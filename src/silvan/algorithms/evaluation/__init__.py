@@ -1,1 +1,1 @@
-"""Models judged at the sites: figures, and intervals of the difference between models."""
+"""Models evaluated at the sites: metrics, intervals of the difference between models, and what columns do."""

@@ -1,4 +1,4 @@
-"""Details of a judgement beside its figures of merit: intervals, losses, confusion, and counts by groups of scores.
+"""Details of an evaluation beside its main metrics: further metrics, confusion, and counts by groups of scores.
 
 All of it comes from scores and decisions that are grouped as the site's policy says (``score_groups.py``). A group of
 the curves holds at least ``FLOOR`` rows, and more where the policy asks for more rows or more of a class.
@@ -6,16 +6,16 @@ the curves holds at least ``FLOOR`` rows, and more where the policy asks for mor
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.evaluation.intervals import enough_rows
 from silvan.errors import FormatError
-from silvan.federation.agreement.describe import FLOOR
-from silvan.privacy.gate.gate import Policy
+from silvan.federation.describe import FLOOR
+from silvan.privacy.gate import Policy
 
 MOST_GROUPS, MOST_OVERALL = 20, 50
 """Most groups of a curve at a site, and over all sites."""
@@ -23,45 +23,30 @@ MOST_GROUPS, MOST_OVERALL = 20, 50
 MOST_CLASSES = 12
 """Of more classes there are no confusion counts and no curves."""
 
-OF_TWO = (
-    "auc_low",
-    "auc_high",
-    "brier",
-    "log_loss",
-    "calibration_intercept",
-    "calibration_slope",
-    "threshold",
-    "sensitivity",
-    "specificity",
-    "precision",
-)
 ODDS_AT = np.array([0.01, 0.02, *np.arange(1, 20) / 20])
 """Thresholds of decision curves."""
-
-OF_SEVERAL, OF_NUMBERS = ("brier", "log_loss"), ("mae",)
-"""Names of the figures, by what is predicted."""
 
 _DIGITS = 3
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """What is told of one model beside its figures of merit; empty arrays where nothing may be told.
+    """What a site discloses of one model beside its main metrics; empty arrays where nothing may be disclosed.
 
-    ``figures`` are in the order of ``names_of``. ``confusion`` counts rows by true and decided class; of two classes
-    ``at_threshold`` does so where the second is decided on from the threshold on. ``groups`` are of the second of two
-    classes, or of each: mean score, rows of other classes, rows of the class. Of a number: mean prediction, mean of the
-    number, rows.
+    ``metrics`` are in the order of ``further_metrics``. ``confusion`` counts rows by true and decided class; of two
+    classes ``at_threshold`` does so where the second is decided on from the threshold on. ``groups`` are of the second
+    of two classes, or of each: mean score, rows of other classes, rows of the class. Of a number: mean prediction, mean
+    of the number, rows.
     """
 
-    figures: np.ndarray
+    metrics: np.ndarray
     confusion: np.ndarray
     at_threshold: np.ndarray
     groups: list[np.ndarray]
 
     def by_name(self, n_classes: int) -> dict[str, float]:
-        """Return the figures by name; NaN where there are none."""
-        names = names_of(n_classes)
-        return dict(zip(names, self.figures.tolist() if len(self.figures) else [np.nan] * len(names), strict=True))
+        """Return the metrics by name; NaN where there are none."""
+        names = [metric.key for metric in metrics.further_metrics(n_classes)]
+        return dict(zip(names, self.metrics.tolist() if len(self.metrics) else [np.nan] * len(names), strict=True))
 
     def net_benefit(self) -> list[tuple[float, float, float]]:
         """Return the decision curve of two classes: threshold, net benefit of the model, and of acting on everybody."""
@@ -86,11 +71,6 @@ class Floors(NamedTuple):
         return cls(max(FLOOR, policy.score_groups, policy.min_test), policy.min_class, policy.score_groups > 1)
 
 
-def names_of(n_classes: int) -> tuple[str, ...]:
-    """Return the names of the figures."""
-    return OF_NUMBERS if not n_classes else OF_TWO if n_classes == 2 else OF_SEVERAL
-
-
 def nothing() -> Detail:
     """Return the details of which nothing may be told, or that were not asked for."""
     none = np.zeros((0, 0), np.int64)
@@ -108,38 +88,30 @@ def detail_of(
     floors: Floors,
     threshold: float = np.nan,
 ) -> Detail:
-    """Work the details out from a model's scores of rows, and what it decides; figures have three digits."""
+    """Work the details out from a model's scores of rows, and what it decides; metrics have three digits."""
     if not len(y) or np.isnan(scores).any():
         return nothing()
+    none = np.zeros((0, 0), np.int64)
     if not n_classes:
-        predicted = scores[:, 0]
-        error = float(f"{np.abs(predicted - y).mean():.{_DIGITS}g}")
-        none = np.zeros((0, 0), np.int64)
-        return Detail(np.array([error]), none, none, [_number_groups(predicted, y, floors)])
+        found = further(0, metrics.Evidence(rows=(scores, y)), digits=_DIGITS)
+        return Detail(found, none, none, [_number_groups(scores[:, 0], y, floors)])
     shown = n_classes <= MOST_CLASSES
-    confusion = metrics.confusion(scores, y, decided) if shown else np.zeros((0, 0), np.int64)
+    confusion = metrics.confusion(scores, y, decided) if shown else none
     groups = [class_groups(scores[:, c], y == c, floors) for c in _curves_of(n_classes)] if shown else []
-    if n_classes > 2:
-        figures = np.array([metrics.brier(scores, y), metrics.log_loss(scores, y)])
-        return Detail(np.round(figures, _DIGITS), confusion, np.zeros((0, 0), np.int64), groups)
-    score = scores[:, 1]
-    levels, counts = np.unique(score)[::-1], metrics.count_scores(scores, y, exact=True)[0]
-    table = metrics.confusion(scores, y, (score >= threshold).astype(np.int64)) * (not np.isnan(threshold))
-    return Detail(np.round(_of_two(levels, counts, table, threshold), _DIGITS), confusion, table, groups)
+    table = none
+    evidence = metrics.Evidence(confusion=confusion, rows=(scores, y))
+    if n_classes == 2:
+        score = scores[:, 1]
+        table = metrics.confusion(scores, y, (score >= threshold).astype(np.int64)) * (not np.isnan(threshold))
+        counts, levels = metrics.count_scores(scores, y, exact=True), np.unique(score)[::-1]
+        evidence = replace(evidence, counts=counts, levels=levels, at_threshold=table, threshold=threshold)
+    return Detail(further(n_classes, evidence, digits=_DIGITS), confusion, table, groups)
 
 
-def _of_two(score: np.ndarray, counts: np.ndarray, at_threshold: np.ndarray, threshold: float) -> np.ndarray:
-    """Return the figures of two classes from counts by score, high scores first, and by decision at the threshold."""
-    negatives, positives = counts
-    interval = metrics.roc_auc_interval(negatives, positives) if enough_rows(counts.sum(axis=1)) else (np.nan, np.nan)
-    line = metrics.calibration_line(score, negatives, positives)
-    (right, false), (missed, found) = at_threshold.astype(np.float64)
-    shares = [_share(found, found + missed), _share(right, right + false), _share(found, found + false)]
-    return np.array([*interval, *metrics.losses_from_counts(score, negatives, positives), *line, threshold, *shares])
-
-
-def _share(part: float, whole: float) -> float:
-    return float(part / whole) if whole else np.nan
+def further(n_classes: int, evidence: metrics.Evidence, digits: int) -> np.ndarray:
+    """Return the further metrics: decimals of shares, significant digits of those in units of a number."""
+    found = [(metric.of(evidence), metric.in_units) for metric in metrics.further_metrics(n_classes)]
+    return np.array([float(f"{x:.{digits}g}") if in_units else np.round(x, digits) for x, in_units in found])
 
 
 def _curves_of(n_classes: int) -> Sequence[int]:
@@ -200,7 +172,8 @@ def numbers_differ(numbers: np.ndarray) -> bool:
 def check_detail(detail: Detail, n_classes: int, rows: int) -> None:
     """Raise ``FormatError`` for details that are not possible."""
     sizes = {(0, 0), (n_classes, n_classes)} if n_classes else {(0, 0)}
-    fits = detail.figures.shape in ((0,), (len(names_of(n_classes)),)) and detail.figures.dtype == np.float64
+    known = metrics.further_metrics(n_classes)
+    fits = detail.metrics.shape in ((0,), (len(known),)) and detail.metrics.dtype == np.float64
     for table in (detail.confusion, detail.at_threshold):
         fits = fits and table.shape in sizes and table.dtype == np.int64
         fits = fits and table.min(initial=0) >= 0 and table.max(initial=0) <= rows and table.sum() <= rows
@@ -210,7 +183,8 @@ def check_detail(detail: Detail, n_classes: int, rows: int) -> None:
         fits = fits and len(group) <= MOST_GROUPS and bool(np.isfinite(group).all())
         counted = group[:, 1:] if fits and n_classes else group[:, 2:] if fits else np.zeros(0)
         fits = fits and counted.min(initial=0.0) >= 0.0 and counted.max(initial=0.0) <= rows and counted.sum() <= rows
-    if not fits or np.isinf(detail.figures).any() or (n_classes and (detail.figures[:4] < 0).any()):
+    fits = fits and not np.isinf(detail.metrics).any()
+    if not fits or not all(m.possible(x) for m, x in zip(known, detail.metrics.tolist(), strict=False)):
         raise FormatError("its details are not possible")
 
 
@@ -221,34 +195,41 @@ def detail_over_all(
 
     ``sites`` are rows and details of each. At the threshold every site decides by its own.
     """
-    told = [(rows, detail) for rows, detail in sites if len(detail.figures)]
+    known = [(rows, detail) for rows, detail in sites if len(detail.metrics)]
+    none, at = np.zeros((0, 0), np.int64), np.zeros((2, 2), np.int64)
+    at = sum((detail.at_threshold for _, detail in known if detail.at_threshold.size), start=at)
+    evidence = metrics.Evidence(at_threshold=at)
     if not n_classes:
-        groups = [g for _, detail in told for g in detail.groups]
+        groups = [g for _, detail in known for g in detail.groups]
         joined = np.concatenate(groups) if groups else np.zeros((0, 3))
-        none = np.zeros((0, 0), np.int64)
-        return Detail(_mean(told, 1), none, none, [joined[np.argsort(joined[:, 0], kind="stable")]])
+        return Detail(_over_all(0, evidence, known), none, none, [joined[np.argsort(joined[:, 0], kind="stable")]])
+    table, empty = none, np.zeros((n_classes, n_classes), np.int64)
     if scores is None or not scores.sum():
-        shown = [detail.confusion for _, detail in told if detail.confusion.size]
-        at = sum((d.at_threshold for _, d in told if d.at_threshold.size), start=np.zeros((2, 2), np.int64))
-        figures = _mean(told, len(names_of(n_classes)))
-        if n_classes == 2:
-            keep = [OF_TWO.index("brier"), OF_TWO.index("log_loss")]
-            known = _of_two(np.zeros(0), np.zeros((2, 0)), at, np.nan)
-            known[keep] = figures[keep]
-            figures = known
-        return Detail(figures, sum(shown, start=np.zeros((n_classes, n_classes), np.int64)), at, [])
+        table = sum((detail.confusion for _, detail in known if detail.confusion.size), start=empty)
+        return Detail(_over_all(n_classes, evidence, known), table, at, [])
     levels = metrics.grid_scores()
     shown_counts = scores if n_classes <= MOST_CLASSES else scores[:0]
-    groups = [group_counts(levels[::-1], table[:, ::-1], Floors(), MOST_OVERALL) for table in shown_counts]
-    table = np.zeros((n_classes, n_classes), np.int64) if confusion is None else confusion
-    if n_classes > 2:
-        return Detail(_mean(told, len(OF_SEVERAL)), table, np.zeros((0, 0), np.int64), groups)
-    at = sum((d.at_threshold for _, d in told if d.at_threshold.size), start=np.zeros((2, 2), np.int64))
-    return Detail(_of_two(levels, scores[0], at, np.nan), table, at, groups)
+    groups = [group_counts(levels[::-1], counts[:, ::-1], Floors(), MOST_OVERALL) for counts in shown_counts]
+    table = empty if confusion is None else confusion
+    evidence = replace(evidence, counts=list(scores), levels=levels, confusion=table)
+    return Detail(_over_all(n_classes, evidence, known), table, at if n_classes == 2 else none, groups)
+
+
+def _over_all(n_classes: int, evidence: metrics.Evidence, sites: Sequence[tuple[int, Detail]]) -> np.ndarray:
+    """Return the further metrics over all sites: from counts, or else the mean of the sites', by their rows."""
+    found = []
+    for place, metric in enumerate(metrics.further_metrics(n_classes)):
+        value = metric.of(evidence)
+        each = [(rows, float(detail.metrics[place])) for rows, detail in sites]
+        weight = sum(rows for rows, one in each if not np.isnan(one))
+        if metric.averages and np.isnan(value) and weight:
+            value = sum(rows * one for rows, one in each if not np.isnan(one)) / weight
+        found.append(value)
+    return np.array(found)
 
 
 def join_details(details: Sequence[Detail]) -> Detail | None:
-    """Join the details of a model on several splits: counts are added, groups of near scores joined; no figures."""
+    """Join the details of a model on several splits: counts are added, groups of near scores joined; no metrics."""
     known = [detail for detail in details if detail.groups]
     if not known:
         return None
@@ -275,11 +256,3 @@ def _join_means(groups: np.ndarray) -> np.ndarray:
     rows = np.add.reduceat(groups[:, 2], starts)
     means = [np.add.reduceat(groups[:, i] * groups[:, 2], starts) / rows for i in (0, 1)]
     return np.stack([*means, rows], axis=1)
-
-
-def _mean(told: Sequence[tuple[int, Detail]], width: int) -> np.ndarray:
-    """Return the mean of the sites' figures, by their rows, of those that have one."""
-    values = np.array([detail.figures for _, detail in told]).reshape(-1, width)
-    weight = np.array([rows for rows, _ in told], np.float64)[:, None] * ~np.isnan(values)
-    total = weight.sum(axis=0)
-    return np.asarray(np.where(total > 0, (weight * np.nan_to_num(values)).sum(axis=0) / np.maximum(total, 1), np.nan))

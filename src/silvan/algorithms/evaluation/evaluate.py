@@ -1,26 +1,30 @@
 """Evaluation of models without moving rows: each site scores its own test part.
 
-Two rounds. A site sends its own figures as numbers of three digits (``ask``), with an interval for what each model
-gains over the site's own one. The figures over all sites come from counts on a grid of scores that are summed
+Two rounds. A site sends its own metrics as numbers of three digits (``ask``), with an interval for what each model
+gains over its local one. The metrics over all sites come from counts on a grid of scores that are summed
 (``total``), so nobody sees another site's scores. Regression needs only the moments of the first round. Rows are scored
-in groups where a policy says so (``score_groups.py``), and few models are judged (``contenders.py``).
+in groups where a policy says so (``score_groups.py``), and few models are evaluated (``candidates.py``).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.evaluation.contenders import (
-    NO_RULE,
-    Contender,
-    Decide,
-    MadeAtSite,
-    check_contenders,
-    list_contenders,
+from silvan.algorithms.evaluation.candidates import (
+    NO_THRESHOLDS,
+    Candidate,
+    Models,
+    Named,
+    PersonalForest,
+    PersonalModel,
+    SentModel,
+    Thresholds,
+    check_candidates,
+    list_candidates,
 )
 from silvan.algorithms.evaluation.details import (
     Detail,
@@ -30,32 +34,33 @@ from silvan.algorithms.evaluation.details import (
     detail_over_all,
     nothing,
 )
-from silvan.algorithms.evaluation.figures import (
+from silvan.algorithms.evaluation.evaluation import (
     LOCAL,
     MEAN_OF_SITES,
-    Answer,
+    Evaluation,
     Row,
     compared,
-    for_site,
+    metrics_by_name,
+    never_decided,
+    pooled_hash,
     rounded,
     rounded_intervals,
-    with_detail,
 )
 from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.evaluation.judged_answers import answer_on_test_rows, shown_threshold, test_cells
-from silvan.algorithms.evaluation.score_groups import arrange, hides_one_class
-from silvan.algorithms.evaluation.site_thresholds import Draws
+from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.evaluation.score_groups import Answer, arrange, hides_one_class
+from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, shown_threshold, test_cells
 from silvan.algorithms.evaluation.subgroups import Subgroup, check_by, check_subgroups, name_of, places_of
-from silvan.algorithms.shared.requests import schema_of
+from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
-from silvan.federation.agreement.agree import MAX_ROWS
+from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
-from silvan.privacy.gate.gate import policy_of
+from silvan.privacy.gate import policy_of
 from silvan.util.readable import count_of
 
 NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
@@ -63,41 +68,41 @@ NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made,
 _DETAILS = "; counts of these rows by decision and by groups of scores, and figures of these counts"
 
 
-class Figures(Reply, frozen=True, kw_only=True):
-    """A site's figures, a row a model: the metrics in their order, or moments where a number is predicted.
+class SiteMetrics(Reply, frozen=True, kw_only=True):
+    """A site's main metrics, one row per model, in their order, or moments where a number is predicted.
 
-    And between which two numbers the gain over the site's own model lies; no numbers where test rows are few. Where the
-    site's policy finds them too few to judge by, there are no figures at all: no numbers, or moments of no rows.
+    And the interval of each model's gain over the local one; no numbers where test rows are few. Where the site's
+    policy finds them too few, there are no metrics at all: no numbers, or moments of no rows.
     """
 
     rows: int
-    figures: np.ndarray
+    metrics: np.ndarray
     intervals: np.ndarray
     details: tuple[Detail, ...] = ()
     subgroups: tuple[Subgroup, ...] = ()
 
 
-class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Figures of merit of models on the site's own test rows."""
+class EvaluateModels(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Metrics of models on the site's own test rows."""
 
     verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Figures
+    reply: ClassVar[type[Reply]] = SiteMetrics
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
-    contenders: list[Contender]
+    candidates: list[Candidate]
     feature_key: np.ndarray
     against: int = -1  # the one that gains are measured against, if any
-    by: tuple[int, ...] = ()  # places of columns whose subgroups have figures of their own
+    by: tuple[int, ...] = ()  # places of columns whose subgroups have metrics of their own
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        n = len(self.contenders)
+        n = len(self.candidates)
         apart = f", and of subgroups by {count_of(len(self.by), 'column')}" if self.by else ""
         if reply is None:
             return f"figures of merit of {count_of(n, 'model')} on the site's own test rows{apart}"
         return (
-            f"{reply.figures.shape[1]} figures of merit of {count_of(n, 'model')} on the site's own test rows, how "
+            f"{reply.metrics.shape[1]} figures of merit of {count_of(n, 'model')} on the site's own test rows, how "
             "many these "
             f"are, and intervals of gains{_DETAILS if reply.details else ''}{apart}"
         )
@@ -107,7 +112,7 @@ class Judge(Request, frozen=True, kw_only=True, omit_defaults=True):
         return Course(self.kind())
 
 
-class Counts(Reply, frozen=True, kw_only=True):
+class ScoreCounts(Reply, frozen=True, kw_only=True):
     """Test rows by score and class, by true and voted class, and by band of probability, for each model."""
 
     scores: np.ndarray
@@ -115,88 +120,88 @@ class Counts(Reply, frozen=True, kw_only=True):
     bands: np.ndarray
 
 
-class Tally(Request, frozen=True, kw_only=True, omit_defaults=True):
+class CountByScore(Request, frozen=True, kw_only=True, omit_defaults=True):
     """How many test rows have which score on a grid, for each model."""
 
     verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Counts
+    reply: ClassVar[type[Reply]] = ScoreCounts
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
-    contenders: list[Contender]
+    candidates: list[Candidate]
     feature_key: np.ndarray
-    by: tuple[int, ...] = ()  # as in the figures: rows are grouped by score within subgroups
+    by: tuple[int, ...] = ()  # as in the metrics: rows are grouped by score within subgroups
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        return f"counts of test rows by score on a grid and by class, of {count_of(len(self.contenders), 'model')}"
+        return f"counts of test rows by score on a grid and by class, of {count_of(len(self.candidates), 'model')}"
 
     def alike(self) -> bytes:
-        """Return all but the trees that each site made itself: a model that one site alone judged would be its part."""
-        return wire.encode(msgspec.structs.replace(self, contenders=[one.alike() for one in self.contenders]))
+        """Return all but the trees that each site made itself: counts of a model that one site has would be its own."""
+        return wire.encode(msgspec.structs.replace(self, candidates=[one.alike() for one in self.candidates]))
 
 
 # -- at a site
 
 
-@answers(Judge)
-def judge(site: Site, request: Judge) -> Figures:
+@answers(EvaluateModels)
+def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     """Score the site's test part exactly."""
-    if not -1 <= request.against < len(request.contenders):
+    if not -1 <= request.against < len(request.candidates):
         raise FormatError("gains are measured against a model that is not there")
     schema = schema_of(site, request.schema)
     check_by(schema, request.by)
-    check_contenders(site, request.contenders, request.by)
+    check_candidates(site, request.candidates, request.by)
     y = site.part(schema, test=True).y
     key, by = request.feature_key, request.by
-    given = [answer_on_test_rows(site, schema, contender, key, by) for contender in request.contenders]
+    given = [answer_on_test_rows(site, schema, candidate, key, by) for candidate in request.candidates]
     between = _intervals(site, given, request.against, schema.n_classes)
     between = rounded_intervals(between, bool(schema.n_classes))
-    thresholds = [shown_threshold(site, schema, contender, key) for contender in request.contenders]
-    figures, details = _figures(site, schema, given, y, thresholds)
-    between[[not len(detail.figures) for detail in details]] = np.nan
+    thresholds = [shown_threshold(site, schema, candidate, key) for candidate in request.candidates]
+    values, details = _metrics(site, schema, given, y, thresholds)
+    between[[not len(detail.metrics) for detail in details]] = np.nan
     subgroups, cells = [], test_cells(site, schema, by)
     for codes, rows in [] if cells is None else zip(cells.shown, cells.rows(), strict=False):
         some = [(Answer(answer.scores[rows], answer.decided[rows]), labels[rows]) for answer, labels in given]
-        subgroups.append(Subgroup(codes, len(rows), *_figures(site, schema, some, y[rows], thresholds)))
+        subgroups.append(Subgroup(codes, len(rows), *_metrics(site, schema, some, y[rows], thresholds)))
     if subgroups and not schema.n_classes:  # groups of all rows would be other ones than those of subgroups
         details = tuple(msgspec.structs.replace(detail, groups=[]) for detail in details)
-    return Figures(rows=len(y), figures=figures, intervals=between, details=details, subgroups=tuple(subgroups))
+    return SiteMetrics(rows=len(y), metrics=values, intervals=between, details=details, subgroups=tuple(subgroups))
 
 
-def _figures(
+def _metrics(
     site: Site, schema: Schema, given: list[tuple[Answer, np.ndarray]], y: np.ndarray, thresholds: Sequence[float]
 ) -> tuple[np.ndarray, tuple[Detail, ...]]:
-    """Return figures (models, figures) and details of rows; none where the policy finds them too few."""
+    """Return main metrics (models, metrics) and details of rows; none where the policy finds them too few."""
     if schema.n_classes:
         listed = [list(_classification(*one).values()) for one in given]
     else:
         listed = [metrics.moments(answer.scores[:, 0], labels).tolist() for answer, labels in given]
-    figures = rounded(np.array(listed, np.float64).reshape(len(given), -1), bool(schema.n_classes))
+    values = rounded(np.array(listed, np.float64).reshape(len(given), -1), bool(schema.n_classes))
     policy, details = policy_of(site), [nothing()] * len(given)
     for i, (answer, labels) in enumerate(given):
         if policy.allows_figures(y, schema.n_classes) and not hides_one_class(policy, labels, schema.n_classes):
             details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), thresholds[i])
         else:  # not refused: a site with few rows would end everybody's evaluation
-            figures[i] = np.nan if schema.n_classes else 0.0
-    return figures, tuple(details)
+            values[i] = np.nan if schema.n_classes else 0.0
+    return values, tuple(details)
 
 
-@answers(Tally)
-def tally(site: Site, request: Tally) -> Counts:
+@answers(CountByScore)
+def count_by_score(site: Site, request: CountByScore) -> ScoreCounts:
     """Count the site's test rows on the grid of scores; a model whose trees all abstain counts no rows."""
     schema = schema_of(site, request.schema)
     check_by(schema, request.by)
-    check_contenders(site, request.contenders, request.by)
+    check_candidates(site, request.candidates, request.by)
     scores, confusion, bands = [], [], []
-    for contender in request.contenders:
-        answer, y = answer_on_test_rows(site, schema, contender, request.feature_key, request.by)
+    for candidate in request.candidates:
+        answer, y = answer_on_test_rows(site, schema, candidate, request.feature_key, request.by)
         scored = slice(0, 0) if answer.silent else slice(None)
         found, labels = answer.scores[scored], y[scored]
         scores.append(metrics.count_scores(found, labels, exact=False))
         confusion.append(metrics.confusion(found, labels, answer.decided[scored]))
         bands.append(metrics.calibration_sums(found, labels))
-    return Counts(
+    return ScoreCounts(
         scores=np.array(scores, np.int64), confusion=np.array(confusion, np.int64), bands=np.array(bands, np.int64)
     )
 
@@ -206,10 +211,10 @@ def _classification(answer: Answer, labels: np.ndarray) -> dict[str, float]:
 
 
 def _intervals(site: Site, given: list[tuple[Answer, np.ndarray]], against: int, n_classes: int) -> np.ndarray:
-    """Return intervals of gains, (models, 2), from what figures are made of and nothing else.
+    """Return intervals of gains, (models, 2), from what metrics are computed from and nothing else.
 
     Where each model has labels of its own to count by, two at a time are compared by those of the one, with rows of a
-    group so arranged that they agree with the other's as far as can be. The middle is the difference of the figures.
+    group so arranged that they agree with the other's as far as can be. The middle is the difference of the metrics.
     """
     scores, labels = [answer.scores for answer, _ in given], [one for _, one in given]
     key, jobs = site.sampling_key, site.n_jobs
@@ -228,94 +233,108 @@ def _intervals(site: Site, given: list[tuple[Answer, np.ndarray]], against: int,
 # -- at the coordinator
 
 
-class Evaluated(NamedTuple):
-    """Lines of figures, of sites and over all; summed counts for curves; and lines of subgroups."""
-
-    rows: list[Row]
-    counts: Counts | None
-    subgroups: list[Row]
-
-
 def evaluate(
     federation: Federation,
     schema: Schema,
-    contenders: list[tuple[str, object]],
+    candidates: Sequence[Named],
     feature_key: np.ndarray,
     draws: Mapping[str, Draws] | None = None,
-    decide: Decide = NO_RULE,
+    thresholds: Thresholds = NO_THRESHOLDS,
     by: Sequence[str] = (),
-) -> Evaluated:
-    """Judge models at all sites.
+) -> Evaluation:
+    """Evaluate models at all sites.
 
-    A model is a ``Forest``, a dict of them by site, or ``Settings`` or ``Boosting`` for sites' own. ``draws`` says
-    which rows the trees of a forest drew, by its hash, so that sites can choose thresholds; ``decide``, how the second
-    of two classes is decided on; ``by``, which columns of categories make subgroups with figures of their own. There
-    are no counts for curves where a number is predicted.
+    ``draws`` says which rows the trees of a forest drew, by its hash, so that sites can choose thresholds; ``by``,
+    which columns of categories make subgroups with metrics of their own. There are no counts for curves where a number
+    is predicted.
 
-    Counts are summed of models that all sites judge alike; of one that differs by site there are none, and its overall
-    figures are the mean of the sites', by their test rows.
+    Counts are summed of models that are the same at all sites; of one that differs by site there are none, and its
+    overall metrics are the mean of the sites', by their test rows.
     """
-    names = [name for name, _ in contenders]
+    names, models = tuple(name for name, _ in candidates), [model for _, model in candidates]
     against = names.index(LOCAL) if LOCAL in names else -1
-    listed = list_contenders(federation, [model for _, model in contenders], draws or {}, decide)
+    listed = list_candidates(federation, models, draws or {}, thresholds)
     shared: dict[str, Any] = {
         "schema": federation.blob(schema.to_json().encode()),
         "feature_key": feature_key,
         "by": places_of(schema, by),
     }
     with federation.counted_apart():
-        replies: dict[str, Figures] = federation.ask(
-            {site: Judge(contenders=listed[site], against=against, **shared) for site in listed},
-            check=_check_figures(schema, len(contenders), shared["by"]),
+        replies: dict[str, SiteMetrics] = federation.ask(
+            {site: EvaluateModels(candidates=listed[site], against=against, **shared) for site in listed},
+            check=_check_metrics(schema, len(candidates), shared["by"]),
         )
         if not any(reply.rows for reply in replies.values()):
             raise InputError(NO_TEST_ROWS)
-        counts: Counts | None = None
+        counts: ScoreCounts | None = None
         if schema.n_classes:
             counts = _total_counts(federation, schema, {site: listed[site] for site in federation.active}, shared)
     rows = []
     for site, reply in replies.items():
-        judged = [
-            with_detail(Row(site, name, reply.rows, _named(schema, reply.figures[i])), _detail(reply, i), schema)
-            for i, name in enumerate(names)
-        ]
-        models = [for_site(model, site) for _, model in contenders]
-        rows += compared(judged, reply.intervals, [_mark(*pair) for pair in zip(listed[site], models, strict=True)])
-    overall, means = [], set()
-    for i, name in enumerate(names):
-        if counts is None:
-            n = int(sum(reply.figures[i, 0] for reply in replies.values()))
-            figures = metrics.from_moments(np.array([reply.figures[i] for reply in replies.values()]))
-        elif n := int(counts.confusion[i].sum()):
-            figures = metrics.from_counts(list(counts.scores[i]), counts.confusion[i], counts.bands[i])
+        marks = [_mark(one, model, site) for one, model in zip(listed[site], models, strict=True)]
+        rows += compared(_site_rows(schema, site, names, reply), reply.intervals, marks)
+    overall = [_overall_row(schema, name, i, rows, replies, counts) for i, name in enumerate(names)]
+    return Evaluation(
+        [*rows, *compared(overall)],
+        _subgroup_rows(schema, names, replies, shared["by"]),
+        names,
+        None if counts is None else counts.scores,
+        pooled_hash(candidates),
+        never_decided(overall, schema),
+    )
+
+
+def _site_rows(schema: Schema, site: str, names: Sequence[str], reply: SiteMetrics) -> list[Row]:
+    """Return the rows of one site."""
+    found = [metrics_by_name(schema.n_classes, values) for values in reply.metrics]
+    rows = [Row(site, name, reply.rows, by_name) for name, by_name in zip(names, found, strict=True)]
+    return [row.with_detail(_detail(reply, i), schema) for i, row in enumerate(rows)]
+
+
+def _overall_row(
+    schema: Schema,
+    name: str,
+    place: int,
+    rows: Sequence[Row],
+    replies: Mapping[str, SiteMetrics],
+    counts: ScoreCounts | None,
+) -> Row:
+    """Return a model's row over all sites: from summed counts, from moments, or as the mean of sites."""
+    scores, matrix, mean = None, None, False
+    if counts is None:
+        moments = np.array([reply.metrics[place] for reply in replies.values()])
+        n, found = int(moments[:, 0].sum()), metrics.from_moments(moments)
+    else:
+        scores, matrix = counts.scores[place], counts.confusion[place]
+        n, mean = int(matrix.sum()), not matrix.any()
+        if mean:
+            n, found = _mean_metrics([row for row in rows if row.model == name], schema.n_classes)
         else:
-            n, figures = _mean_figures([row for row in rows if row.model == name])
-            means.add(name)
-        told = [(reply.rows, _detail(reply, i)) for reply in replies.values()]
-        scores, matrix = (None, None) if counts is None else (counts.scores[i], counts.confusion[i])
-        detail = detail_over_all(schema.n_classes, scores, matrix, told)
-        line = with_detail(Row(OVERALL, name, n, figures), detail, schema)
-        note = MEAN_OF_SITES if name in means and n else line.note
-        overall.append(replace(line, note=note or _whose_thresholds(told)))
-    return Evaluated([*rows, *compared(overall)], counts, _of_subgroups(schema, names, replies, shared["by"]))
+            found = metrics.from_counts(list(scores), matrix, counts.bands[place])
+    told = [(reply.rows, _detail(reply, place)) for reply in replies.values()]
+    row = Row(OVERALL, name, n, found).with_detail(detail_over_all(schema.n_classes, scores, matrix, told), schema)
+    return replace(row, note=(MEAN_OF_SITES if mean and n else row.note) or _whose_thresholds(told))
 
 
-def _mark(contender: Contender, model: object) -> bytes:
-    """Return what is equal for models that are the same at a site: a mix may be the shared forest alone."""
-    if isinstance(model, MadeAtSite) and model.takes_shared:
-        contender = msgspec.structs.replace(contender, mixed=msgspec.UNSET)
-    return msgspec.json.encode(contender)
+def _mark(candidate: Candidate, models: Models, site: str) -> bytes:
+    """Return what is equal for models that are the same at a site: a personal forest may be the shared one alone."""
+    model = models.get(site) if isinstance(models, Mapping) else models
+    if isinstance(candidate, PersonalModel) and isinstance(model, PersonalForest) and model.takes_shared:
+        candidate = SentModel(candidate.shared, draws=candidate.draws, threshold=candidate.threshold)
+    return msgspec.json.encode(candidate)
 
 
 def _whose_thresholds(told: Sequence[tuple[int, Detail]]) -> str:
-    """Return of how many sites the figures at a threshold are, where some sites with test rows chose none."""
+    """Return of how many sites the metrics at a threshold are, where some sites with test rows chose none."""
     chosen = [bool(detail.at_threshold.sum()) for rows, detail in told if rows]
     if all(chosen) or not any(chosen):
         return ""
     return f"sensitivity, specificity, precision of {sum(chosen)} of {len(chosen)} sites: the rest chose no threshold"
 
 
-def _of_subgroups(schema: Schema, names: Sequence[str], replies: Mapping[str, Figures], by: Sequence[int]) -> list[Row]:
+def _subgroup_rows(
+    schema: Schema, names: Sequence[str], replies: Mapping[str, SiteMetrics], by: Sequence[int]
+) -> list[Row]:
     """Return the lines of subgroups: of sites, and over those sites that show a subgroup, by its rows there."""
     found: dict[tuple[int, ...], list[tuple[str, Subgroup]]] = {}
     for site, reply in replies.items():
@@ -327,33 +346,33 @@ def _of_subgroups(schema: Schema, names: Sequence[str], replies: Mapping[str, Fi
         for i, name in enumerate(names):
             rows = []
             for site, one in shown:
-                line = Row(site, name, one.rows, _named(schema, one.figures[i]), group=group)
-                rows.append(with_detail(line, one.details[i], schema))
+                row = Row(site, name, one.rows, metrics_by_name(schema.n_classes, one.metrics[i]), group=group)
+                rows.append(row.with_detail(one.details[i], schema))
             if schema.n_classes:
-                n, figures = _mean_figures(rows)
+                n, mean = _mean_metrics(rows, schema.n_classes)
             else:
-                moments = np.array([one.figures[i] for _, one in shown])
-                n, figures = int(moments[:, 0].sum()), metrics.from_moments(moments)
+                moments = np.array([one.metrics[i] for _, one in shown])
+                n, mean = int(moments[:, 0].sum()), metrics.from_moments(moments)
             detail = detail_over_all(schema.n_classes, None, None, [(one.rows, one.details[i]) for _, one in shown])
-            listed += [*rows, with_detail(Row(OVERALL, name, n, figures, group=group), detail, schema)]
+            listed += [*rows, Row(OVERALL, name, n, mean, group=group).with_detail(detail, schema)]
     return listed
 
 
-def _detail(reply: Figures, i: int) -> Detail:
+def _detail(reply: SiteMetrics, i: int) -> Detail:
     return reply.details[i] if reply.details else nothing()
 
 
 def _total_counts(
-    federation: Federation, schema: Schema, listed: dict[str, list[Contender]], shared: dict[str, Any]
-) -> Counts:
-    """Sum the counts of models that all sites judge alike; those of others are 0."""
+    federation: Federation, schema: Schema, listed: dict[str, list[Candidate]], shared: dict[str, Any]
+) -> ScoreCounts:
+    """Sum the counts of models that are the same at all sites; those of others are 0."""
     n = len(next(iter(listed.values())))
     same = [i for i in range(n) if len({msgspec.json.encode(of[i].alike()) for of in listed.values()}) == 1]
     shapes = _count_shapes(schema, n)
-    counts = Counts(**{name: np.zeros(shape, np.int64) for name, shape in shapes.items()})
+    counts = ScoreCounts(**{name: np.zeros(shape, np.int64) for name, shape in shapes.items()})
     if same:
-        total: Counts = federation.total(
-            {site: Tally(contenders=[of[i] for i in same], **shared) for site, of in listed.items()},
+        total: ScoreCounts = federation.total(
+            {site: CountByScore(candidates=[of[i] for i in same], **shared) for site, of in listed.items()},
             check=_check_counts(schema, len(same)),
         )
         for name in shapes:
@@ -361,20 +380,20 @@ def _total_counts(
     return counts
 
 
-def _mean_figures(rows: list[Row]) -> tuple[int, dict[str, float]]:
-    """Return the mean figures of sites, by their rows, and how many rows these are."""
-    figures = {}
-    for name in metrics.CLASSIFICATION:
-        known = [row for row in rows if not np.isnan(row.figures[name])]
+def _mean_metrics(rows: list[Row], n_classes: int) -> tuple[int, dict[str, float]]:
+    """Return the mean metrics of sites, by their rows, and how many rows these are."""
+    found = {}
+    for metric in metrics.main_metrics(n_classes):
+        known = [row for row in rows if not np.isnan(row.metrics[metric.key])]
         n = sum(row.rows for row in known)
-        figures[name] = sum(row.figures[name] * row.rows for row in known) / n if n else np.nan
-    return sum(row.rows for row in rows if not np.isnan(list(row.figures.values())).all()), figures
+        found[metric.key] = sum(row.metrics[metric.key] * row.rows for row in known) / n if n else np.nan
+    return sum(row.rows for row in rows if not np.isnan(list(row.metrics.values())).all()), found
 
 
-def _check_figures(schema: Schema, n_models: int, by: Sequence[int] = ()) -> Check:
+def _check_metrics(schema: Schema, n_models: int, by: Sequence[int] = ()) -> Check:
 
-    def check(site: str, reply: Figures) -> None:
-        _check_some(schema, n_models, reply.rows, reply.figures)
+    def check(site: str, reply: SiteMetrics) -> None:
+        _check_some(schema, n_models, reply.rows, reply.metrics)
         between = reply.intervals
         if between.shape != (n_models, 2) or between.dtype != np.float64:
             raise FormatError("its intervals are not those asked for")
@@ -390,25 +409,27 @@ def _check_figures(schema: Schema, n_models: int, by: Sequence[int] = ()) -> Che
         for one in reply.subgroups:
             for detail in one.details:
                 check_detail(detail, schema.n_classes, one.rows)
-            _check_some(schema, n_models, one.rows, one.figures)
+            _check_some(schema, n_models, one.rows, one.metrics)
             if len(one.details) != n_models:
                 raise FormatError("its details are not those asked for")
 
     return check
 
 
-def _check_some(schema: Schema, n_models: int, rows: int, figures: np.ndarray) -> None:
-    """Raise ``FormatError`` for figures of so many rows that are not possible."""
-    width = len(metrics.CLASSIFICATION) if schema.n_classes else 4
-    if figures.shape != (n_models, width) or figures.dtype != np.float64 or not 0 <= rows < MAX_ROWS:
-        raise FormatError("its figures are not those asked for")
+def _check_some(schema: Schema, n_models: int, rows: int, values: np.ndarray) -> None:
+    """Raise ``FormatError`` for metrics of so many rows that are not possible."""
+    known = metrics.main_metrics(schema.n_classes)
+    width = len(known) if schema.n_classes else 4
+    if values.shape != (n_models, width) or values.dtype != np.float64 or not 0 <= rows < MAX_ROWS:
+        raise FormatError("its metrics are not those asked for")
     if schema.n_classes:
-        possible = np.isnan(figures) | (np.abs(figures) <= 1.0)
+        possible = all(metric.possible(x) for line in values.tolist() for metric, x in zip(known, line, strict=True))
     else:
-        possible = np.isfinite(figures) & (figures >= [0.0, 0.0, -np.inf, 0.0])
-        possible[:, 0] &= np.isin(figures[:, 0], (0.0, rows))  # all rows, or none if the model abstains
-    if not possible.all():
-        raise FormatError("its figures are not possible")
+        fits = np.isfinite(values) & (values >= [0.0, 0.0, -np.inf, 0.0])
+        fits[:, 0] &= np.isin(values[:, 0], (0.0, rows))  # all rows, or none if the model abstains
+        possible = bool(fits.all())
+    if not possible:
+        raise FormatError("its metrics are not possible")
 
 
 def _count_shapes(schema: Schema, n_models: int) -> dict[str, tuple[int, ...]]:
@@ -423,16 +444,10 @@ def _count_shapes(schema: Schema, n_models: int) -> dict[str, tuple[int, ...]]:
 def _check_counts(schema: Schema, n_models: int) -> Check:
     shapes = _count_shapes(schema, n_models)
 
-    def check(site: str, reply: Counts) -> None:
+    def check(site: str, reply: ScoreCounts) -> None:
         for name, shape in shapes.items():
             counts = getattr(reply, name)
             if counts.shape != shape or counts.dtype != np.int64 or counts.min() < 0:
                 raise FormatError(f"its {name} are not those asked for")
 
     return check
-
-
-def _named(schema: Schema, figures: np.ndarray) -> dict[str, float]:
-    if schema.n_classes:
-        return dict(zip(metrics.CLASSIFICATION, figures.tolist(), strict=True))
-    return metrics.from_moments(figures)

@@ -11,13 +11,13 @@ not certain only because these rows agree on it.
 
 import numpy as np
 
-from silvan.algorithms.shared.keyed_rows import draw_times
-from silvan.metrics import Z
+from silvan.algorithms.keyed_rows import draw_times
+from silvan.metrics import Z, enough_rows
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
-FEWEST_ROWS, FEWEST_OF_A_CLASS, FEWEST_NUMBERS = 10, 5, 20
-"""Fewest test rows, rows of each class, and rows where a number is predicted, for an interval."""
+FEWEST_NUMBERS = 20
+"""Fewest test rows for an interval where a number is predicted."""
 
 SHARE = (0.025, 0.975)
 
@@ -52,7 +52,7 @@ def intervals(
         for i in differ:
             found[i] = delong(answers[i][:, 1], base[:, 1], y == 1)
     elif differ:
-        drawn = resampled_figures([answers[i] for i in (against, *differ)], y, n_classes, key, n_jobs)
+        drawn = resampled_metrics([answers[i] for i in (against, *differ)], y, n_classes, key, n_jobs)
         gains = drawn[:, 1:] - drawn[:, :1] if n_classes else drawn[:, :1] - drawn[:, 1:]
         found[differ] = np.quantile(gains, SHARE, axis=0).T
     return found
@@ -62,11 +62,6 @@ def _enough(y: np.ndarray, n_classes: int) -> bool:
     if not n_classes:
         return len(y) >= FEWEST_NUMBERS
     return enough_rows(np.bincount(y, minlength=n_classes))
-
-
-def enough_rows(by_class: np.ndarray) -> bool:
-    """Return whether there are rows enough for an interval, given how many are of each class."""
-    return int(by_class.sum()) >= FEWEST_ROWS and int(by_class.min()) >= FEWEST_OF_A_CLASS
 
 
 # -- two classes
@@ -103,7 +98,7 @@ def midranks(values: np.ndarray) -> np.ndarray:
 # -- more classes, and numbers
 
 
-def resampled_figures(
+def resampled_metrics(
     answers: list[np.ndarray], y: np.ndarray, n_classes: int, key: np.ndarray, n_jobs: int | None
 ) -> np.ndarray:
     """Return every model's AUC or RMSE on every resample: (resamples, models)."""

@@ -1,8 +1,8 @@
-"""Figures over many splits of the same tables, with intervals that know that splits share rows.
+"""Metrics over many splits of the same tables, with intervals that know that splits share rows.
 
-Rows of every site are shuffled and dealt out to folds; each fold in turn is judged by models of the others. Differences
-of two models on the same rows spread less over such splits than over new rows, since splits share most of the rows that
-they learn from. Nadeau and Bengio (2003, "Inference for the generalization error", Machine Learning 52) correct for
+Rows of every site are shuffled and dealt out to folds; models of the others are evaluated on each fold in turn.
+Differences of two models on the same rows spread less over such splits than over new rows, since splits share most of
+their training rows. Nadeau and Bengio (2003, "Inference for the generalization error", Machine Learning 52) correct for
 that: the variance of the mean of J differences is (1/J + n_test/n_train) S^2 in place of S^2/J. Bouckaert and Frank
 (2004) use it for repeated cross-validation, as here.
 """
@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from silvan import metrics
 from silvan.algorithms.evaluation.details import join_details
-from silvan.algorithms.evaluation.figures import LOCAL, Row
+from silvan.algorithms.evaluation.evaluation import LOCAL, Row
 from silvan.data.holdout import Fold
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL
@@ -30,13 +31,13 @@ _FEWEST_SPLITS = 5
 
 
 def folds_of(test: float, repeats: Any) -> list[Fold]:
-    """Return the splits in which every row is judged ``repeats`` times; ``test`` is the share judged at a time.
+    """Return the splits in which every row is a test row ``repeats`` times; ``test`` is their share in a split.
 
     Without a share it is a tenth: ten times ten folds are what Bouckaert and Frank advise.
     """
     whole = isinstance(repeats, Integral) and not isinstance(repeats, bool)
     if not whole or not 1 <= repeats <= MOST_REPEATS:
-        raise InputError(f"repeats must be a whole number between 1 and {MOST_REPEATS:,}, got {repeats!r}")
+        raise InputError.wrong("repeats", f"a whole number between 1 and {MOST_REPEATS:,}", repeats)
     n = 10 if test <= 0.0 else max(2, round(1.0 / test))
     return [Fold(number, n, shuffle) for shuffle in range(repeats) for number in range(n)]
 
@@ -44,7 +45,7 @@ def folds_of(test: float, repeats: Any) -> list[Fold]:
 def corrected_interval(gains: np.ndarray, ratio: float) -> tuple[float, float] | None:
     """Return the 95 % interval of a mean difference over splits; None where there are too few to tell.
 
-    ``ratio`` is how many rows are judged for each that is learnt from.
+    ``ratio`` is the number of test rows per training row.
     """
     if len(gains) < _FEWEST_SPLITS:
         return None
@@ -58,9 +59,9 @@ def corrected_interval(gains: np.ndarray, ratio: float) -> tuple[float, float] |
 
 
 def over_splits(splits: Sequence[Sequence[Row]], folds: Sequence[Fold]) -> list[Row]:
-    """Return a row for each site and model: mean figures over splits, and what the model gains with its interval.
+    """Return a row for each site and model: mean metrics over splits, and what the model gains with its interval.
 
-    Over all sites, a split's figures are the means of the sites', by their test rows. ``rows`` counts every row once.
+    Over all sites, a split's metrics are the means of the sites', by their test rows. ``rows`` counts every row once.
     """
     ratio = 1.0 / (folds[0].of - 1)
     found: list[Row] = []
@@ -79,17 +80,17 @@ def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
     listed = []
     for name in models:
         rows = [row for split in splits for row in split if row.model == name]
-        figures = {figure: _mean(np.array([row.figures[figure] for row in rows])) for figure in rows[0].figures}
-        judged = sum(row.rows for split in splits[:n_folds] for row in split if row.model == name)
+        means = {key: _mean(np.array([row.metrics[key] for row in rows])) for key in rows[0].metrics}
+        tested = sum(row.rows for split in splits[:n_folds] for row in split if row.model == name)
         same = {row.same_as for row in rows}
         more = {key: _mean(np.array([row.more.get(key, np.nan) for row in rows])) for key in rows[0].more}
         more = {key: value for key, value in more.items() if not key.endswith(("_low", "_high"))}  # means are no ends
-        note = rows[0].note if np.isnan(next(iter(figures.values()))) else ""
+        note = rows[0].note if np.isnan(next(iter(means.values()))) else ""
         alike = same.pop() if len(same) == 1 else ""
         detail = join_details([row.detail for row in rows if row.detail is not None])
-        one = Row(rows[0].site, name, judged, figures, same_as=alike, more=more, detail=detail, note=note)
+        one = Row(rows[0].site, name, tested, means, same_as=alike, more=more, detail=detail, note=note)
         if name != LOCAL and LOCAL in first:
-            gains = first[LOCAL] - first[name] if "rmse" in figures else first[name] - first[LOCAL]
+            gains = _sign(one) * (first[name] - first[LOCAL])
             gains = gains[~np.isnan(gains)]
             if len(gains):
                 low, high = corrected_interval(gains, ratio) or (None, None)
@@ -99,23 +100,28 @@ def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
 
 
 def _mean_of_sites(rows: list[Row]) -> list[Row]:
-    """Return the means of the sites' figures in one split, by their test rows; of sites where all models have one."""
+    """Return the means of the sites' metrics in one split, by their test rows; of sites where all models have one."""
     models = list(dict.fromkeys(row.model for row in rows))
-    known = {row.site for row in rows} - {row.site for row in rows if np.isnan(next(iter(row.figures.values())))}
+    known = {row.site for row in rows} - {row.site for row in rows if np.isnan(row.leading)}
     listed = []
     for name in models:
         some = [row for row in rows if row.model == name and row.site in known]
         n = sum(row.rows for row in some)
-        names = rows[0].figures
-        figures = {key: sum(row.figures[key] * row.rows for row in some) / n if n else np.nan for key in names}
+        names = rows[0].metrics
+        means = {key: sum(row.metrics[key] * row.rows for row in some) / n if n else np.nan for key in names}
         n_rows = sum(row.rows for row in rows if row.model == name)
         detail = join_details([row.detail for row in rows if row.model == name and row.detail is not None])
-        listed.append(Row(OVERALL, name, n_rows, figures, detail=detail))
+        listed.append(Row(OVERALL, name, n_rows, means, detail=detail))
     return listed
 
 
 def _first(rows: Sequence[Row], model: str) -> float:
-    return next((next(iter(row.figures.values())) for row in rows if row.model == model), np.nan)
+    return next((row.leading for row in rows if row.model == model), np.nan)
+
+
+def _sign(row: Row) -> float:
+    """Return 1 where more of the leading metric is better, and -1 where less is."""
+    return 1.0 if metrics.BY_KEY[next(iter(row.metrics))].higher else -1.0
 
 
 def _mean(values: np.ndarray) -> float:
@@ -124,8 +130,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def best_candidate(rows: Sequence[Row], candidates: Sequence[str]) -> str:
-    """Return which candidate has the best mean figure at a site; of equal ones the first, and the first if none has."""
-    sign = -1.0 if rows and "rmse" in rows[0].figures else 1.0
-    scored = {row.model: sign * next(iter(row.figures.values())) for row in rows if row.model in candidates}
+    """Return which candidate has the best mean metric at a site; of equal ones the first, and the first if none has."""
+    scored = {row.model: _sign(row) * row.leading for row in rows if row.model in candidates}
     known = {name: scored[name] for name in candidates if not np.isnan(scored.get(name, np.nan))}
     return max(known, key=lambda name: known[name]) if known else candidates[0]

@@ -1,17 +1,18 @@
-"""Rows and labels as figures and counts of models see them: in groups, none of which tells the label of a row.
+"""Rows and labels as metrics and counts of models see them: in groups, none of which tells the label of a row.
 
-Whoever may choose a model can have it score one row unlike all others, and would read the row's label from any figure
+Whoever may choose a model can have it score one row unlike all others, and would read the row's label from any metric
 or count. So before anything is counted, as many rows as a site's policy says share one score and one decision, in
 groups that follow from the scores alone. A group with rows of several classes tells no row's label. Of one in which all
 rows are of one class, or all but one, it is not told which of the two it is: in all such groups of a class together,
 rows of other classes are counted, at least one, and put where the model is least sure. So any row may be of another
-class than its group, whatever the model and the labels are, and figures move by a row a class at most.
+class than its group, whatever the model and the labels are, and metrics move by one row per class at most.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
-from silvan.algorithms.evaluation.figures import Answer
-from silvan.privacy.gate.gate import Policy
+from silvan.privacy.gate import Policy
 
 _SURE = 1e-6, 1.0 - 1e-6
 """The least and the most that a score counts as a probability."""
@@ -21,6 +22,18 @@ _STRETCHES = np.linspace(0.0, 6.0, 25)
 
 _DIGITS = 9
 """Digits of a group's score: rows that score the same do so in groups of any size."""
+
+
+class Answer(NamedTuple):
+    """A model's scores of rows, (rows, outputs), all NaN if it abstains, and the classes that it decides on."""
+
+    scores: np.ndarray
+    decided: np.ndarray
+
+    @property
+    def silent(self) -> bool:
+        """Whether the model abstains."""
+        return bool(np.isnan(self.scores).any())
 
 
 def in_groups(answer: Answer, y: np.ndarray, n_classes: int, least: int) -> tuple[Answer, np.ndarray]:
@@ -55,12 +68,12 @@ def in_groups(answer: Answer, y: np.ndarray, n_classes: int, least: int) -> tupl
 
 
 def one_class(labels: np.ndarray, n_classes: int) -> bool:
-    """Whether labels are of one class, or all but one: groups do not tell the two apart, so figures must not."""
+    """Whether labels are of one class, or all but one: groups do not tell the two apart, so metrics must not."""
     return bool(n_classes) and bool(len(labels) - np.bincount(labels).max(initial=0) <= 1)
 
 
 def hides_one_class(policy: Policy, labels: np.ndarray, n_classes: int) -> bool:
-    """Whether there must be no figures of labels, since a policy has groups and the labels are of one class."""
+    """Whether there must be no metrics of labels, since a policy has groups and the labels are of one class."""
     return policy.score_groups > 1 and one_class(labels, n_classes)
 
 

@@ -1,6 +1,6 @@
 """Subgroups of test rows, by columns of categories: which a site shows, and what is told of each.
 
-Rows are put into groups of scores within each subgroup, and figures over all rows of a site are made of the same
+Rows are put into groups of scores within each subgroup, and metrics over all rows of a site are made of the same
 groups: two ways of grouping the same rows could be set against each other. Subgroups that are too small are taken
 together with others until they are large enough, so that what is left of all rows when those shown are taken off is no
 single one.
@@ -13,11 +13,10 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.evaluation.details import Detail, Floors
-from silvan.algorithms.evaluation.figures import Answer
-from silvan.algorithms.evaluation.score_groups import in_groups
+from silvan.algorithms.evaluation.score_groups import Answer, in_groups
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.privacy.gate.gate import Policy
+from silvan.privacy.gate import Policy
 
 MOST_COLUMNS = 3
 """Columns that make subgroups."""
@@ -29,11 +28,11 @@ _MOST_SHOWN = 200
 
 
 class Subgroup(msgspec.Struct, frozen=True):
-    """A site's figures of a subgroup, a row a model: its codes in the columns, its rows, figures and details."""
+    """A site's metrics of a subgroup, one row per model: its codes in the columns, its rows, metrics and details."""
 
     codes: list[int]
     rows: int
-    figures: np.ndarray
+    metrics: np.ndarray
     details: tuple[Detail, ...]
 
 
@@ -105,19 +104,19 @@ def in_groups_by_cell(
 def places_of(schema: Schema, by: Sequence[str]) -> tuple[int, ...]:
     """Return the places of columns that make subgroups; raise ``InputError`` for those that cannot."""
     if isinstance(by, str) or len(by) > MOST_COLUMNS or len(set(by)) < len(by):
-        raise InputError(f"by must be a list of at most {MOST_COLUMNS} columns, each once")
+        raise InputError.about("by", f"must be a list of at most {MOST_COLUMNS} columns, each once")
     for name in by:
         if name not in schema.names:
-            raise InputError(f"by names {name!r}, which is no column to learn from")
+            raise InputError.about("by", f"names {name!r}, which is no column to learn from")
         if not schema.features[schema.names.index(name)].categorical:
-            raise InputError(
-                f"by names {name!r}, which has numbers: if it has few, set its kind to 'categorical' (kinds)"
+            raise InputError.about(
+                "by", f"names {name!r}, which has numbers: if it has few, set its kind to 'categorical' (kinds)"
             )
     return tuple(schema.names.index(name) for name in by)
 
 
 def check_subgroups(subgroups: Sequence[Subgroup], schema: Schema, by: Sequence[int], rows: int) -> None:
-    """Raise ``FormatError`` for subgroups that are not possible; their figures are checked as others are."""
+    """Raise ``FormatError`` for subgroups that are not possible; their metrics are checked as others are."""
     codes = [tuple(one.codes) for one in subgroups]
     fits = len(subgroups) <= (_MOST_SHOWN if by else 0) and len(set(codes)) == len(codes)
     for one in subgroups:

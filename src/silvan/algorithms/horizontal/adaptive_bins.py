@@ -5,7 +5,7 @@ Equations and algorithms are those of the publication on trees from merged histo
 
 import numpy as np
 
-from silvan.data.binning.bins import Bins
+from silvan.data.bins.bins import Bins
 from silvan.data.schema import Schema
 from silvan.tree.split import Splits
 from silvan.util.kernels import njit

@@ -27,11 +27,12 @@ from silvan.algorithms.horizontal.adaptive_messages import (
     LeafCounts,
     split_columns,
 )
-from silvan.algorithms.shared.level_checks import check_nodes
-from silvan.algorithms.shared.requests import MAX_TREES, schema_of
-from silvan.data.binning.bins import make_bins
+from silvan.algorithms.level_checks import check_nodes
+from silvan.algorithms.requests import MAX_TREES, schema_of
+from silvan.data.bins.bins import make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError
+from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
@@ -90,13 +91,15 @@ def _rows_of_nodes(site: Site, request: AfterSplits) -> tuple[Schema, Part, list
         raise FormatError("adaptive bins are for two classes")
     if not (2 <= request.max_bins <= MAX_BINS and 1 <= request.n_trees <= MAX_TREES):
         raise FormatError("the number of bins or trees is out of range")
-    key = ("adaptive", request.schema.hash, request.n_trees, request.bootstrap)
     columns = split_columns(request)
     splits = [tuple(c[k].tobytes() for c in columns) for k in range(len(request.split_node))]
-    growing: _Growing | None = site.cache.get(key)
-    if growing is None or growing.done != splits[: len(growing.done)]:
+
+    def begin() -> _Growing:
         drawn = rows_of_trees(site.sampling_key, part.row_keys, 0, request.n_trees, request.bootstrap)
-        growing = site.cache[key] = _Growing([np.flatnonzero(d) for d in drawn], [])
+        return _Growing([np.flatnonzero(d) for d in drawn], [])
+
+    key = CacheKey[_Growing]("adaptive", request.schema.hash, request.n_trees, request.bootstrap)
+    growing = site.cache.once(key, begin, lambda known: known.done == splits[: len(known.done)])
     for k in range(len(growing.done), len(splits)):
         node, f = int(request.split_node[k]), int(request.split_feature[k])
         if not (0 <= node < len(growing.rows) and 0 <= f < len(schema.features)):

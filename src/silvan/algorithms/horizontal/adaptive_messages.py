@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.shared.level_rules import follow_level
+from silvan.algorithms.level_rules import follow_level
 from silvan.errors import FormatError
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.store import digest
@@ -23,18 +23,13 @@ SPLIT_TYPES = {
 """The columns of splits: element types, and the shape of one split's entry."""
 
 
-def _none(*shape: int, dtype: type = np.int64) -> Any:
-    """Return the default of a field that version 0.1.0 did not have."""
-    return msgspec.field(default_factory=lambda: np.zeros(shape, dtype))
-
-
 class AdaptiveBins(Reply, frozen=True, kw_only=True):
     """Bins of every open node and each of its features, one after the other."""
 
     sizes: np.ndarray  # bins of each
     means: np.ndarray
     counts: np.ndarray  # (bins, 2): negatives, positives
-    missing: np.ndarray = _none(0, 2)  # (histograms, 2): the same of rows without a value; empty for none
+    missing: np.ndarray  # (histograms, 2): the same of rows without a value; empty for none
 
 
 class LeafCounts(Reply, frozen=True, kw_only=True):
@@ -56,7 +51,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
     split_feature: np.ndarray
     split_threshold: np.ndarray
     split_words: np.ndarray
-    split_missing_left: np.ndarray = _none(0, dtype=np.bool_)
+    split_missing_left: np.ndarray
     min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
 
     def course(self) -> Course:

@@ -6,7 +6,6 @@ the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every s
 keyed, so the forest is the one that all rows in one place would give.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,16 +14,17 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from silvan.algorithms.drawn_rows import check_draw
 from silvan.algorithms.horizontal.row_bounds import RowBounds
-from silvan.algorithms.shared.drawn_rows import check_draw
-from silvan.algorithms.shared.level_checks import are_different, check_histograms, check_nodes
-from silvan.algorithms.shared.level_rules import follow_level
-from silvan.algorithms.shared.requests import MAX_TREES, schema_of
-from silvan.algorithms.shared.shared_bins import bins_of, find_shared_bins
-from silvan.data.binning.bins import Bins
+from silvan.algorithms.level_checks import are_different, check_histograms, check_nodes
+from silvan.algorithms.level_rules import follow_level
+from silvan.algorithms.requests import MAX_TREES, schema_of
+from silvan.algorithms.shared_bins import bins_of, find_shared_bins
+from silvan.data.bins.bins import Bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
+from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Request, Verb
 from silvan.federation.part import Part, StoredPart
@@ -37,10 +37,10 @@ from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level
 from silvan.tree.node_rows import Binned
+from silvan.tree.objectives import Measure
 from silvan.tree.out_of_core import RoutedRows
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
-from silvan.tree.target import Measure
 from silvan.util.readable import count_of
 from silvan.util.threads import thread_count
 
@@ -80,7 +80,7 @@ class GrowLevel(Request, frozen=True, kw_only=True):
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         each = f"{count_of(self.features.shape[1], 'feature')} x {count_of(len(self.nodes), 'node')}"
-        what = "sums" if self.measure.scale else "counts"
+        what = "counts" if self.measure.counts_rows else "sums"
         if reply is None:
             return f"{what} by bin of {each}"
         listed = int((self.features >= 0).sum())
@@ -151,13 +151,17 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
     """
     schema, bins = read_level(site, request)
     forest = request.schema.hash, request.bins.hash, request.measure, request.n_trees, request.bootstrap
-    key = ("growing", name, *forest)
     rounds = _rounds(request)
-    growing: _Growing | None = site.cache.get(key)
-    if growing is None or growing.done != [fingerprint for fingerprint, _ in rounds[: len(growing.done)]]:
+
+    def begin() -> _Growing:
         check_draw(site.n_train if part is None else len(part), request.bootstrap)
         rows = site.part(schema) if part is None else part
-        growing = site.cache[key] = _Growing(_rows(site, rows, bins, request), [])
+        return _Growing(_rows(site, rows, bins, request), [])
+
+    def fits(known: _Growing) -> bool:
+        return known.done == [fingerprint for fingerprint, _ in rounds[: len(known.done)]]
+
+    growing = site.cache.once(CacheKey[_Growing]("growing", name, *forest), begin, fits)
     for fingerprint, splits in rounds[len(growing.done) :]:
         growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_), thread_count(site.n_jobs))
         growing.done.append(fingerprint)
@@ -219,7 +223,8 @@ def _fingerprints(request: GrowLevel) -> list[bytes]:
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     """Raise ``FormatError`` for a question that contradicts itself: kernels trust what they are given."""
-    _check_measure(request.measure, schema)
+    if not request.measure.fits(schema.n_classes):
+        raise FormatError("the statistics are not those of the label")
     if not 1 <= request.n_trees <= MAX_TREES:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}")
     for name, dtype in _SPLIT_TYPES.items():
@@ -253,16 +258,6 @@ def _check_history(request: GrowLevel) -> None:
     n = len(columns[0])
     if sizes.ndim != 1 or sizes.dtype != np.int64 or ((sizes < 0) | (sizes > n)).any() or sizes.sum() != n:
         raise FormatError("the splits so far do not match")
-
-
-def _check_measure(measure: Measure, schema: Schema) -> None:
-    """Raise ``FormatError`` for statistics that are not those of the label."""
-    if schema.n_classes:
-        fits = (measure.n_stats, measure.lead, measure.scale) == (schema.n_classes, 0, 0.0)
-    else:
-        fits = (measure.n_stats, measure.lead) == (2, 1) and 0.0 < measure.scale < math.inf
-    if not fits or not math.isfinite(measure.offset):
-        raise FormatError("the statistics are not those of the label")
 
 
 # -- at the coordinator
@@ -316,7 +311,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 def _messages(features: np.ndarray, bins: Bins, measure: Measure) -> list[slice]:
     """Cut a level into slices of nodes whose histograms fit a message; nearly always it is one."""
     widths = np.where(features >= 0, bins.n_bins[features], 0).sum(axis=1)
-    ends = np.cumsum(widths) * measure.n_stats * (8 if measure.scale else 4)
+    ends = np.cumsum(widths) * measure.n_stats * np.dtype(measure.count_type).itemsize
     bounds = [0, *np.flatnonzero(np.diff(ends // _LEVEL_BYTES)) + 1, len(features)]
     return [slice(a, b) for a, b in pairwise(bounds)]
 

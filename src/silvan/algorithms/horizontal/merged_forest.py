@@ -12,22 +12,17 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from silvan.algorithms.shared.admission import Refusals, ask_admission
-from silvan.algorithms.shared.drawn_rows import possible_draw
-from silvan.algorithms.shared.recount import Counting, recount
-from silvan.algorithms.shared.requests import MAX_TREES, schema_of
+from silvan.algorithms.local_forest import local_forest
+from silvan.algorithms.recount import Counting, recount
+from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.agreement.agree import MAX_ROWS
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
-from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
-from silvan.tree.draw import DrawKeys, key_of_site
-from silvan.tree.fit import Settings, fit_forest
-from silvan.tree.target import class_target, number_target
+from silvan.tree.fit import Settings
 from silvan.util.readable import count_of
 
 Weights = Literal["trees", "votes"]
@@ -84,39 +79,6 @@ def grow_trees(site: Site, request: GrowTrees) -> Trees:
     return Trees(forest=forest.bare().to_bytes(), rows=site.n_train)
 
 
-def local_forest(
-    site: Site,
-    schema: Schema,
-    settings: Settings,
-    feature_key: np.ndarray,
-    n_trees: int,
-    part: Part | None = None,
-) -> Forest:
-    """Grow trees on one site's training rows, or on those of ``part``."""
-    if not 1 <= n_trees <= MAX_TREES:
-        raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
-    if feature_key.shape != (2,) or feature_key.dtype != np.uint64:
-        raise FormatError("a key is two numbers of 64 bits")
-    part = site.part(schema) if part is None else part
-    if schema.n_classes:
-        counts = np.bincount(part.y, minlength=schema.n_classes)
-        target = class_target(part.y, schema.n_classes, None, settings.class_weights(counts))
-    else:
-        target = number_target(part.y, None)
-    if not possible_draw(site, part, settings.row_draw, n_trees):
-        settings = replace(settings, bootstrap=False, max_samples=None)
-    return fit_forest(
-        part.X,
-        target,
-        schema,
-        replace(settings, n_estimators=n_trees),
-        DrawKeys(site.sampling_key, key_of_site(feature_key, site.name)),
-        row_keys=part.row_keys,
-        n_jobs=site.n_jobs,
-        floor=FLOOR,
-    )
-
-
 # -- at the coordinator
 
 
@@ -126,23 +88,22 @@ class Influence:
 
     ``weights``: "trees" for as many trees as a site's share of rows, "votes" for weights of trees in proportion to it,
     None for neither. With ``equal``, all sites' trees have the same weight in sum. No site gives more than
-    ``max_trees``. With ``admission``, sites look at each other's trees and refuse some: a round more. With ``recount``,
-    trees are cut back to what others' rows reach, which make their leaf values: two rounds more.
+    ``max_trees``. With ``recount``, trees are cut back to what others' rows reach, which make their leaf values: two
+    rounds more.
     """
 
     weights: Weights | None = None
     equal: bool = False
     max_trees: int | None = None
-    admission: bool = False
     recount: bool = False
 
     def check(self) -> None:
         """Raise ``InputError`` for weights that are not known, or that contradict ``equal``."""
         if self.weights not in (None, "trees", "votes"):
-            raise InputError(f"weights must be None, 'trees' or 'votes', got {self.weights!r}")
+            raise InputError.wrong("weights", "None, 'trees' or 'votes'", self.weights)
         if self.equal and self.weights is not None:
-            raise InputError(
-                f"equal gives every site the same say, and weights={self.weights!r} does not: leave one of them out"
+            raise InputError.about(
+                "equal", f"gives every site the same say, and weights={self.weights!r} does not: leave one of them out"
             )
 
     def trees_by_site(self, n_trees: int, sites: Sequence[str], rows: dict[str, int]) -> dict[str, int]:
@@ -173,21 +134,19 @@ def fit(
     replies: dict[str, Trees] = federation.ask(requests, check=read)
     forests = {site: read(site, reply) for site, reply in replies.items()}
     tree_weights = [rows[site] / sum(rows.values()) if influence.weights == "votes" else 1.0 for site in forests]
-    refusals, recounted = None, None
+    recounted = None
     listed = {site: (forest, federation.work(site, replies[site])) for site, forest in forests.items()}
-    if influence.admission:
-        [refusals] = ask_admission(federation, schema, [listed])
     if influence.recount and len(federation.active) > 1:
         known = {site: rows.get(site, MAX_ROWS) for site in federation.active}
         known |= {site: reply.rows for site, reply in replies.items() if site in known}
         recounted, _ = recount(federation, schema, listed, known, Counting.of(settings))
     blobs = {site: blob for site, (_, blob) in listed.items()}
-    return Merged(forests, tree_weights, influence.equal, refusals, recounted, blobs)
+    return Merged(forests, tree_weights, influence.equal, recounted, blobs)
 
 
 @dataclass(frozen=True)
 class Merged:
-    """The sites' trees, the weight that a tree of each site has, which are refused, and the trees after a recount.
+    """The sites' trees, the weight that a tree of each site has, and the trees after a recount.
 
     ``blobs`` are the trees as each site signed them.
     """
@@ -195,20 +154,16 @@ class Merged:
     forests: dict[str, Forest]
     tree_weights: list[float]
     equal: bool = False
-    refusals: Refusals | None = None
     recounted: Forest | None = None
     blobs: Mapping[str, Blob] = field(default_factory=dict)
 
     def forest(self) -> Forest:
-        """Return the forest of all trees, without those that most sites refuse."""
+        """Return the forest of all trees."""
         joined = join_forests(list(self.forests.values()), self.tree_weights)
         if self.recounted is not None:
             left = np.where(self.recounted.weights > 0, joined.weights, 0.0)
             joined = replace(self.recounted, weights=left if left.any() else joined.weights)
         weights = joined.weights
-        if self.refusals is not None:
-            left = np.where(self.refusals.dropped, 0.0, weights)
-            weights = left if left.any() else weights
         if self.equal:
             weights = equal_site_weights(weights, [len(forest) for forest in self.forests.values()])
         return joined if weights is joined.weights else replace(joined, weights=weights)
@@ -221,17 +176,19 @@ def equal_site_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     return np.asarray(weights / np.repeat(np.where(totals > 0, totals, 1.0), sizes))
 
 
-def check_influence(settings: Settings, equal: Any, max_trees: Any, admission: Any, recount: Any) -> Settings:
-    """Check four parameters of learners; return settings by which no site grows more trees than are taken."""
-    for name, given in (("equal", equal), ("admission", admission), ("recount", recount)):
+def check_influence(settings: Settings, equal: Any, max_trees: Any, recount: Any) -> Settings:
+    """Check three parameters of learners; return settings by which no site grows more trees than are taken."""
+    for name, given in (("equal", equal), ("recount", recount)):
         if given not in (True, False):
-            raise InputError(f"{name} must be True or False, got {given!r}")
+            raise InputError.wrong(name, "True or False", given)
     if recount and settings.signs:
-        raise InputError("recount makes leaf values anew, in any order: set recount=False, or leave monotonic_cst out")
+        raise InputError.about(
+            "recount", "makes leaf values anew, in any order: set recount=False, or leave monotonic_cst out"
+        )
     if max_trees is None:
         return settings
     if isinstance(max_trees, bool) or not isinstance(max_trees, Integral) or max_trees < 1:
-        raise InputError(f"max_trees must be a whole number of at least 1, or None, got {max_trees!r}")
+        raise InputError.wrong("max_trees", "a whole number of at least 1, or None", max_trees)
     return replace(settings, n_estimators=min(settings.n_estimators, int(max_trees)))
 
 

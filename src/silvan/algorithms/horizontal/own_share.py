@@ -1,8 +1,8 @@
 """Which mix of the shared forest and its own trees each site takes: asked of the sites, in one round.
 
-How a site chooses, and what it makes of it, is in ``site_mix.py``. The forest stays at the site. The coordinator is
-told figures and, in one process, which of fifteen mixes it is; where rows are in groups only whether it is the shared
-forest or another, since a choice among many tells of the rows that it was made by.
+How a site chooses, and what it makes of it, is in ``personal_forest.py``. The forest stays at the site. The coordinator
+is told figures and, in one process, which of fifteen mixes it is; where rows are in groups only whether it is the
+shared forest or another, since a choice among many tells of the rows that it was made by.
 """
 
 from collections.abc import Mapping
@@ -10,30 +10,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from silvan.algorithms.bofrf.choose import Measure, judge
-from silvan.algorithms.evaluation.contenders import (
-    NO_RULE,
-    Contender,
-    Decide,
-    MadeAtSite,
-    Mixing,
-    check_contenders,
-    list_contenders,
-)
-from silvan.algorithms.evaluation.figures import Answer
-from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
-from silvan.algorithms.evaluation.site_thresholds import Draws
-from silvan.algorithms.horizontal.site_mix import MIXES, Ingredients, MixChoice, choose_mix, make_forest
-from silvan.algorithms.results.kept_results import keep_made_model
-from silvan.algorithms.shared.requests import schema_of
+from silvan.algorithms.evaluation.candidates import PersonalForest, PersonalModel, check_candidates
+from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.evaluation.personal_forest import MIXES, Ingredients, MixChoice, choose_mix, make_forest
+from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
+from silvan.algorithms.evaluation.score_quality import MetricName, score_quality
+from silvan.algorithms.kept_results import keep_made_model
+from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
-from silvan.federation.agreement.agree import MAX_ROWS
+from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
-from silvan.privacy.gate.gate import policy_of
+from silvan.privacy.gate import policy_of
 
 UNTOLD = -1
 """A mix that is not the shared forest alone, and that the site does not tell."""
@@ -48,7 +39,7 @@ class ChosenShare(Reply, frozen=True, kw_only=True):
     """Which mix a site will use, and rounded figures of it and of all mixes, on how many rows."""
 
     choice: int  # its place among the mixes, or ``UNTOLD``
-    measure: Measure  # empty: there were no rows to choose on, or too few
+    measure: MetricName  # empty: there were no rows to choose on, or too few
     rows: int
     figure: float  # of the mix that it takes
     figures: np.ndarray  # one a mix; NaN where the site's policy shows none, as in ``figure``
@@ -61,7 +52,7 @@ class ChooseShare(Request, frozen=True, kw_only=True):
     reply: ClassVar[type[Reply]] = ChosenShare
 
     schema: Blob
-    model: Contender  # the forest that all sites share, which rows its trees drew, and what it is mixed with
+    model: PersonalModel  # the forest that all sites share, which rows its trees drew, and what it is mixed with
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -85,14 +76,14 @@ class ChooseShare(Request, frozen=True, kw_only=True):
 def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
     """Choose a mix on training rows, and keep the forest that it makes if results of the study will be kept."""
     schema, model = schema_of(site, request.schema), request.model
-    if not isinstance(model.mixed, Mixing) or model.mixed.work != site.task:
+    if model.made_in != site.task:
         raise FormatError("a mix needs the trees that the site made in this task")
-    check_contenders(site, [model])
+    check_candidates(site, [model])
     parts = Ingredients.read(site, schema, model)
     chosen = choose_mix(site, schema, parts)
     if site.results is not None and chosen.choice:
         keep_made_model(site.results, make_forest(site, schema, parts).forest)
-    if not chosen.judged or chosen.judged[0] is None:
+    if not chosen.quality or chosen.quality[0] is None:
         empty = np.full(len(MIXES), np.nan)
         return ChosenShare(choice=0, measure="", rows=len(chosen.y), figure=np.nan, figures=empty)
     told = policy_of(site).score_groups == 1
@@ -102,7 +93,7 @@ def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
     )
     return ChosenShare(
         choice=chosen.choice if told or not chosen.choice else UNTOLD,
-        measure=chosen.judged[0].measure,
+        measure=chosen.quality[0].metric,
         rows=len(chosen.y),
         figure=_figure(site, chosen, chosen.choice, schema.n_classes),
         figures=figures,
@@ -117,32 +108,34 @@ def _figure(site: Site, chosen: MixChoice, place: int, n_classes: int) -> float:
     answer, labels = in_groups(Answer(mix, mix.argmax(axis=1)), chosen.y, n_classes, policy.score_groups)
     if hides_one_class(policy, labels, n_classes):
         return np.nan
-    return float(f"{judge(answer.scores, labels, n_classes, by_pairs=True).figure:.{_DIGITS}g}")
+    return float(f"{score_quality(answer.scores, labels, n_classes, by_pairs=True).value:.{_DIGITS}g}")
 
 
 # -- at the coordinator
 
 
 def choose_shares(
-    federation: Federation, schema: Schema, models: Mapping[str, MadeAtSite], decide: Decide = NO_RULE
+    federation: Federation, schema: Schema, models: Mapping[str, PersonalForest], threshold: float | None = None
 ) -> dict[str, ChosenShare]:
     """Ask every site which mix it takes: one round. The shared forest is sent as when it is judged."""
-    listed = list_contenders(federation, [dict(models)], {}, decide, sites=list(models))
     schema_blob = federation.blob(schema.to_json().encode())
-    requests = {site: ChooseShare(schema=schema_blob, model=model) for site, [model] in listed.items()}
+    requests = {
+        site: ChooseShare(schema=schema_blob, model=model.candidate(federation, threshold))
+        for site, model in models.items()
+    }
     replies: dict[str, ChosenShare] = federation.ask(requests, check=check_chosen)
     return replies
 
 
 def site_models(
     federation: Federation, shared: Forest, draws: Draws, own: Mapping[str, Blob], fit: bool
-) -> dict[str, MadeAtSite]:
+) -> dict[str, PersonalForest]:
     """Return what sites that sent trees make their forests of; ``draws`` says which rows the shared trees drew."""
     found = {}
     for site, blob in own.items():
         tasks = [owner.task for owner in federation.makers(blob) if owner.site == site]
         if site in federation.active and tasks:
-            found[site] = MadeAtSite(shared, draws, Mixing(blob, tasks[-1], fit))
+            found[site] = PersonalForest(shared, draws, blob, tasks[-1], fit)
     return found
 
 

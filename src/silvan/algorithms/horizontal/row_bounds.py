@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from silvan.data.binning.bins import Bins
+from silvan.data.bins.bins import Bins
 from silvan.federation.question import Bounds
+from silvan.tree.objectives import Measure
 from silvan.tree.split import Splits
-from silvan.tree.target import Measure
 
 
 class RowBounds:
@@ -15,9 +15,9 @@ class RowBounds:
     """
 
     def __init__(self, n_trees: int, measure: Measure, label: np.ndarray, in_bins: np.ndarray) -> None:
-        self.counts = slice(measure.lead or None)  # statistics that are numbers of rows
+        self.counts = measure.row_counts
         self.n_stats, self.in_bins = measure.n_stats, in_bins
-        at_root = label if measure.lead == 0 else label.sum(keepdims=True)
+        at_root = label if measure.counts_rows else label.sum(keepdims=True)
         self.rows = np.broadcast_to(at_root.astype(np.int64), (n_trees, len(at_root)))
 
     def add(self, splits: Splits) -> None:

@@ -10,21 +10,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from silvan.algorithms.bofrf.choose import judge
-from silvan.algorithms.evaluation.contenders import Contender, check_contenders, list_contenders, model_of
-from silvan.algorithms.evaluation.figures import Answer
-from silvan.algorithms.evaluation.score_groups import hides_one_class, in_groups
-from silvan.algorithms.evaluation.site_thresholds import Draws, Scored, score_unseen
-from silvan.algorithms.shared.requests import schema_of
+from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of, sent_model
+from silvan.algorithms.evaluation.out_of_bag import Draws, Scored, score_unseen
+from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
+from silvan.algorithms.evaluation.score_quality import score_quality
+from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
-from silvan.privacy.gate.gate import policy_of
+from silvan.privacy.gate import policy_of
 
 RECOUNTED = 1.5
 """How much say recounted trees have beside those from sums where both do alike: their mean scores spread less."""
@@ -60,7 +59,7 @@ class CompareHalves(Request, frozen=True, kw_only=True):
     reply: ClassVar[type[Reply]] = HalvesGap
 
     schema: Blob
-    models: list[Contender]  # both forests, and which rows their trees drew
+    models: list[SentModel]  # both forests, and which rows their trees drew
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -80,7 +79,7 @@ def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
     schema, models = schema_of(site, request.schema), request.models
     if len(models) != 2:
         raise FormatError("two forests are compared")
-    check_contenders(site, models)
+    check_candidates(site, models)
     scored = [_unseen(site, schema, model) for model in models]
     ratings = [] if None in scored else rate_scores(site, [one for one in scored if one is not None], schema.n_classes)
     if not ratings or np.isnan(ratings).any():
@@ -89,10 +88,10 @@ def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
     return HalvesGap(gap=np.array([1, _MOST + np.clip(second - first, -_MOST, _MOST)], np.int64))
 
 
-def _unseen(site: Site, schema: Schema, model: Contender) -> Scored | None:
-    if model.sent is None or not isinstance(model.draws, Draws):
-        raise FormatError("forests are compared that are sent, whose draws are known")
-    return score_unseen(site, schema, model_of(site, schema, model.sent), model.draws)
+def _unseen(site: Site, schema: Schema, model: SentModel) -> Scored | None:
+    if model.draws is None:
+        raise FormatError("forests are compared whose draws are known")
+    return score_unseen(site, schema, model_of(site, schema, model.model), model.draws)
 
 
 def rate_scores(site: Site, scored: Sequence[Scored], n_classes: int) -> list[float]:
@@ -133,11 +132,11 @@ def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
     grouped, labels = in_groups(answer, y, n_classes, policy.score_groups)
     if hides_one_class(policy, labels, n_classes):
         return np.nan
-    judged = judge(grouped.scores, labels, n_classes, by_pairs=True)
-    if judged.measure == "auc":
-        return judged.figure
+    quality = score_quality(grouped.scores, labels, n_classes, by_pairs=True)
+    if quality.metric == "auc":
+        return quality.value
     variance = 0.0 if n_classes else float(np.var(labels))
-    return float(np.clip(1.0 + judged.value / variance, 0.0, 1.0)) if variance > 0 else np.nan
+    return float(np.clip(1.0 + quality.merit / variance, 0.0, 1.0)) if variance > 0 else np.nan
 
 
 # -- at the coordinator
@@ -158,7 +157,7 @@ class Compared(NamedTuple):
 def compare(federation: Federation, schema: Schema, halves: Sequence[Forest], draws: Sequence[Draws]) -> Compared:
     """Ask all sites by how much the second of two forests is ahead: one round."""
     known = {forest.hash: one for forest, one in zip(halves, draws, strict=True)}
-    models = next(iter(list_contenders(federation, halves, known).values()))
+    models = [sent_model(federation, forest, known) for forest in halves]
     request = CompareHalves(schema=federation.blob(schema.to_json().encode()), models=models)
     n = len(federation.active)
     total: HalvesGap = federation.total(request, check=check_gap(n), most=2 * _MOST * n)

@@ -20,12 +20,13 @@ FORMS = ("tables", "levels", "input")
 def check_private(federation: Federation, form: str, n_rows: int | None) -> None:
     """Raise ``InputError`` for a form that there is not, or a schema that is not public."""
     if form not in FORMS:
-        raise InputError(f"private must be one of {', '.join(map(repr, FORMS))}, got {form!r}")
+        raise InputError.wrong("private", f"one of {', '.join(map(repr, FORMS))}", form)
     check_rows(n_rows)
     if federation.agreement.by_asking:
-        raise InputError(
-            "epsilon needs a public schema, and this one was found by asking the sites: pass federate_rows(schema=...) "
-            "with bounds of numbers, categories and classes, as they are known without looking at the tables"
+        raise InputError.about(
+            "epsilon",
+            "needs a public schema, and this one was found by asking the sites: pass federate_rows(schema=...) "
+            "with bounds of numbers, categories and classes, as they are known without looking at the tables",
         )
     check_public(federation.schema)
 
@@ -62,6 +63,6 @@ def fit_private(
         forest = noisy_levels.fit(rounds, settings, key, n_rows)
     else:
         if noise is not None:
-            raise InputError("noise is for sums; private='input' always adds it to rows, at their site")
+            raise InputError.about("noise", "is for sums; private='input' always adds it to rows, at their site")
         return noisy_rows.fit(rounds, settings, key)
     return forest, rounds.account()

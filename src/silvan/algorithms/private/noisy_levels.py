@@ -29,8 +29,8 @@ from silvan.algorithms.private.noisy_counts import (
 )
 from silvan.algorithms.private.noisy_rounds import Rounds, warn_if_small
 from silvan.algorithms.private.public_cuts import public_cuts
-from silvan.algorithms.shared.shared_bins import CutPoints
-from silvan.data.binning.bins import Bins, make_bins
+from silvan.algorithms.shared_bins import CutPoints
+from silvan.data.bins.bins import Bins, make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
@@ -44,8 +44,8 @@ from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
 from silvan.tree.level import choose_level, draw_level
+from silvan.tree.objectives import Measure
 from silvan.tree.split import Splits
-from silvan.tree.target import Measure, class_measure
 from silvan.util.kernels import njit
 
 _MOST_COUNTERS = 1 << 24
@@ -88,12 +88,12 @@ def plan_level(site: Site, request: NoisyLevel, schema: Schema) -> Callable[[], 
     read_level(site, request.level)
     if request.level.bootstrap:
         raise FormatError("trees of noisy histograms see all rows: draws go by the places of rows, which move")
-    if schema.n_classes:
+    if schema.n_classes and request.level.measure.counts_rows:
         return lambda: _count(site, request.level, labelled_rows(site, schema))
     if schema.label.bounds is None or request.level.measure != public_measure(schema):
         raise FormatError("the statistics are not those of a number within its bounds")
     # what is summed are whole numbers already, none larger than the noise is made for
-    level = msgspec.structs.replace(request.level, measure=Measure(2, 1, (1,), 1, 0.0, 1.0))
+    level = msgspec.structs.replace(request.level, measure=_measure(0.0, 1.0))
 
     def count() -> np.ndarray:
         part = labelled_rows(site, schema)
@@ -109,7 +109,12 @@ def _count(site: Site, level: GrowLevel, part: Part) -> np.ndarray:
 def public_measure(schema: Schema) -> Measure:
     """Return the measure of a number by its public bounds: whole numbers between plus and minus ``MOST``."""
     low, high = schema.label.bounds or (-1.0, 1.0)
-    return Measure(2, 1, (1,), 1, low / 2 + high / 2, MOST / (high / 2 - low / 2))
+    return _measure(low / 2 + high / 2, MOST / (high / 2 - low / 2))
+
+
+def _measure(offset: float, scale: float) -> Measure:
+    """Return how rows and their numbers are summed: what the noise is made for, whatever the objective."""
+    return Measure("squared_error", 2, 1, (1,), 1, offset, scale)
 
 
 # -- at the coordinator
@@ -118,11 +123,12 @@ def public_measure(schema: Schema) -> Measure:
 def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None) -> Forest:
     """Grow a forest from noisy histograms."""
     settings = replace(settings, bootstrap=False, max_samples=None)
-    schema, depth = rounds.schema, settings.max_depth
+    depth = settings.max_depth
     if depth is None:
-        raise InputError("max_depth must be given with epsilon: every level costs its share")
-    plan = PublicPlan.of(rounds, settings)
-    measure = plan.measure if schema.n_classes else public_measure(schema)
+        raise InputError.about("max_depth", "must be given with epsilon: every level costs its share")
+    settings.check_compiled("with epsilon")
+    plan = PublicPlan.of(rounds, settings, public_measure)
+    measure = plan.measure
     times = settings.n_estimators * plan.n_drawn
     if n_rows is not None:
         rounds.public.append(f"{n_rows} rows to learn from, as n_rows says")
@@ -139,7 +145,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None)
         settle_counts(counts, level.features, plan.bins.n_bins, measure.lead, MOST)
         return counts
 
-    return plan.grow(settings, measure, key, ask)
+    return plan.grow(settings, key, ask)
 
 
 @dataclass(frozen=True)
@@ -152,25 +158,27 @@ class PublicPlan:
     n_drawn: int
 
     @classmethod
-    def of(cls, rounds: Rounds, settings: Settings) -> "PublicPlan":
-        """Make bins from bounds, edges and categories."""
+    def of(cls, rounds: Rounds, settings: Settings, of_number: Callable[[Schema], Measure]) -> "PublicPlan":
+        """Make bins from bounds, edges and categories; ``of_number`` returns the measure of a number to predict."""
         schema = rounds.schema
         if isinstance(settings.class_weight, str):
-            raise InputError("class_weight must be None or a dict with epsilon: 'balanced' would count the classes")
+            raise InputError.about(
+                "class_weight", "must be None or a dict with epsilon: 'balanced' would count the classes"
+            )
         if settings.min_weight_fraction_leaf:
-            raise InputError("min_weight_fraction_leaf cannot be used with epsilon")
+            raise InputError.about("min_weight_fraction_leaf", "cannot be used with epsilon")
         cuts = [
             np.zeros(0, np.float32) if f.categorical else public_cuts(f, settings.max_bins) for f in schema.features
         ]
-        n = max(schema.n_classes, 1)
-        measure = class_measure(np.ones(n, np.int64), settings.class_weights(np.ones(n, np.int64)))
+        # how many rows of each class there are, nobody may know
+        measure = (
+            settings.measure(schema, np.ones(schema.n_classes, np.int64)) if schema.n_classes else of_number(schema)
+        )
         return cls(rounds, make_bins(schema, cuts), measure, settings.n_drawn(len(schema.features)))
 
-    def grow(
-        self, settings: Settings, measure: Measure, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]
-    ) -> Forest:
+    def grow(self, settings: Settings, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]) -> Forest:
         """Grow a forest; ``ask`` returns the summed histograms of a level, given how many bins they have in all."""
-        schema, bins, history = self.rounds.schema, self.bins, SplitHistory()
+        schema, bins, measure, history = self.rounds.schema, self.bins, self.measure, SplitHistory()
         points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
         same: dict[str, Any] = {
             "schema": self.rounds.schema_blob,

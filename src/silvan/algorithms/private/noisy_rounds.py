@@ -11,10 +11,10 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply
+from silvan.privacy.aggregation.masked_site import withstood
 from silvan.privacy.noise.accounting import EpsilonSplit, Privacy, Query
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy
-from silvan.privacy.sums.masked_site import withstood
 from silvan.util.readable import count_of, is_or_are
 
 NoiseAt = Literal["total", "site"]
@@ -72,12 +72,12 @@ def place(federation: Federation, noise: str | None, tolerate: int | None) -> Pl
     sums, n = federation.sums.name, len(federation.active)
     at = ("site" if sums == "trusted" else "total") if noise is None else noise
     if at not in ("total", "site"):
-        raise InputError(f"noise must be 'total', 'site' or None, got {noise!r}")
+        raise InputError.wrong("noise", "'total', 'site' or None", noise)
     if tolerate is None:
         may_be_lost = 0 if federation.quorum is None else max(n - federation.quorum, 0)
         tolerate = min(1 + may_be_lost, n - 1)
     if not (_whole(tolerate) and 0 <= tolerate < n):
-        raise InputError(f"tolerate must be a whole number of sites below the {n} that take part, got {tolerate!r}")
+        raise InputError.wrong("tolerate", f"a whole number of sites below the {n} that take part", tolerate)
     if at == "site":
         return Placing("site", sums, n, 1)
     return Placing("total", sums, n, n - int(tolerate))
@@ -120,7 +120,7 @@ class Rounds:
             self.public.append(f"{n_rows} rows to learn from, as n_rows says")
             return int(n_rows)
         if request is None:
-            raise InputError("n_rows must be given")
+            raise InputError.about("n_rows", "must be given")
         counted = int(self.total(request, "number of rows", 1, (1,))[0])
         return max(counted, 1)
 
@@ -141,7 +141,7 @@ class Rounds:
 def check_rows(n_rows: Any) -> None:
     """Raise ``InputError`` for a number of rows that is not a whole number above 0."""
     if n_rows is not None and not (_whole(n_rows) and n_rows >= 1):
-        raise InputError(f"n_rows must be a whole number of at least 1, or None, got {n_rows!r}")
+        raise InputError.wrong("n_rows", "a whole number of at least 1, or None", n_rows)
 
 
 def _whole(value: Any) -> bool:

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, level_histograms, read_level
+from silvan.algorithms.level_checks import check_histograms
 from silvan.algorithms.private.noisy_levels import PublicPlan
 from silvan.algorithms.private.noisy_rounds import Rounds
 from silvan.algorithms.private.site_schema import public_schema_of
-from silvan.algorithms.shared.level_checks import check_histograms
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.message import Reply, Verb
@@ -31,7 +31,7 @@ from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.noise.noisy_request import Noisy, drawn_once, read_epsilon
 from silvan.privacy.noise.sampler import random_responses
 from silvan.tree.fit import Settings
-from silvan.tree.target import Measure, number_measure
+from silvan.tree.objectives import Labels
 
 STEPS = 1000
 """Noise on numbers is added on a grid of so many steps between their bounds."""
@@ -138,25 +138,24 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray) -> tuple[Forest, Pr
     """Grow a forest on noisy rows."""
     schema = rounds.schema
     check_bounds(schema)
-    plan = PublicPlan.of(rounds, settings)
-    measure = plan.measure if schema.n_classes else _measure(schema)
+    plan = PublicPlan.of(rounds, settings, lambda schema: settings.objective.measure(_labels(schema)))
 
     def ask(level: GrowLevel, size: int) -> np.ndarray:
         def check(site: str, reply: Histograms) -> None:
-            check_histograms(reply.sums, level.features, plan.bins, measure)
+            check_histograms(reply.sums, level.features, plan.bins, plan.measure)
 
         request = DisguisedLevel(epsilon=rounds.epsilon, level=level)
         reply: Histograms = rounds.federation.total(request, check=check)
         return reply.sums
 
-    forest = plan.grow(settings, measure, key, ask)
+    forest = plan.grow(settings, key, ask)
     return forest, _account(rounds, schema)
 
 
-def _measure(schema: Schema) -> Measure:
+def _labels(schema: Schema) -> Labels:
     if schema.label.bounds is None:
         raise FederationError("the number to predict has no bounds")
-    return number_measure(*schema.label.bounds, _MANY_ROWS)
+    return Labels(np.zeros(0, np.int64), _MANY_ROWS, *schema.label.bounds)
 
 
 def _account(rounds: Rounds, schema: Schema) -> Privacy:

@@ -24,19 +24,23 @@ def check_public(schema: Schema) -> None:
     """Raise ``InputError`` for a schema without bounds, categories or classes that must be public."""
     lacking = [f.name for f in schema.features if not f.categorical and f.bounds is None and f.edges is None]
     if lacking:
-        raise InputError(
-            f"epsilon needs public bounds, and the schema has none for {format_names(lacking, 5)}: pass "
+        raise InputError.about(
+            "epsilon",
+            f"needs public bounds, and the schema has none for {format_names(lacking, 5)}: pass "
             f"schema=sv.Schema.of([sv.Feature({lacking[0]!r}, bounds=(low, high)), ...]) with the smallest and largest "
-            "values that are possible (values beyond count as these), not those in the tables"
+            "values that are possible (values beyond count as these), not those in the tables",
         )
     unnamed = [f.name for f in schema.features if f.categorical and not f.n_codes]
     if unnamed:
-        raise InputError(f"epsilon needs public categories, and the schema names none for {format_names(unnamed, 5)}")
+        raise InputError.about(
+            "epsilon", f"needs public categories, and the schema names none for {format_names(unnamed, 5)}"
+        )
     label = schema.label
     if label.classes is None and label.bounds is None:
-        raise InputError(
-            f"epsilon needs public bounds of the number to predict: pass label=sv.Label({label.name!r}, "
-            "bounds=(low, high)) in the schema, or classes=(...) if it has classes"
+        raise InputError.about(
+            "epsilon",
+            f"needs public bounds of the number to predict: pass label=sv.Label({label.name!r}, "
+            "bounds=(low, high)) in the schema, or classes=(...) if it has classes",
         )
     if label.classes is not None and len(label.classes) < 2:
         raise InputError(f"the label {label.name!r} has one class; there is nothing to predict")

@@ -1,7 +1,7 @@
 """What a site lets a noisy question say of its columns: whoever chooses labels and bounds chooses the noise."""
 
 from silvan.algorithms.private.public_cuts import check_public
-from silvan.algorithms.shared.requests import schema_of
+from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.message import Blob

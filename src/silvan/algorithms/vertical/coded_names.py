@@ -10,9 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
-from silvan.algorithms.shared.requests import schema_of
+from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError, RefusedError
+from silvan.federation.cache import CacheKey
 from silvan.federation.message import Blob
 from silvan.federation.party import Party
 
@@ -50,12 +51,12 @@ def keep_label(party: Party, coded: Label, label: Label) -> None:
 
 def named_columns(party: Party, blob: Blob) -> Schema:
     """Return the party's columns that a request refers to, by name."""
-    key = ("named columns", blob.hash)
-    if key not in party.cache:
+
+    def name_all() -> Schema:
         told = schema_of(party, blob)
-        party.cache[key] = Schema(tuple(named_feature(party, feature) for feature in told.features), Label(party.label))
-    named: Schema = party.cache[key]
-    return named
+        return Schema(tuple(named_feature(party, feature) for feature in told.features), Label(party.label))
+
+    return party.cache.once(CacheKey[Schema]("named columns", blob.hash), name_all)
 
 
 def named_feature(party: Party, coded: Feature) -> Feature:

@@ -1,6 +1,6 @@
 """Federations by columns: parties hold different columns of the same rows, one holds the label.
 
-Before training the parties' rows are aligned (``privacy/identity.py``) and their columns described, by number
+Before training the parties' rows are aligned (``privacy/identity/identity.py``) and their columns described, by number
 (``coded_names.py``) and by the rows in common alone. Features stand in the order of the parties, then in that of each
 party's table, so a party's features are a stretch of all of them.
 """
@@ -19,14 +19,15 @@ from silvan.data.encode import Task, encode_features, encode_label, infer_featur
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError, SchemaError
 from silvan.federation import wire
-from silvan.federation.agreement.agreement import Columns, Differences
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.agreement import Columns, Differences
+from silvan.federation.cache import CacheKey
+from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
-from silvan.privacy.identity import Introduction, Rows, places_of
+from silvan.privacy.identity.identity import Introduction, Rows, places_of
 
 # -- messages
 
@@ -96,16 +97,16 @@ def _kinds(party: Party, request: DescribeColumns) -> tuple[tuple[Feature, ...],
 
 def encode_rows(party: Party, schema: Schema, rows: Blob) -> np.ndarray:
     """Encode a party's columns of some rows; all values of a row that it lacks are missing."""
-    key = ("columns", schema.hash, rows.hash)
-    if key not in party.cache:
+
+    def encode() -> np.ndarray:
         places = places_of(party, rows)
         there = np.flatnonzero(places >= 0)
         X = np.full((len(places), len(schema.features)), np.nan, np.float32)
         if len(there):
             X[there] = encode_features(party.rows_at(places[there], schema), schema)
-        party.cache[key] = X
-    encoded: np.ndarray = party.cache[key]
-    return encoded
+        return X
+
+    return party.cache.once(CacheKey[np.ndarray]("columns", schema.hash, rows.hash), encode)
 
 
 def encode_labels(party: Party, label: Label, rows: Blob) -> np.ndarray:
@@ -113,14 +114,14 @@ def encode_labels(party: Party, label: Label, rows: Blob) -> np.ndarray:
     if not party.has_label:
         raise RefusedError("the party does not hold the label")
     schema = Schema((), label)
-    key = ("labels", schema.hash, rows.hash)
-    if key not in party.cache:
+
+    def encode() -> np.ndarray:
         places = places_of(party, rows)
         if (places < 0).any():
             raise RefusedError("the party lacks some of the rows")
-        party.cache[key] = encode_label(party.rows_at(places, schema), schema)
-    encoded: np.ndarray = party.cache[key]
-    return encoded
+        return encode_label(party.rows_at(places, schema), schema)
+
+    return party.cache.once(CacheKey[np.ndarray]("labels", schema.hash, rows.hash), encode)
 
 
 # -- at the coordinator

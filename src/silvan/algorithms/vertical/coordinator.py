@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.shared.requests import MAX_TREES
+from silvan.algorithms.requests import MAX_TREES
 from silvan.algorithms.vertical.columns import rows_blob
 from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
-from silvan.federation.agreement.agreement import Columns
+from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
 from silvan.federation.store import digest
@@ -43,7 +43,8 @@ class VerticalCoordinator(ABC):
         if columns.label_holder is None:
             raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
         if not 1 <= settings.n_estimators <= MAX_TREES:
-            raise InputError(f"n_estimators must be 1 to {MAX_TREES}, got {settings.n_estimators}")
+            raise InputError.wrong("n_estimators", f"1 to {MAX_TREES}", settings.n_estimators)
+        settings.check_compiled("for columns at several parties")
         self.federation, self.schema, self.settings = federation, schema, settings
         self.holder: str = columns.label_holder
         self.owners, self.parties = columns.owners, list(columns.owners)

@@ -19,7 +19,7 @@ from silvan.algorithms.vertical.party_rows import Descent, Growing, descend
 from silvan.algorithms.vertical.party_shares import KeepShare
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, RefusedError
-from silvan.federation.agreement.agreement import Columns
+from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Request
 from silvan.federation.party import Party, party_of
@@ -30,9 +30,9 @@ from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule, are_allowed, child_bounds
 from silvan.tree.grow import Frontier, Grown
 from silvan.tree.level import add_nodes, finish_splits, split_gains
+from silvan.tree.objectives import Measure
 from silvan.tree.partition import count_sides, pack_sides
 from silvan.tree.split import Splits
-from silvan.tree.target import Measure
 
 # -- messages
 
@@ -318,10 +318,10 @@ class EncodedCoordinator(VerticalCoordinator):
 
     def _rows(self, stats: np.ndarray) -> np.ndarray:
         """Count the rows behind statistics."""
-        return stats.sum(axis=1) if self.measure.lead == 0 else stats[:, 0]
+        return self.measure.n_rows(stats)
 
     def _impossible(self, stats: np.ndarray) -> bool:
-        return bool((stats[:, : self.measure.lead or None] < 0).any())
+        return bool((stats[:, self.measure.row_counts] < 0).any())
 
     def _check_sides(self, reply: Sides, total: np.ndarray, value: np.ndarray, deeper: np.ndarray) -> None:
         """Raise ``FormatError`` for sides without the value that was promised, or without the rows that are claimed."""

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.algorithms.shared.shared_bins import label_counts
+from silvan.algorithms.shared_bins import label_counts
 from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels
 from silvan.data.schema import Label, Schema
@@ -22,9 +22,9 @@ from silvan.federation import wire
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
-from silvan.privacy.seal import LABEL_HOLDER, seal, unseal
+from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 from silvan.tree.fit import Settings
-from silvan.tree.target import MAX_CLASSES, Measure
+from silvan.tree.objectives import MAX_CLASSES, OBJECTIVES, Measure
 
 # -- messages
 
@@ -72,6 +72,7 @@ class Target(msgspec.Struct, frozen=True):
 
 def measured(party: Party, rows: Blob, label: Label, settings: Settings) -> tuple[np.ndarray, Measure]:
     """Return the label of every row, and its measure as if all rows were in one place."""
+    check_objective(settings)
     schema = Schema((), label)
     y = encode_labels(party, named_label(party, label), rows)
     return y, settings.measure(schema, label_counts(y, schema))
@@ -93,16 +94,16 @@ def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
     """Encode the label of every row."""
     party = party_of(site)
     y, measure = measured(party, request.rows, request.label, request.settings)
-    if measure.scale:
-        turned = _sign(party, request.rows) < 0
-        target = _sign(party, request.rows) * measure.to_integers(y)
-        shown = msgspec.structs.replace(measure, offset=0.0, scale=1.0)
-    else:
+    if measure.counts_rows:
         code = _permutation(party, request.rows, measure.n_stats)
         turned = bool(code[0] > code[-1])
         target = code[y].astype(np.uint16)
         weight = np.array(measure.class_weight)[np.argsort(code)]
         shown = msgspec.structs.replace(measure, class_weight=tuple(weight.tolist()))
+    else:
+        turned = _sign(party, request.rows) < 0
+        target = _sign(party, request.rows) * measure.to_integers(y)
+        shown = msgspec.structs.replace(measure, offset=0.0, scale=1.0)
     labels = seal(party.key_for("labels"), wire.encode(Target(target)))
     return EncodedLabels(labels=labels, measure=shown, turned=turned if request.settings.signs else UNSET)
 
@@ -113,20 +114,26 @@ def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode
     _, measure = measured(party, rows, leaves.label, replace(settings, class_weight=leaves.class_weight))
     if stats.ndim != 2 or stats.shape[1] != measure.n_stats or stats.dtype != np.int64:
         raise FormatError("the statistics of the leaves do not match")
-    if measure.scale:
-        return measure.leaf_values(stats * [1, _sign(party, rows)])
-    return measure.leaf_values(stats[:, _permutation(party, rows, measure.n_stats)])
+    if measure.counts_rows:
+        return measure.leaf_values(stats[:, _permutation(party, rows, measure.n_stats)])
+    return measure.leaf_values(stats * [1, _sign(party, rows)])
 
 
 # -- at every party
 
 
+def check_objective(settings: Settings) -> None:
+    """Raise ``FormatError`` for an objective that kernels do not know: codes might change its gains."""
+    if not settings.objective.compiled:
+        raise FormatError("the trees are grown for something that vertical forests do not know")
+
+
 def open_labels(party: Party, blob: Blob, measure: Measure, n_rows: int) -> np.ndarray:
     """Unseal and check the encoded labels; return them in the layout that histograms take."""
     target = wire.decode(unseal(party.key_for("labels"), party.blob(blob.hash), LABEL_HOLDER), Target).target
-    if target.shape != (n_rows,) or target.dtype != (np.int64 if measure.scale else np.uint16):
+    if target.shape != (n_rows,) or target.dtype != (np.uint16 if measure.counts_rows else np.int64):
         raise FormatError("the labels are not as many as the rows")
-    if measure.scale:
+    if not measure.counts_rows:
         return np.stack([np.ones(n_rows, np.int64), target], axis=1)
     if target.max(initial=0) >= measure.n_stats:
         raise FormatError("a label is of no class")
@@ -135,12 +142,15 @@ def open_labels(party: Party, blob: Blob, measure: Measure, n_rows: int) -> np.n
 
 def check_measure(measure: Measure, n_classes: int | None = None) -> None:
     """Raise ``FormatError`` for statistics that are neither those of classes nor those of a number."""
-    n = len(measure.class_weight)
-    if measure.scale:
-        fits = (measure.n_stats, measure.lead, n, measure.offset, measure.scale) == (2, 1, 1, 0.0, 1.0)
-    else:
-        fits = (measure.n_stats, measure.lead, measure.offset) == (n, 0, 0.0) and 1 <= n <= MAX_CLASSES
-    if not fits or not 0 <= measure.mass < 1 << 62 or not all(0 < w < 1 << 32 for w in measure.class_weight):
+    n, objective = len(measure.class_weight), OBJECTIVES.get(measure.objective)
+    fits = objective is not None and measure.fits(n if objective.for_classes else 0)
+    fits = fits and (measure.offset, measure.scale) == (0.0, 0.0 if measure.counts_rows else 1.0)
+    if (
+        not fits
+        or not 1 <= n <= MAX_CLASSES
+        or not 0 <= measure.mass < 1 << 62
+        or not all(0 < w < 1 << 32 for w in measure.class_weight)
+    ):
         raise FormatError("the statistics are not those of a label")
     if n_classes is not None and (n_classes or 1) != n:
         raise FormatError("the statistics are not those of the label")

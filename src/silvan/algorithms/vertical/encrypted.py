@@ -28,7 +28,7 @@ from silvan.algorithms.vertical.encrypted_sums import DecideNodes, Decisions, En
 from silvan.algorithms.vertical.party_shares import Keeping
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
-from silvan.federation.agreement.agreement import Columns
+from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest_shares import Structure
@@ -81,7 +81,7 @@ class EncryptedCoordinator(VerticalCoordinator):
     ) -> None:
         super().__init__(federation, columns, schema, settings)
         if key_bits not in SIZES and not encrypted_labels.TESTING:
-            raise InputError(f"key_bits must be {' or '.join(map(str, SIZES))}, got {key_bits!r}")
+            raise InputError.wrong("key_bits", " or ".join(map(str, SIZES)), key_bits)
         reply: EncryptedLabels = federation.ask(
             EncryptLabels(rows=self.rows, label=schema.label, settings=settings, key_bits=key_bits),
             to=[self.holder],

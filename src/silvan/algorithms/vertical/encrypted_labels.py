@@ -17,6 +17,7 @@ from silvan.algorithms.vertical.encoded_labels import measured
 from silvan.data.schema import Label
 from silvan.errors import CipherError, FormatError, RefusedError
 from silvan.federation import wire
+from silvan.federation.cache import CacheKey
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
@@ -25,7 +26,7 @@ from silvan.privacy.paillier.packing import EncryptedRows, Lanes, encrypt_rows, 
 from silvan.privacy.paillier.paillier_keys import PrivateKey, PublicKey, generate
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
-from silvan.tree.target import Measure
+from silvan.tree.objectives import Measure
 
 TESTING = False
 """Whether short keys are allowed, which protect nothing; tests set it."""
@@ -81,44 +82,47 @@ class Truth:
 
     def histograms(self, counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Convert sums of what was encrypted to histograms of the target."""
-        return np.stack([counts, sums[:, 0] + self.low * counts], axis=1) if self.measure.scale else sums
+        return sums if self.measure.counts_rows else np.stack([counts, sums[:, 0] + self.low * counts], axis=1)
 
     def encrypted_totals(self, totals: np.ndarray) -> np.ndarray:
         """Convert sums of the target to sums of what was encrypted."""
-        return totals[:, 1:] - self.low * totals[:, :1] if self.measure.scale else totals
+        return totals if self.measure.counts_rows else totals[:, 1:] - self.low * totals[:, :1]
 
 
 def truth_of(party: Party, rows: Blob, label: Label, settings: Settings) -> Truth:
     """Return the label of all rows, from the label holder's table."""
-    key = ("truth", rows.hash, msgspec.json.encode(label), repr(settings))
-    if key not in party.cache:
+
+    def measure_all() -> Truth:
         y, measure = measured(party, rows, label, settings)
         target = measure.rows(y)
-        if measure.scale:
-            low = int(target[:, 1].min())
-            values = target[:, 1:] - low
-        else:
+        if measure.counts_rows:
             low = 0
             values = np.zeros((len(y), measure.n_stats), np.uint8)
             values[np.arange(len(y)), target] = 1
-        party.cache[key] = Truth(target, measure, settings.rule(measure), values, low)
-    truth: Truth = party.cache[key]
-    return truth
+        else:
+            low = int(target[:, 1].min())
+            values = target[:, 1:] - low
+        return Truth(target, measure, settings.rule(measure), values, low)
+
+    return party.cache.once(
+        CacheKey[Truth]("truth", rows.hash, msgspec.json.encode(label), repr(settings)), measure_all
+    )
 
 
 def private_key(party: Party, bits: int, fingerprint: bytes | None = None) -> PrivateKey:
     """Return the label holder's key, drawn when it is first needed; raise an error if another one is wanted."""
     named = f"paillier key {bits}"
-    key = (named, party.name)
-    if key not in party.cache:
+
+    def draw() -> PrivateKey:
         data = party.store.get(named)
         if data is None:
             if fingerprint is not None:
                 raise RefusedError("the party no longer has the key of these ciphertexts")
             data = generate(bits, testing=TESTING).to_bytes()
             party.store.put(named, data)
-        party.cache[key] = PrivateKey.from_bytes(data, testing=TESTING)
-    private: PrivateKey = party.cache[key]
+        return PrivateKey.from_bytes(data, testing=TESTING)
+
+    private = party.cache.once(CacheKey[PrivateKey]("private key", bits, party.name), draw)
     if fingerprint is not None and private.public.fingerprint != fingerprint:
         raise CipherError("the ciphertexts are of another key than the party has")
     return private
@@ -132,7 +136,7 @@ def encrypt_labels(site: Site, request: EncryptLabels) -> EncryptedLabels:
     key = private_key(party, request.key_bits)
     n, fields = truth.values.shape
     most = max(int(truth.values.max(initial=1)), 1)
-    lanes = Lanes(key.public.bits, n, fields, most, one_hot=not truth.measure.scale)
+    lanes = Lanes(key.public.bits, n, fields, most, one_hot=truth.measure.counts_rows)
     entropy = stream(party, f"labels {request.rows.hash} {key.public.fingerprint.hex()}")
     labels = encrypt_rows(key, lanes, truth.values, party.n_jobs, entropy)
     return EncryptedLabels(public=key.public.to_bytes(), lanes=lanes, labels=wire.encode(labels))
@@ -150,23 +154,22 @@ def stream(party: Party, purpose: str) -> Callable[[int], bytes]:
 
 def received_rows(party: Party, cipher: Encryption, n_rows: int) -> EncryptedRows:
     """Return the rows' ciphertexts, checked."""
-    key = ("encrypted rows", cipher.labels.hash, cipher.public)
-    if key not in party.cache:
+
+    def receive() -> EncryptedRows:
         if cipher.lanes.rows != n_rows:
             raise FormatError("the ciphertexts are not as many as the rows")
         labels = wire.decode(party.blob(cipher.labels.hash), Ciphertexts)
-        party.cache[key] = receive_rows(read_key(cipher.public), cipher.lanes, labels, party.n_jobs)
-    rows: EncryptedRows = party.cache[key]
-    return rows
+        return receive_rows(read_key(cipher.public), cipher.lanes, labels, party.n_jobs)
+
+    return party.cache.once(CacheKey[EncryptedRows]("encrypted rows", cipher.labels.hash, cipher.public), receive)
 
 
 def masks_for(party: Party, public: PublicKey) -> Masks:
     """Return the masks that re-randomise sums under a key."""
-    key = ("masks", public.fingerprint)
-    if key not in party.cache:
-        party.cache[key] = Masks(public, party.n_jobs, stream(party, f"masks for {public.fingerprint.hex()}"))
-    masks: Masks = party.cache[key]
-    return masks
+    return party.cache.once(
+        CacheKey[Masks]("masks", public.fingerprint),
+        lambda: Masks(public, party.n_jobs, stream(party, f"masks for {public.fingerprint.hex()}")),
+    )
 
 
 def weighted(settings: Settings, class_weight: str | list[float] | None) -> Settings:

@@ -20,7 +20,7 @@ from silvan.federation.message import Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.category_set import SET_WORDS
-from silvan.privacy.seal import LABEL_HOLDER, seal, unseal
+from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 from silvan.tree.partition import count_sides, pack_sides
 from silvan.tree.split import Splits
 

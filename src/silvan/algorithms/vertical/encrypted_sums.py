@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.algorithms.shared.level_checks import are_different, check_nodes
+from silvan.algorithms.level_checks import are_different, check_nodes
 from silvan.algorithms.vertical.coordinator import best_offers
 from silvan.algorithms.vertical.encrypted_labels import (
     Encryption,
@@ -21,7 +21,7 @@ from silvan.algorithms.vertical.encrypted_labels import (
 )
 from silvan.algorithms.vertical.encrypted_splits import Choice, Note, open_note, seal_choice, seal_note
 from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
-from silvan.data.binning.bins import HistogramBins
+from silvan.data.bins.bins import HistogramBins
 from silvan.data.schema import MAX_BINS, Label
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
@@ -29,10 +29,10 @@ from silvan.federation.message import Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
+from silvan.privacy.identity.seal import seal, unseal
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.privacy.paillier.packing import AskedHistograms, RowsByNode, read_sums, sum_rows
 from silvan.privacy.paillier.paillier_keys import PrivateKey
-from silvan.privacy.seal import seal, unseal
 from silvan.tree.draw import Monotonic, Ties, tie_ranks
 from silvan.tree.gain import child_bounds
 from silvan.tree.level import add_nodes, choose_listed, find_listed, finish_splits

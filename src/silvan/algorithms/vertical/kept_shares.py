@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 from silvan.algorithms.vertical.coded_names import keep_label
 from silvan.data.schema import Schema
 from silvan.errors import InputError, RefusedError
+from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.party import Party
 from silvan.federation.store import digest
@@ -28,11 +29,7 @@ def read_share(party: Party, key: str, read: Callable[[bytes], S]) -> S:
     data = party.store.get(key)
     if data is None:
         raise RefusedError("the party has no share of this model: it never had one, or deleted it")
-    cached = ("share", key, digest(data))
-    if cached not in party.cache:
-        party.cache[cached] = read(data)
-    share: S = party.cache[cached]
-    return share
+    return party.cache.once(CacheKey[S]("share", key, digest(data)), lambda: read(data))
 
 
 def restore_shares(federation: Federation, key: str, shares: Mapping[str, Writable]) -> None:

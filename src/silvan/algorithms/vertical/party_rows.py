@@ -11,16 +11,17 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.algorithms.shared.level_checks import are_different, check_nodes
-from silvan.algorithms.shared.requests import MAX_TREES
+from silvan.algorithms.level_checks import are_different, check_nodes
+from silvan.algorithms.requests import MAX_TREES
 from silvan.algorithms.vertical.coded_names import named_columns
 from silvan.algorithms.vertical.columns import encode_rows
-from silvan.algorithms.vertical.encoded_labels import check_measure, open_labels
+from silvan.algorithms.vertical.encoded_labels import check_measure, check_objective, open_labels
 from silvan.algorithms.vertical.row_draws import row_draws
-from silvan.data.binning.bins import find_bins
+from silvan.data.bins.bins import find_bins
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.agreement.describe import FLOOR
+from silvan.federation.cache import CacheKey
+from silvan.federation.describe import FLOOR
 from silvan.federation.message import Blob, Course, Request, Verb
 from silvan.federation.party import Party
 from silvan.federation.store import digest
@@ -29,9 +30,9 @@ from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
 from silvan.tree.node_rows import Binned, NodeRows
+from silvan.tree.objectives import Measure
 from silvan.tree.partition import is_bit_per_row, route
 from silvan.tree.split import Splits
-from silvan.tree.target import Measure
 from silvan.util.threads import thread_count
 
 
@@ -147,11 +148,11 @@ class Descent:
 
 def descend(party: Party, ground: GrowingContext) -> Descent:
     """Return the rows at the nodes to which the partitions so far send them."""
-    key = ("descent", digest(wire.encode(msgspec.structs.replace(ground, rounds=[]))))
+    key = CacheKey[Descent]("descent", digest(wire.encode(msgspec.structs.replace(ground, rounds=[]))))
     hashes = [blob.hash for blob in ground.rounds]
-    descent: Descent | None = party.cache.get(key)
-    if descent is None or descent.done != hashes[: len(descent.done)]:
-        descent = party.cache[key] = _begin(party, ground)
+    descent = party.cache.once(
+        key, lambda: _begin(party, ground), lambda known: known.done == hashes[: len(known.done)]
+    )
     for hash_ in hashes[len(descent.done) :]:
         descent.apply(wire.decode(party.blob(hash_), Round))
         descent.done.append(hash_)
@@ -166,6 +167,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")
     if not 0 <= ground.first_column <= ground.n_columns - len(schema.features) <= 1 << 24:
         raise FormatError("the columns are not possible")
+    check_objective(settings)
     threads = thread_count(party.n_jobs)
     X = encode_rows(party, schema, ground.rows)
     target, rule, n_stats = np.zeros(len(X), np.uint16), None, 1

@@ -16,9 +16,9 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.message import Blob
 from silvan.federation.party import KEY_BYTES, Party
-from silvan.privacy.identity import id_words, places_of, rising_order
-from silvan.privacy.seal import LABEL_HOLDER, seal, unseal
-from silvan.privacy.sums.counters import offsets
+from silvan.privacy.aggregation.counters import offsets
+from silvan.privacy.identity.identity import id_words, places_of, rising_order
+from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 
 
 def row_words(party: Party, rows: Blob) -> np.ndarray:

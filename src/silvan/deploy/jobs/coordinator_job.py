@@ -1,38 +1,33 @@
 """The coordinator's side of a study, in the server's process of a FLARE job."""
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 
 from silvan.data.holdout import Fold
-from silvan.deploy.by_columns.new_rows import predict_new_rows
-from silvan.deploy.hub import HUB, Hub
-from silvan.deploy.job_progress import INTERRUPTED, ProgressWriter
-from silvan.deploy.native.flare_folder import FOLDER, FlareServer, Parties, copy_results, is_done
-from silvan.deploy.operations.tidy import remove_journal, remove_old_jobs
-from silvan.deploy.results.send_results import send_results, sites_without_results
+from silvan.deploy.jobs.job_progress import INTERRUPTED, ProgressWriter
+from silvan.deploy.jobs.tidy import remove_journal, remove_old_jobs
+from silvan.deploy.membership.coordinator_folder import HUB, Hub
+from silvan.deploy.membership.flare_folder import FOLDER, FlareServer, Parties, copy_results, is_done
+from silvan.deploy.studies.new_rows import predict_new_rows
+from silvan.deploy.studies.send_results import send_results, sites_without_results
 from silvan.errors import SilvanError
-from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import make_sums
-from silvan.federation.agreement.agree import agree_on, ask_rows
-from silvan.federation.agreement.agreement import Agreement
+from silvan.federation.agree import ask_rows
 from silvan.federation.federation import Federation
+from silvan.federation.flare import AbortedError, Controlling, FlareTransport, JobFolders
 from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.signed import Signer
-from silvan.federation.transports.flare import AbortedError, Controlling, FlareTransport, JobFolders
-from silvan.federation.transports.transport import Transport
-from silvan.privacy.sampling_key import share_sampling_key
+from silvan.federation.transport import Transport
 from silvan.report.html import write_report
-from silvan.study import column_steps, steps
-from silvan.study.plan import Study
-from silvan.study.progress_bars import Progress as Bars
-from silvan.study.remote_study import RemoteStudy, parse_remote_study
-from silvan.study.repeat_steps import judge_repeatedly
-from silvan.study.run_folder import JOURNAL, Run
-from silvan.study.study_file import make_learner
+from silvan.study.column_steps import read_model
+from silvan.study.parse import parse_remote_study
+from silvan.study.run_folder import JOURNAL, Record, Run
+from silvan.study.run_study import run_study
+from silvan.study.steps import agree, start_record
+from silvan.study.study import Study
 from silvan.util.files import write_whole
 from silvan.util.folder_lock import lock_folder
 
@@ -74,11 +69,11 @@ class Coordinator(Controlling):
         finally:
             copy_results(run, folders.results / FOLDER)
 
-    def _work(self, study: RemoteStudy, run: Run, folders: JobFolders, meet: Callable[[Run], Parties]) -> None:
+    def _work(self, study: Study, run: Run, folders: JobFolders, meet: Callable[[Run], Parties]) -> None:
         run.folder.mkdir(parents=True, exist_ok=True)
         with lock_folder(run.folder, wait=_LOCK_SECONDS):
             write_whole(run.file("study.toml"), study.text.encode())
-            progress_file = ProgressWriter(run, folders.job, folders.root / folders.job)
+            progress_file = _JobProgress(run, folders.job, folders.root / folders.job)
             try:
                 if not is_done(run):
                     self._run(meet(run), study, run, progress_file)
@@ -110,59 +105,33 @@ class Coordinator(Controlling):
                 progress_file.stage("failed")
                 raise
 
-    def _run(self, parties: Parties, study: RemoteStudy, run: Run, progress_file: ProgressWriter) -> None:
-        plan = study.study
+    def _run(self, parties: Parties, study: Study, run: Run, progress_file: "_JobProgress") -> None:
+        plan = study
         sums, _ = make_sums(plan.sums)
         journal = Journal(run.file(JOURNAL))
-        journal.belongs_to(f"{study.id} {version('silvan')} {parties.sites}")
+        journal.belongs_to(f"{study.unique_name} {version('silvan')} {parties.sites}")
         transport = FlareTransport(self, parties.sites, parties.without)
+        progress_file.transport = transport
         federation = Federation(
             transport,
             parties.sites,
             sums,
-            study=study.id,
+            study=study.unique_name,
             journal=journal,
             quorum=study.quorum,
             timeout=study.timeout,
             patience=None if study.approval_days is None else study.approval_days * 86400,
             signer=parties.signer,
         )
-        federation.watch(progress_file.on)
         try:
             if study.predict is not None:
+                federation.watch(progress_file.on)
                 predict_new_rows(federation, study, run, progress_file.stage)
                 return
-            progress_file.stage("agreeing on columns")
-            if plan.by_columns:  # what parties are asked depends on no column
-                steps.check_with_sites(plan, federation, make_learner(plan, None))
-            federation.agreement = agree(federation, plan)
-            record = steps.start_remote_record(study, federation)
-            run.write(record)
-            model = make_learner(plan, federation.schema)
-            if not plan.by_columns:
-                steps.check_with_sites(plan, federation, model, sampling=study.secret)
-            if study.secret:
-                share_sampling_key(federation)
-            last = 0 if model.expected_rounds is None else federation.rounds + model.expected_rounds
-            progress_file.stage("training", last)
-            transport.spent.clear()
-            start = time.monotonic()
-            model.fit(federation)
-            progress_file.now.spent = {**transport.spent, "all": time.monotonic() - start}
-            steps.note_training(record, run, federation, model, time.monotonic() - start)
-            run.write(record)
-            progress_file.stage("judging")
-            if plan.repeats:
-                federation.split_later(lambda fold: _split(federation, plan, run, progress_file, fold))
-                judge_repeatedly(record, federation, model, plan, Bars())
-            elif plan.test > 0:
-                steps.judge(record, federation, model, Bars(), epsilon=plan.evaluation_epsilon, by=plan.by)
-                steps.note_test_rows(record)
-            if record.evaluation:
-                steps.explain_model(record, federation, model, plan, Bars())
-                run.write_evaluation(record.evaluation)
-            record.status = "done"
-            run.write(record)
+            federation.agree_later(lambda: agree(federation, plan))
+            federation.split_later(lambda fold: _split(federation, plan, run, fold))
+            record = start_record(plan, study.unique_name)
+            run_study(plan, federation, run, record, progress_file, secret_sampling=study.secret)
             write_report(run)
             progress_file.stage("sending the results")
             send_to_all(transport, parties, study, run)
@@ -170,10 +139,25 @@ class Coordinator(Controlling):
             federation.close()
 
 
-def _split(federation: Federation, plan: Study, run: Run, progress_file: ProgressWriter, fold: Fold) -> Federation:
+class _JobProgress(ProgressWriter):
+    """The progress file of a job, which also has where the time of training went."""
+
+    transport: FlareTransport
+
+    def stage(self, name: str, rounds: int = 0, *, final: bool = False) -> None:
+        """Note that a stage begins."""
+        if name == "training":
+            self.transport.spent.clear()
+        super().stage(name, rounds, final=final)
+
+    def trained(self, record: Record) -> None:
+        """Note how long sites and the wire took."""
+        self.now.spent = {**self.transport.spent, "all": record.seconds}
+
+
+def _split(federation: Federation, plan: Study, run: Run, fold: Fold) -> Federation:
     """Return a federation of the sites that are left, which keep the rows of a fold for judging."""
     at = plan.folds.index(fold)
-    progress_file.stage(f"judging, split {at + 1} of {len(plan.folds)}")
     study, journal = fold.study(federation.study), Journal(run.file(f"{JOURNAL}.split-{at}"))
     journal.belongs_to(f"{study} {version('silvan')} {federation.active}")
     made = Federation(
@@ -187,30 +171,26 @@ def _split(federation: Federation, plan: Study, run: Run, progress_file: Progres
         patience=0.0,  # it is approved with the study
         signer=federation.signer,
     )
-    made.watch(progress_file.on)
     made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows else {})
     return made
 
 
-def send_to_all(transport: Transport, parties: Parties, study: RemoteStudy, run: Run) -> None:
+def send_to_all(transport: Transport, parties: Parties, study: Study, run: Run) -> None:
     """Send all sites the results that they lack; raise ``AbortedError`` if a site left the job before it had them."""
-    sums, _ = make_sums(study.study.sums)
+    sums, _ = make_sums(study.sums)
     holder = ""
-    if study.study.by_columns:
-        holder = column_steps.coordinators_part(column_steps.read_model(run, run.read())).label_holder
+    if study.by_columns:
+        holder = read_model(run, run.read()).kept.label_holder
     # a federation of its own: the study is over, and no journal of it is needed for this
     federation = Federation(
-        transport, parties.sites, sums, study=study.id, timeout=study.timeout, patience=0.0, signer=parties.signer
+        transport,
+        parties.sites,
+        sums,
+        study=study.unique_name,
+        timeout=study.timeout,
+        patience=0.0,
+        signer=parties.signer,
     )
     for error in send_results(federation, study, run, holder).values():
         if isinstance(error, AbortedError):
             raise error
-
-
-def agree(federation: Federation, plan: Study) -> Agreement:
-    """Find out what the sites, or parties, of a study have in common."""
-    if plan.by_columns:
-        how = Alignment(plan.label, plan.match, test=plan.test, task=plan.task, schema=plan.schema)
-        return agree_on_columns(federation, how)
-    # with a given schema sites may not even say how many rows they have
-    return agree_on(federation, plan.label, plan.task, plan.schema, count_rows=False, kinds=plan.kinds)

@@ -9,28 +9,29 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from silvan.deploy.by_columns.party_folder import make_party
 from silvan.deploy.jobs.splits import SiteWithSplits, check_splits
-from silvan.deploy.member import MEMBER, Member
-from silvan.deploy.native.flare_folder import SETTINGS, FlareSite
-from silvan.deploy.native.introductions import IntroducedSite, Introduction, Ready, Receive
-from silvan.deploy.operations.last_error import keep_log, note_error
-from silvan.deploy.operations.notice import notify
-from silvan.deploy.operations.tidy import mark_in_use, remove_old_jobs
-from silvan.deploy.site_files import SiteFiles
-from silvan.deploy.study_table import ChangedTableError, check_study_table, study_source, table_settings
+from silvan.deploy.jobs.tidy import mark_in_use, remove_old_jobs
+from silvan.deploy.membership.flare_folder import SETTINGS, FlareSite
+from silvan.deploy.membership.introductions import IntroducedSite, Introduction, Ready, Receive
+from silvan.deploy.membership.joined_site import MEMBER, Member
+from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.membership.site_log import keep_log, note_error
+from silvan.deploy.studies.notice import notify
+from silvan.deploy.studies.party_folder import make_party
+from silvan.deploy.studies.study_table import ChangedTableError, check_study_table, study_source, table_settings
 from silvan.errors import FederationError, InputError, RepeatedError, SilvanError
 from silvan.federate.options import make_sums
+from silvan.federation.chunks import ChunkReply, ChunkServer
+from silvan.federation.flare import Answering, JobFolders
 from silvan.federation.keys import Roster
 from silvan.federation.message import Verb
-from silvan.federation.partitions.partitioned_site import site_of
+from silvan.federation.partitioned_site import site_of
 from silvan.federation.signed import Signer
-from silvan.federation.site import OWNER_TOLD, Site
-from silvan.federation.transports.chunks import ChunkReply, ChunkServer
-from silvan.federation.transports.flare import Answering, JobFolders
-from silvan.privacy.gate.gate import Gate
-from silvan.privacy.sampling_key import restore_sampling_key
-from silvan.study.remote_study import RemoteStudy, parse_remote_study
+from silvan.federation.site import Site
+from silvan.privacy.gate import Gate
+from silvan.privacy.identity.sampling_key import restore_sampling_key
+from silvan.study.parse import parse_remote_study
+from silvan.study.study import Study
 
 log = logging.getLogger("silvan.jobs")
 
@@ -58,11 +59,11 @@ class SiteExecutor(Answering):
             refusal = _refusal(error, files)
             return ChunkServer(lambda data, verb: b"", lambda: refusal)
 
-    def _read_study(self) -> RemoteStudy:
+    def _read_study(self) -> Study:
         _check_version(self.version)  # first: the text may be one that this version cannot read
         return parse_remote_study(self.study)
 
-    def _serve_member(self, member: Member, study: RemoteStudy, folders: JobFolders) -> ChunkServer:
+    def _serve_member(self, member: Member, study: Study, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site that has joined."""
         remove_old_jobs(folders.root, but=folders.job)
         member.note_study(study)
@@ -71,7 +72,7 @@ class SiteExecutor(Answering):
         member.note_sites(study, self.sites)
         return ChunkServer(*_answering(member, study, member.roster, folders))
 
-    def _serve_flare_site(self, site: FlareSite, study: RemoteStudy, folders: JobFolders) -> ChunkServer:
+    def _serve_flare_site(self, site: FlareSite, study: Study, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site of a federation that FLARE provisioned: first all introduce themselves."""
         site.note_study(study)
 
@@ -95,7 +96,7 @@ def _member_at(folder: Path) -> Member:
 
 
 def _answering(
-    files: SiteFiles, study: RemoteStudy, roster: Callable[[], Roster | None], folders: JobFolders
+    files: SiteFiles, study: Study, roster: Callable[[], Roster | None], folders: JobFolders
 ) -> tuple[Receive, Ready]:
     """Return what answers at a site that knows everybody's keys, and what says why it does not yet."""
     waits = _waits(files, study)
@@ -117,23 +118,23 @@ def _answering(
         answer = opened[0].receive(data, verb)
         error = opened[0].last_error
         if error is not None and not isinstance(error, RepeatedError):
-            note_error(files.path, study.id, error)
+            note_error(files.path, study.unique_name, error)
         return answer
 
     return receive, ready
 
 
-def _waits(member: SiteFiles, study: RemoteStudy) -> ChunkReply | None:
+def _waits(member: SiteFiles, study: Study) -> ChunkReply | None:
     """Return what a site says while its owner has not approved a study, or has declined it; None if it answers."""
     why = member.declined(study)
     if why is not None:
         return ChunkReply("declined", text=f"its owner declined the study: {why}")
-    if member.policy.approve and member.folder.approvals.find(study.id) is None:
+    if member.policy.approve and member.folder.approvals.find(study.unique_name) is None:
         return ChunkReply("waiting", text="its owner has not approved the study yet")
     return None
 
 
-def open_site_of(files: SiteFiles, study: RemoteStudy, roster: Roster | None) -> SiteWithSplits:
+def open_site_of(files: SiteFiles, study: Study, roster: Roster | None) -> SiteWithSplits:
     """Make a site that answers, if its table is the one that it was."""
     if roster is None:
         raise InputError("there is no list of keys any more; without one nothing is answered")
@@ -148,16 +149,16 @@ def open_site_of(files: SiteFiles, study: RemoteStudy, roster: Roster | None) ->
         site.outbox.close_rows(str(error))  # it may still take the results of a study that is over
     site.signer = Signer(files.name, files.folder.key, roster)
     if study.secret:
-        restore_sampling_key(site, study.id)
+        restore_sampling_key(site, study.unique_name)
     return SiteWithSplits(site, files, study)
 
 
-def _refusal(error: Exception, files: SiteFiles | None, study: RemoteStudy | None = None) -> ChunkReply:
+def _refusal(error: Exception, files: SiteFiles | None, study: Study | None = None) -> ChunkReply:
     """Note an error for the site's owner, and return what others may know of it."""
     log.error("%s", error, exc_info=not isinstance(error, SilvanError))
     if files is not None:
-        note_error(files.path, "" if study is None else study.id, error)
-    plain = str(error) if isinstance(error, FederationError) else f"it cannot take part{OWNER_TOLD}why"
+        note_error(files.path, "" if study is None else study.unique_name, error)
+    plain = str(error) if isinstance(error, FederationError) else "it cannot take part; its owner is told why"
     return ChunkReply("refused", text=plain)
 
 
@@ -169,11 +170,11 @@ def _check_version(theirs: str) -> None:
         )
 
 
-def make_site(member: SiteFiles, study: RemoteStudy, roster: Roster | None = None, n_jobs: int | None = None) -> Site:
+def make_site(member: SiteFiles, study: Study, roster: Roster | None = None, n_jobs: int | None = None) -> Site:
     """Make a site, or a party, from its folder, a study and everybody's keys, if they are known."""
-    if study.study.by_columns:
+    if study.by_columns:
         return make_party(member, study, roster, n_jobs)
-    _, cover = make_sums(study.study.sums, None if roster is None else roster.seals)
+    _, cover = make_sums(study.sums, None if roster is None else roster.seals)
     return site_of(
         member.name,
         study_source(member, study),

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from silvan.data.holdout import Fold
-from silvan.deploy.site_files import SiteFiles
-from silvan.deploy.study_table import fold_key
+from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.studies.study_table import fold_key
 from silvan.errors import FederationError, FormatError
 from silvan.federation import wire
 from silvan.federation.message import Verb
 from silvan.federation.signed import SignedMessage
 from silvan.federation.site import Site
-from silvan.study.remote_study import RemoteStudy
+from silvan.study.study import Study
 from silvan.util.readable import count_of
 
 
@@ -32,10 +32,10 @@ class SiteWithSplits:
         The study.
     """
 
-    def __init__(self, site: Site, files: SiteFiles, study: RemoteStudy) -> None:
+    def __init__(self, site: Site, files: SiteFiles, study: Study) -> None:
         self.site = site
         self.last_error: Exception | None = None
-        self._folds = {fold.study(study.id): fold for fold in study.study.folds}
+        self._folds = {fold.study(study.unique_name): fold for fold in study.folds}
         self._make: Callable[[Fold], Site] = lambda fold: make_split(site, files, study, fold)
         self._split = "", site  # the one that was asked for last: they come one after the other
 
@@ -55,16 +55,16 @@ class SiteWithSplits:
         return answer
 
 
-def check_splits(files: SiteFiles, study: RemoteStudy) -> None:
+def check_splits(files: SiteFiles, study: Study) -> None:
     """Raise ``FederationError`` if the site's policy allows fewer models and judgements than all splits have.
 
     Or if its rows are not all in memory.
     """
-    n, policy = len(study.study.folds), files.policy
+    n, policy = len(study.folds), files.policy
     beyond = [key for key in ("memory", "cluster") if key in files.settings]
     if n and beyond:
         raise FederationError(f"its rows are not all in memory ({beyond[0]} in its settings), and repeats need that")
-    needed = {"tasks": (_TASKS * n + 1, policy.tasks), "models": (study.study.models_judged * n, policy.models)}
+    needed = {"tasks": (_TASKS * n + 1, policy.tasks), "models": (study.models_judged * n, policy.models)}
     for name, (most, limit) in needed.items():
         if n and limit is not None and limit < most:
             raise FederationError(
@@ -76,7 +76,7 @@ _TASKS = 2
 """Tasks of a split: a model, and its judgement."""
 
 
-def make_split(site: Site, files: SiteFiles, study: RemoteStudy, fold: Fold) -> Site:
+def make_split(site: Site, files: SiteFiles, study: Study, fold: Fold) -> Site:
     """Make a site that keeps the rows of a fold for judging, of the same table and with the same keys."""
     settings = replace(site.settings, test=1.0 / fold.of, fold=fold, test_key=fold_key(files, study), results=None)
     made = Site(

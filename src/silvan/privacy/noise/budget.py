@@ -39,7 +39,6 @@ CREATE TABLE IF NOT EXISTS charge (
     answer BLOB
 );
 CREATE TABLE IF NOT EXISTS admitted (study TEXT PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS earlier AS SELECT draw FROM charge;
 CREATE TABLE IF NOT EXISTS settled (draw TEXT PRIMARY KEY, sites TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS ledger (owner TEXT PRIMARY KEY, lines INTEGER NOT NULL, hash TEXT NOT NULL);
 """
@@ -108,15 +107,11 @@ class Budget:
                 self._check_affordable(db, epsilon)
 
     def admit(self, study: str, epsilon: float) -> None:
-        """Raise an error if a study costs more than is left, unless it was admitted before: what it paid is kept.
-
-        In a file of version 0.1.0 it is not known which study paid for what: each may be the one that did.
-        """
+        """Raise an error if a study costs more than is left, unless it was admitted before: what it paid is kept."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")
             if db.execute("SELECT 1 FROM admitted WHERE study = ?", (study,)).fetchone() is None:
-                since = _spent(db, "SELECT epsilon FROM charge WHERE draw NOT IN (SELECT draw FROM earlier)")
-                self._check_affordable(db, epsilon, "all that is about to be asked costs", since)
+                self._check_affordable(db, epsilon, "all that is about to be asked costs")
                 db.execute("INSERT INTO admitted VALUES (?)", (study,))
 
     def charge(self, draw: str, epsilon: float, what: str) -> None:
@@ -201,14 +196,9 @@ class Budget:
                 self._db.close()
                 self._db = None
 
-    def _check_affordable(
-        self, db: sqlite3.Connection, epsilon: float, what: str = "this question costs", counted: Fraction | None = None
-    ) -> None:
+    def _check_affordable(self, db: sqlite3.Connection, epsilon: float, what: str = "this question costs") -> None:
         spent = _spent(db)
-        if (
-            self.limit is not None
-            and (spent if counted is None else counted) + Fraction(epsilon) > Fraction(self.limit) + _SLACK
-        ):
+        if self.limit is not None and spent + Fraction(epsilon) > Fraction(self.limit) + _SLACK:
             raise RefusedError(
                 f"the site's privacy budget is used up: of epsilon {self.limit:g}, {float(spent):g} is spent, and "
                 f"{what} {epsilon:g}"
@@ -258,6 +248,6 @@ def _known(db: sqlite3.Connection, draw: str) -> bool:
     return db.execute("SELECT 1 FROM charge WHERE draw = ?", (draw,)).fetchone() is not None
 
 
-def _spent(db: sqlite3.Connection, charges: str = "SELECT epsilon FROM charge") -> Fraction:
+def _spent(db: sqlite3.Connection) -> Fraction:
     # a sum in SQLite would round
-    return sum((Fraction(row[0]) for row in db.execute(charges)), Fraction(0))
+    return sum((Fraction(row[0]) for row in db.execute("SELECT epsilon FROM charge")), Fraction(0))

@@ -42,7 +42,9 @@ class Noise:
             raise InputError("sensitivity and sharers must be at least 1")
         check_epsilon(self.epsilon)
         if self.scale > MAX_SCALE:
-            raise InputError(f"epsilon {float(self.epsilon):g} is too small for a sensitivity of {self.sensitivity}")
+            raise InputError.about(
+                "epsilon", f"{float(self.epsilon):g} is too small for a sensitivity of {self.sensitivity}"
+            )
 
     @property
     def scale(self) -> Fraction:
@@ -71,7 +73,7 @@ def check_epsilon(epsilon: Any) -> None:
     """Check that epsilon is a number above 0 and at most ``MAX_EPSILON``."""
     right = isinstance(epsilon, int | float | np.number | Fraction) and not isinstance(epsilon, bool)
     if not (right and 0.0 < epsilon <= MAX_EPSILON):
-        raise InputError(f"epsilon must be a number above 0 and at most {MAX_EPSILON:g}, got {epsilon!r}")
+        raise InputError.wrong("epsilon", f"a number above 0 and at most {MAX_EPSILON:g}", epsilon)
 
 
 def load_opendp() -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError, SilvanError
 from silvan.federation import wire
+from silvan.federation.cache import CacheKey
 from silvan.federation.message import Request
 from silvan.federation.site import Site
 from silvan.federation.store import digest
@@ -112,14 +113,10 @@ def drawn_once(site: Site, request: Noisy, kind: type[T], draw: Callable[[], T])
 
 def _fingerprint(site: Site) -> str:
     """Name the site's table; one that cannot be read has a name, too, and is charged for like any other."""
-    key = ("fingerprint",)
-    if key not in site.cache:
-        try:
-            site.cache[key] = site.fingerprint()
-        except Exception:  # it shows again when rows are counted
-            return "unreadable"
-    name: str = site.cache[key]
-    return name
+    try:
+        return site.cache.once(CacheKey[str]("fingerprint"), site.fingerprint)
+    except Exception:  # it shows again when rows are counted
+        return "unreadable"
 
 
 def settle_shares(site: Site, request: Request, members: Sequence[str], survivors: Sequence[str]) -> None:

@@ -223,7 +223,7 @@ def ranges_below(num: int, den: int) -> int:
 def random_responses(codes: np.ndarray, n_codes: int, epsilon: Fraction, source: Source = system_words) -> np.ndarray:
     """Replace each code by one drawn at random, the true one exp(epsilon) times as likely as any other."""
     if len(codes) and not 0 <= codes.min() <= codes.max() < n_codes:
-        raise InputError(f"codes must be between 0 and {n_codes - 1}")
+        raise InputError.about("codes", f"must be between 0 and {n_codes - 1}")
     # rounded down: a little more private than asked for
     num = epsilon.numerator * DENOMINATOR // epsilon.denominator
     out = np.zeros(len(codes), np.int64)

@@ -134,13 +134,14 @@ def encrypt_rows(
     if lanes.bits != key.public.bits:
         raise InputError(f"lanes for a key of {lanes.bits} bits, the key has {key.public.bits}")
     if values.dtype.kind not in "biu" or values.shape != (lanes.rows, lanes.fields):
-        raise InputError(
-            f"values must be whole numbers, ({lanes.rows}, {lanes.fields}); got {values.dtype} of shape {values.shape}"
+        raise InputError.about(
+            "values",
+            f"must be whole numbers, ({lanes.rows}, {lanes.fields}); got {values.dtype} of shape {values.shape}",
         )
     if not 0 <= values.min() <= values.max() <= lanes.most:
-        raise InputError(f"values must be from 0 to {lanes.most}")
+        raise InputError.about("values", f"must be from 0 to {lanes.most}")
     if lanes.one_hot and (values.sum(axis=1) != 1).any():
-        raise InputError("values must be one 1 a row and zeros, as the lanes are one_hot")
+        raise InputError.about("values", "must be one 1 a row and zeros, as the lanes are one_hot")
     plain, stride = [], lanes.stride
     for i in range(lanes.parts):
         part = values[:, lanes.part(i)]

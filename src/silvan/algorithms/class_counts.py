@@ -1,0 +1,69 @@
+"""Weights of classes that balance them over all sites: from a sum of class counts, one round."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from silvan.algorithms.requests import schema_of
+from silvan.algorithms.shared_bins import label_counts
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.site import Site, answers
+from silvan.tree.fit import Settings
+
+
+class ClassCounts(Reply, frozen=True, kw_only=True):
+    """Rows of each class."""
+
+    counts: np.ndarray
+
+
+class CountClasses(Request, frozen=True, kw_only=True):
+    """How many of the rows to learn from are of each class."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = ClassCounts
+    partitions: ClassVar[PartitionsWay] = "add up"
+
+    schema: Blob
+
+
+# -- at a site
+
+
+@answers(CountClasses)
+def count_classes(site: Site, request: CountClasses) -> ClassCounts:
+    """Count the training rows by class."""
+    schema = schema_of(site, request.schema)
+    if not schema.n_classes:
+        raise FormatError("the label has no classes to count")
+    part = site.part(schema)
+    counts = sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
+    return ClassCounts(counts=counts.astype(np.int64))
+
+
+# -- at the coordinator
+
+
+def asks_for_classes(class_weight: object) -> tuple[type[Request], ...]:
+    """Return the kinds of messages that ``balance_classes`` asks."""
+    return (CountClasses,) if class_weight == "balanced" else ()
+
+
+def balance_classes(federation: Federation, schema: Schema, settings: Settings) -> Settings:
+    """Return settings with a weight a class in place of "balanced", by the rows of all sites."""
+    if settings.class_weight != "balanced":
+        return settings
+
+    def check(site: str, reply: ClassCounts) -> None:
+        counts = reply.counts
+        if counts.shape != (schema.n_classes,) or counts.dtype != np.int64 or counts.min() < 0:
+            raise FormatError("its counts are not those of the classes")
+
+    schema_blob = federation.blob(schema.to_json().encode())
+    total: ClassCounts = federation.total(CountClasses(schema=schema_blob), check=check)
+    weights = settings.class_weights(total.counts)
+    return settings if weights is None else replace(settings, class_weight=weights.tolist())

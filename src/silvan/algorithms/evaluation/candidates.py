@@ -1,0 +1,233 @@
+"""Candidates: the models that sites evaluate, few at a time, and no more in a study than an honest one needs.
+
+A coordinator that could have any number of models evaluated would send models that differ in how they score one row. So
+a site counts the models that it is sent. It cannot know how they were made: leaf values come from sums over sites, and
+weights of trees that sites signed are the coordinator's word.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from silvan.algorithms.boosting.stumps import Boosting
+from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError, RefusedError
+from silvan.federation.cache import CacheKey
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob
+from silvan.federation.site import Site
+from silvan.federation.store import CONDUCT, digest
+from silvan.forest.forest import Forest
+from silvan.privacy.gate import most_models
+from silvan.tree.fit import Settings
+
+MOST = 8
+"""Maximum number of candidates in one request."""
+
+
+# -- on the wire
+
+
+class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A model that the coordinator sends. With ``made_in``, trees that the site itself made in that task."""
+
+    model: Blob
+    made_in: str = ""
+    draws: Draws | None = None  # which rows its trees drew, if that is known
+    threshold: float | None = None  # decision threshold for the second of two classes; None: the most probable class
+
+    def alike(self) -> "SentModel":
+        """Return what all sites of a sum must have in common: the model, unless each site made its own."""
+        return msgspec.structs.replace(self, model=Blob(""), draws=None) if self.made_in else self
+
+
+class LocalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The forest that a site has without joining, grown there when it is evaluated."""
+
+    settings: Settings
+    threshold: float | str | None = None  # a decision threshold, or the rule by which the site chooses one
+
+    def alike(self) -> "LocalModel":
+        """Return what all sites of a sum must have in common."""
+        return self
+
+
+class LocalBoosting(msgspec.Struct, frozen=True, tag=True):
+    """The boosted stumps that a site has without joining, grown there when they are evaluated."""
+
+    boosting: Boosting
+
+    def alike(self) -> "LocalBoosting":
+        """Return what all sites of a sum must have in common."""
+        return self
+
+
+class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A forest that the site makes of a shared one, its own trees and its rows, and keeps (``personal_forest.py``).
+
+    ``own`` are the site's trees, as it signed them in the task ``made_in``. With ``fit``, shared trees get leaf values
+    from the site's rows.
+    """
+
+    shared: Blob
+    draws: Draws  # which rows the trees of the shared forest drew
+    own: Blob
+    made_in: str
+    fit: bool = True
+    threshold: float | None = None
+
+    def alike(self) -> "PersonalModel":
+        """Return what all sites of a sum must have in common: all but the site's own trees."""
+        return msgspec.structs.replace(self, own=Blob(""), made_in="")
+
+
+Candidate = SentModel | LocalModel | LocalBoosting | PersonalModel
+
+
+# -- at a site
+
+
+def check_candidates(site: Site, candidates: Sequence[Candidate], by: Sequence[int] = ()) -> None:
+    """Refuse more models than a study may have evaluated, before any row is touched.
+
+    A model that is evaluated by other subgroups, or said to have drawn other rows, counts as another one.
+    """
+    if not 1 <= len(candidates) <= MOST:
+        raise RefusedError(f"the site evaluates at most {MOST} models at a time")
+    counted = set()
+    for one in candidates:
+        if isinstance(one, LocalModel | LocalBoosting):
+            continue
+        if isinstance(one, PersonalModel) and not _is_own(site, one.own, one.made_in):
+            raise RefusedError("not this site's own trees")
+        if isinstance(one, SentModel) and one.made_in:
+            if not _is_own(site, one.model, one.made_in):
+                raise RefusedError("not this site's own model")
+            continue
+        counted.add(digest(msgspec.json.encode([one, list(by)] if by else one)))
+    count_models(site, counted)
+
+
+def _is_own(site: Site, blob: Blob, task: str) -> bool:
+    """Whether the site made and signed something in a task."""
+    return any(owner.site == site.name and owner.task == task for owner in site.owners(blob.hash))
+
+
+def count_models(site: Site, sent: set[str]) -> None:
+    """Refuse models, by their digests, beyond those that a study may have evaluated; each counts once."""
+    most, key = most_models(site), f"{CONDUCT} models {hashlib.sha256(site.study.encode()).hexdigest()}"
+    known = msgspec.msgpack.decode(site.store.get(key) or b"\x90", type=list[str])
+    new = sorted(sent - set(known))
+    if most is not None and len(known) + len(new) > most:
+        raise RefusedError(f"models of others that the site evaluates in a study: {most} at most")
+    if new:
+        site.store.put_all({key: msgspec.msgpack.encode([*known, *new])})
+
+
+def model_of(site: Site, schema: Schema, blob: Blob) -> Forest:
+    """Read a model that a request refers to."""
+
+    def read() -> Forest:
+        forest = Forest.from_bytes(site.blob(blob.hash))
+        if forest.schema != schema:
+            raise FormatError("a model of another schema than the rows are encoded by")
+        return forest
+
+    return site.cache.once(CacheKey[Forest]("model", schema.hash, blob.hash), read)
+
+
+# -- at the coordinator
+
+
+@dataclass(frozen=True)
+class PersonalForest:
+    """A forest that a site makes and keeps, see ``PersonalModel``: what it is made of.
+
+    In one process the ``forest`` is known. A site may also disclose that it ``takes_shared``, unchanged.
+    """
+
+    shared: Forest
+    draws: Draws
+    own: Blob
+    made_in: str
+    fit: bool = True
+    forest: Forest | None = None
+    takes_shared: bool = False
+
+    def candidate(self, federation: Federation, threshold: float | None) -> PersonalModel:
+        """Return what a site is sent of it."""
+        shared = federation.blob(self.shared.to_bytes())
+        return PersonalModel(shared, self.draws, self.own, self.made_in, self.fit, threshold)
+
+    def is_made_by(self, federation: Federation, site: str) -> bool:
+        """Whether a site of a federation has the trees that it is made of."""
+        return any((by.site, by.task) == (site, self.made_in) for by in federation.makers(self.own))
+
+
+Model = Forest | PersonalForest | Settings | Boosting
+"""A model as learners name it; ``Settings`` and ``Boosting`` stand for what each site trains by itself."""
+
+Models = Model | Mapping[str, Forest | PersonalForest]
+"""One model for all sites, or one for each."""
+
+Named = tuple[str, Models]
+"""A candidate by the name that tables show."""
+
+T = TypeVar("T")
+
+
+class Thresholds(NamedTuple):
+    """Decision thresholds for the second of two classes: of models that are sent, and of local ones."""
+
+    sent: float | None = None
+    local: float | str | None = None
+
+
+NO_THRESHOLDS = Thresholds()
+
+
+def for_site(models: Mapping[str, T], site: str) -> T:
+    """Return the model of a site; raise ``InputError`` if it has none."""
+    if site not in models:
+        raise InputError(f"there is no model for site {site!r}; it was not there when the learner was fitted")
+    return models[site]
+
+
+def list_candidates(
+    federation: Federation,
+    models: Sequence[Models],
+    draws: Mapping[str, Draws],
+    thresholds: Thresholds = NO_THRESHOLDS,
+) -> dict[str, list[Candidate]]:
+    """Return the candidates of each site; ``draws`` says which rows the trees of a model drew, by the model's hash."""
+
+    def candidate(site: str, models: Models) -> Candidate:
+        model = for_site(models, site) if isinstance(models, Mapping) else models
+        if isinstance(model, Settings):
+            return LocalModel(model, thresholds.local)
+        if isinstance(model, Boosting):
+            return LocalBoosting(model)
+        if isinstance(model, PersonalForest):
+            if model.forest is None or model.is_made_by(federation, site):
+                return model.candidate(federation, thresholds.sent)
+            model = model.forest  # the sites of another federation than the one it was learnt in
+        return sent_model(federation, model, draws, thresholds, site)
+
+    return {site: [candidate(site, model) for model in models] for site in federation.active}
+
+
+def sent_model(
+    federation: Federation,
+    model: Forest,
+    draws: Mapping[str, Draws],
+    thresholds: Thresholds = NO_THRESHOLDS,
+    site: str | None = None,
+) -> SentModel:
+    """Return the candidate for a forest; for a site that made it, it says so."""
+    blob = federation.blob(model.to_bytes())
+    made = [owner.task for owner in federation.makers(blob) if owner.site == site]
+    return SentModel(blob, made[-1] if made else "", draws.get(model.hash), thresholds.sent)

@@ -1,0 +1,292 @@
+"""What an evaluation finds: metrics of models at sites and over all, and which model each site should use.
+
+Which model a site should use was decided by the learner, before any test row was looked at. The interval of its gain
+over the site's local model shows whether the test rows confirm that; where they show that it is worse, the site should
+stay with its local model.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.evaluation.candidates import Named, for_site
+from silvan.algorithms.evaluation.details import Detail, Floors, detail_of
+from silvan.algorithms.evaluation.intervals import intervals
+from silvan.algorithms.evaluation.score_groups import Answer
+from silvan.data.encode import encode_features, encode_label
+from silvan.data.schema import Schema
+from silvan.data.table import read_table
+from silvan.federation.federation import OVERALL
+from silvan.forest.forest import Forest
+from silvan.forest.predict import scores_if_any
+from silvan.privacy.noise.accounting import Privacy
+
+LOCAL, FEDERATED, POOLED = "local", "federated", "pooled"
+"""Names of the model that a site has alone, which gains are measured against, of the one that it should use, and of
+that of all rows in one place."""
+
+MEAN_OF_SITES = "the mean of the sites' metrics, since their models differ: not one ranking of all rows"
+"""Why metrics over all sites of a model cannot be compared with those of another."""
+
+CERTAINTY = {
+    "gained": "significant gain",
+    "lost": "significant loss",
+    "noise": "not significant",
+    "level": "no difference seen",
+    "few": "too few test rows",
+    "unknown": "undefined",
+}
+"""What is written about the gain of the model that a site should use."""
+
+_DIGITS = 3
+"""Digits of metrics that leave a site."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model's metrics at a site, or over all.
+
+    ``metrics`` are the main ones, the first of which leads. ``gain`` is how much better the leading one is than that of
+    the site's local model, ``low`` and ``high`` are its 95% interval; None where it is not known. ``use`` marks the
+    model that the site should use; ``same_as`` names the variant of the model that it is equal to, if there is one.
+    Metrics with noise for ``epsilon`` lie ``between`` two numbers each. ``more`` and ``detail`` are what sites disclose
+    beside the main metrics (``details.py``); ``note`` says why metrics are lacking. ``group`` is the subgroup of rows,
+    empty for all.
+    """
+
+    site: str
+    model: str
+    rows: int
+    metrics: dict[str, float]
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    use: bool = False
+    same_as: str = ""
+    between: dict[str, tuple[float, float]] = field(default_factory=dict)
+    epsilon: float | None = None
+    more: dict[str, float] = field(default_factory=dict)
+    detail: Detail | None = None
+    note: str = ""
+    group: str = ""
+
+    @property
+    def leading(self) -> float:
+        """The metric that models are compared by."""
+        return next(iter(self.metrics.values()))
+
+    def gain_over(self, other: float) -> float:
+        """Return by how much the leading metric is better than another model's."""
+        return self.leading - other if metrics.BY_KEY[next(iter(self.metrics))].higher else other - self.leading
+
+    def with_detail(self, detail: Detail, schema: Schema) -> "Row":
+        """Return the row with details, and with a note where metrics are lacking."""
+        return replace(self, more=detail.by_name(schema.n_classes), detail=detail, note=_note(self, schema))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation of models found; learners return it, ``evaluate`` shows it, a study records it.
+
+    ``curves`` counts all sites' test rows by model, class and score on a grid, for the models that are named; None
+    where there are no classes or counts cannot be summed. ``guarantee`` says what differential privacy covers, if
+    the model has any, and ``privacy`` what the evaluation itself cost.
+    """
+
+    rows: list[Row]
+    subgroups: list[Row] = field(default_factory=list)
+    models: tuple[str, ...] = ()
+    curves: np.ndarray | None = None
+    pooled_hash: str | None = None  # of the forest of all rows in one place
+    warnings: list[str] = field(default_factory=list)
+    guarantee: str = ""
+    privacy: Privacy | None = None
+
+    def with_metrics(self, row: Row) -> "Evaluation":
+        """Return the evaluation in which the federated model has the main metrics of a row."""
+        rows = [replace(one, metrics=row.metrics) if one.model == FEDERATED else one for one in self.rows]
+        return replace(self, rows=rows)
+
+
+def certainty(gain: float | None, low: float | None, high: float | None) -> str:
+    """Return what an interval says about a gain: one of the keys of ``CERTAINTY``."""
+    if gain is None:
+        return "unknown"
+    if low is None or high is None:
+        return "few" if gain else "level"
+    if low == high == 0.0:
+        return "level"
+    return "gained" if low > 0 else "lost" if high < 0 else "noise"
+
+
+def pooled_hash(candidates: Sequence[Named]) -> str | None:
+    """Return the hash of the pooled forest among the candidates."""
+    pooled = dict(candidates).get(POOLED)
+    return pooled.hash if isinstance(pooled, Forest) else None
+
+
+def metrics_by_name(n_classes: int, values: np.ndarray) -> dict[str, float]:
+    """Return main metrics by name, as sites send them: in their order, or as moments where a number is predicted."""
+    if not n_classes:
+        return metrics.from_moments(values)
+    return dict(zip((metric.key for metric in metrics.main_metrics(n_classes)), values.tolist(), strict=True))
+
+
+def _note(row: Row, schema: Schema) -> str:
+    if not row.rows:
+        return "no test rows"
+    if all(np.isnan(value) for value in row.metrics.values()):
+        return "too few test rows for the site's policy, or columns are lacking that all trees need"
+    if np.isnan(row.metrics.get("auc", 0.0)):
+        return "no AUC: all test rows are of one class" if schema.n_classes <= 2 else "no AUC: a class has no test rows"
+    return ""
+
+
+_NAMED_CLASSES = 3
+"""Of more classes that are never predicted one warning speaks of all."""
+
+
+def never_decided(rows: Sequence[Row], schema: Schema) -> list[str]:
+    """Return a warning for each class that test rows have and the federated model never decides on."""
+    tables = [row.detail.confusion for row in rows if (row.site, row.model) == (OVERALL, FEDERATED) and row.detail]
+    found, remedy = [], ", or threshold='youden'" if schema.n_classes == 2 else ""
+    for table in tables:
+        never = [c for c in range(len(table)) if table[c].sum() and not table[:, c].sum()]
+        if len(never) > _NAMED_CLASSES:
+            numbers = all(isinstance(c, int | float) for c in schema.label.classes or ())
+            hint = "is it a number? then set task='regression'" if numbers else "set class_weight='balanced'"
+            text = f"the federated model never predicts {len(never):,} of {len(table):,} classes of {schema.label.name}"
+            return [f"{text} that test rows are of: {hint}"]
+        for c in range(len(table)):
+            if table[c].sum() and not table[:, c].sum():
+                name, n = (schema.label.classes or ())[c], int(table[c].sum())
+                found.append(
+                    f"the federated model never predicts {schema.label.name} = {name!r}, though {n:,} of "
+                    f"{int(table.sum()):,} test rows are of that class: set class_weight='balanced'{remedy}"
+                )
+    return found
+
+
+def compared(
+    rows: list[Row], between: np.ndarray | None = None, fingerprints: Sequence[object] | None = None
+) -> list[Row]:
+    """Add to one site's rows what each model gains over the local one, and which one the site should use.
+
+    ``between`` (models, 2) are the intervals. ``fingerprints`` are equal for equal models: by them the variant is found
+    that a site should use.
+    """
+    local = next((row.leading for row in rows if row.model == LOCAL), np.nan)
+    done = []
+    for i, row in enumerate(rows):
+        gain = row.gain_over(local)
+        if row.model != LOCAL and not np.isnan(gain) and row.note != MEAN_OF_SITES:
+            low, high = (None, None) if between is None or np.isnan(between[i]).any() else map(float, between[i])
+            row = replace(row, gain=float(gain), low=low, high=high)
+        if row.model == FEDERATED and row.site != OVERALL:
+            marks = range(len(rows)) if fingerprints is None else fingerprints
+            same = [r.model for j, r in enumerate(rows) if j != i and marks[j] == marks[i]]
+            row = replace(row, use=True, same_as=next((name for name in same if name != POOLED), ""))
+        done.append(row)
+    if any(row.use and row.high is not None and row.high < 0.0 for row in done):
+        # the test rows show a significant loss: no site is advised to use what they show to be worse
+        return [replace(row, use=row.model == LOCAL) for row in done]
+    return done
+
+
+# -- on rows at hand
+
+
+def answer_of(forest: Forest, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None) -> Answer:
+    """Score rows of a table that may lack columns; scores are NaN if that makes every tree abstain."""
+    return Answer(*scores_if_any(forest, X, absent, n_jobs))
+
+
+def evaluate_answers(
+    schema: Schema,
+    site: str,
+    answers: Mapping[str, Answer],
+    y: np.ndarray,
+    key: np.ndarray,
+    fingerprints: Sequence[object] | None = None,
+) -> list[Row]:
+    """Return the rows of models at a site, by their answers on rows at hand, with intervals of their gains."""
+    listed = []
+    for name, answer in answers.items():
+        if schema.n_classes:
+            found = metrics.classification(answer.scores, y, answer.decided)
+        else:
+            found = metrics.regression(answer.scores[:, 0], y)
+        detail = detail_of(answer.scores, answer.decided, y, schema.n_classes, Floors())
+        listed.append(Row(site, name, len(y), found).with_detail(detail, schema))
+    against = list(answers).index(LOCAL) if LOCAL in answers else -1
+    between = intervals([answer.scores for answer in answers.values()], against, y, schema.n_classes, key)
+    return compared(listed, between, fingerprints)
+
+
+def evaluate_forests(
+    schema: Schema,
+    models: Sequence[tuple[str, Forest | Mapping[str, Forest]]],
+    sites: Sequence[str],
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+    key: np.ndarray,
+    threshold: float | None = None,
+) -> list[Row]:
+    """Evaluate models on encoded rows, as each site would, and those that all sites share also over all.
+
+    ``rows`` are features, labels, and which columns are absent.
+    """
+    X, y, absent = rows
+    known: dict[str, Answer] = {}
+
+    def answer(forest: Forest) -> Answer:
+        if forest.hash not in known:
+            found = answer_of(forest, X, absent)
+            if threshold is not None and schema.n_classes == 2:
+                found = Answer(found.scores, (found.scores[:, 1] >= threshold).astype(np.int64))
+            known[forest.hash] = found
+        return known[forest.hash]
+
+    def at(site: str, forests: dict[str, Forest]) -> list[Row]:
+        answers = {name: answer(forest) for name, forest in forests.items()}
+        return evaluate_answers(schema, site, answers, y, key, [forest.hash for forest in forests.values()])
+
+    listed = []
+    for site in sites:
+        listed += at(site, {name: for_site(m, site) if isinstance(m, Mapping) else m for name, m in models})
+    return listed + at(OVERALL, {name: model for name, model in models if isinstance(model, Forest)})
+
+
+def read_rows(schema: Schema, table: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Read a table with the label: features, labels, and which columns are absent."""
+    frame = read_table(table, schema.label.name, schema)
+    absent = np.array([name not in frame.columns for name in schema.columns], np.bool_)
+    return encode_features(frame, schema, fill_absent=True), encode_label(frame, schema), absent
+
+
+# -- rounding
+
+
+def rounded(values: np.ndarray, classes: bool) -> np.ndarray:
+    """Return metrics with three digits: decimals of shares, significant ones of moments of numbers.
+
+    A mean has digits by how far numbers spread around it.
+    """
+    if classes:
+        return np.asarray(np.round(values, _DIGITS))
+    short = [[float(f"{x:.{_DIGITS}g}") for x in row] for row in values]
+    for row, exact in zip(short, values, strict=True):
+        spread = np.sqrt(exact[3] / exact[0]) if exact[0] else 0.0
+        row[0] = exact[0]
+        row[2] = exact[2] if not spread else round(exact[2], _DIGITS - 1 - math.floor(math.log10(spread)))
+    return np.array(short).reshape(values.shape)
+
+
+def rounded_intervals(between: np.ndarray, classes: bool) -> np.ndarray:
+    """Return intervals with three digits."""
+    if classes:
+        return np.asarray(np.round(between, _DIGITS))
+    return np.array([[float(f"{x:.{_DIGITS}g}") for x in row] for row in between])

@@ -1,0 +1,225 @@
+"""A site's own forest, made at the site: the shared forest, its trees with leaf values from the site's rows, own trees.
+
+Trees of all sites ask better questions than those of one, and what follows from an answer at a site its own rows know
+best. So a site takes leaf values of the shared trees from its own rows, where enough of them are: a forest between the
+one that all share and the one that it would have alone. It mixes the three in shares of quarters.
+
+Leaf values from one site's rows, at leaves that others chose, tell of these rows: two trees whose leaves differ by one
+person tell that person's label. So this forest does not leave the site. It follows from the shared forest, the site's
+own trees and its rows, so a site that is asked about it makes it again.
+
+What a mix gains over the shared forest is measured on training rows, each scored by trees that did not learn from it,
+and counts less 1.28 standard errors of it, which luck adds one time in ten; less is taken off the surer it is that some
+mix is better. The site takes the mix that is nearest to the mean of all, each weighted by what it gains: few rows leave
+it near the shared forest, and a lead of several hundredths takes it all the way. AUCs of several classes count by the
+pairs of rows that they compare.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.evaluation.candidates import PersonalModel, model_of
+from silvan.algorithms.evaluation.out_of_bag import Draws, check_draws, rows_drawn, score_unseen
+from silvan.algorithms.evaluation.score_quality import ScoreQuality, score_quality
+from silvan.algorithms.recount import fixed_point, mean_label, whole_labels
+from silvan.algorithms.requests import read_trees
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.federation.cache import CacheKey
+from silvan.federation.describe import FLOOR
+from silvan.federation.site import Site
+from silvan.forest.forest import Forest, join_forests
+from silvan.forest.score import labels_at_leaves
+from silvan.privacy.gate import policy_of
+
+MIXES = tuple((own / 4, fitted / 4) for own in range(5) for fitted in range(5 - own))
+"""Shares of own trees, and of shared trees with leaf values from the site's rows; the shared forest has the rest.
+
+The first is the shared forest alone.
+"""
+
+OWN_ALONE = MIXES.index((1.0, 0.0))
+
+_LUCK = 1.28
+"""Standard errors that are taken off what a mix gains: as much as luck adds one time in ten."""
+
+_NO_LUCK = (2.5, 4.0)
+"""Once a mix is ahead by more standard errors than the first, less is taken off, and nothing at the second."""
+
+_SCALE = 0.003
+"""The gain, in AUC or in explained variance, at which a mix has e times as much weight as the shared forest."""
+
+_SURE_SCALE = 0.2
+"""The same in standard errors of the least certain gain, where that is less: many rows tell small gains apart."""
+
+_LEAST_ROWS = 5
+"""Rows of the site that a leaf needs to get its value from them."""
+
+_PRIOR_ROWS = 1.0
+"""How many rows the shared value of a leaf counts for beside these."""
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What a site makes its forest of: see ``PersonalModel``."""
+
+    shared: Forest
+    draws: Draws  # which rows the trees of the shared forest drew
+    own: Forest
+    fit: bool = True
+
+    @classmethod
+    def read(cls, site: Site, schema: Schema, model: PersonalModel) -> "Ingredients":
+        """Read what a request refers to; nothing that follows can fail by what is in the site's rows."""
+        shared, draws = model_of(site, schema, model.shared), model.draws
+        if shared.combine != "mean":
+            raise FormatError("trees of a mix answer by their mean")
+        check_draws(draws, len(shared))
+        if not draws.bootstrap:
+            raise FormatError("trees that draw all rows leave none to choose by")
+        return cls(shared, draws, read_trees(site.blob(model.own.hash), schema), model.fit)
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """What tells them from others."""
+        more = msgspec.json.encode([self.draws, self.fit]).decode()
+        return self.shared.hash, self.own.hash, more
+
+    def fitted_draws(self) -> Draws:
+        """Return which rows fitted trees drew: the site's, in every tree."""
+        return msgspec.structs.replace(self.draws, recounted=True)
+
+
+class MixChoice(NamedTuple):
+    """The mix that a site takes, its place among ``MIXES``, and what it chose by.
+
+    ``scores`` are of training rows, by mix, and ``quality`` how good they are; both are None of a mix that was not
+    offered, and empty where there was nothing to choose by.
+    """
+
+    choice: int
+    y: np.ndarray
+    scores: tuple[np.ndarray | None, ...] = ()
+    quality: tuple[ScoreQuality | None, ...] = ()
+
+
+# -- at a site
+
+
+def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
+    """Score all mixes on training rows, and choose one; kept, since it is asked for again."""
+    return site.cache.once(
+        CacheKey[MixChoice]("chosen mix", schema.hash, *parts.name), lambda: _choose(site, schema, parts)
+    )
+
+
+def _choose(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
+    alone = Draws((len(parts.own),), (site.name,), parts.draws.bootstrap)
+    scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
+    if parts.fit:
+        fitted = fit_leaves(site, schema, parts)
+        scored.append(score_unseen(site, schema, fitted, parts.fitted_draws()))
+    if any(one is None for one in scored):
+        return MixChoice(0, np.zeros(0, np.int64))
+    each = [one.scores for one in scored if one is not None]
+    known = ~np.isnan(sum(each)).any(axis=1)
+    y = next(one.y for one in scored if one is not None)[known]
+    if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
+        return MixChoice(0, y)
+    each = [scores[known] for scores in each]
+    mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)
+    quality = tuple(mix if mix is None else score_quality(mix, y, schema.n_classes, by_pairs=True) for mix in mixes)
+    if quality[0] is None or quality[0].metric == "accuracy":
+        return MixChoice(0, y)  # all rows are of one class
+    return MixChoice(likely_mix(quality, y), y, mixes, quality)
+
+
+def _mix(scores: list[np.ndarray], own: float, fitted: float) -> np.ndarray:
+    mixed = (1.0 - own - fitted) * scores[0] + own * scores[1]
+    return mixed + fitted * scores[2] if fitted else mixed
+
+
+def likely_mix(quality: tuple[ScoreQuality | None, ...], y: np.ndarray) -> int:
+    """Return the place of the mix that is nearest to the mean of all, each weighted by what it surely gains."""
+    offered = [(place, one) for place, one in enumerate(quality) if one is not None]
+    first = offered[0][1]
+    unit = float(np.var(y)) if first.metric == "rmse" else 1.0
+    if unit <= 0.0:
+        return 0  # one number for all rows: nothing to gain
+    gains, errors = np.array([one.lead(first) for _, one in offered]).T / unit
+    ahead = float(np.max(gains / np.maximum(errors, np.finfo(np.float64).tiny)))
+    luck = _LUCK * float(np.interp(ahead, _NO_LUCK, (1.0, 0.0)))
+    surely = gains - luck * errors
+    shares = np.array([(1.0 - sum(MIXES[place]), *MIXES[place]) for place, _ in offered])
+    scale = max(min(_SCALE, _SURE_SCALE * float(errors.max())), np.finfo(np.float64).tiny)
+    weights = np.exp((surely - surely.max()) / scale)
+    distances = ((shares - weights @ shares / weights.sum()) ** 2).sum(axis=1)
+    return offered[int(np.argmin(distances))][0]
+
+
+def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
+    """Take leaf values of the shared trees from the site's rows, of those that each tree draws there; kept."""
+    return site.cache.once(
+        CacheKey[Forest]("fitted leaves", schema.hash, *parts.name), lambda: _fit_leaves(site, schema, parts)
+    )
+
+
+def _fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
+    forest, part = parts.shared, site.part(schema)
+    drawn, places = rows_drawn(site, part, parts.fitted_draws())
+    codes, amounts, columns = part.y.astype(np.int64), np.zeros(0, np.int64), schema.n_classes
+    offset, scale = 0.0, 1.0
+    if not schema.n_classes:
+        offset, scale = fixed_point([forest])
+        codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
+    counts = np.zeros((len(forest.value), columns), np.int64)
+    trees = np.arange(len(forest))
+    labels_at_leaves(forest, part.X, codes, amounts, trees, drawn, places, counts, site.n_jobs)
+    if schema.n_classes:
+        n = counts.sum(axis=1, keepdims=True)
+        means = counts / np.maximum(n, 1)
+    else:
+        n, means = counts[:, :1], mean_label(counts, offset, scale)[:, None]
+    share = n / (n + _PRIOR_ROWS)
+    values = share * means + (1.0 - share) * forest.value
+    return replace(forest, value=np.where(n >= _LEAST_ROWS, values, forest.value))
+
+
+class SiteForest(NamedTuple):
+    """The forest that a site should use, and which rows its trees drew."""
+
+    forest: Forest
+    draws: Draws
+
+
+def make_forest(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
+    """Make the forest that the site should use."""
+    own, by = MIXES[choose_mix(site, schema, parts).choice]
+    forest, draws, n = parts.shared, parts.draws, len(parts.own)
+    if own == 1.0:
+        return SiteForest(parts.own, Draws((n,), (site.name,), draws.bootstrap))
+    if by:
+        part = by / (1.0 - own)
+        value = (1.0 - part) * forest.value + part * fit_leaves(site, schema, parts).value
+        forest, draws = replace(forest, value=value), parts.fitted_draws()
+    if own:
+        owners = draws.owners or ("",)
+        sizes, owners = (*draws.sizes, n), (*owners, site.name)
+        draws = msgspec.structs.replace(draws, sizes=sizes, owners=owners)
+    return SiteForest(mixed_forest(forest, parts.own, own), draws)
+
+
+# -- both sides
+
+
+def mixed_forest(shared: Forest, own: Forest, share: float) -> Forest:
+    """Return the forest in which a site's own trees have a share of the say, beside the shared one."""
+    if share == 0.0:
+        return shared
+    if share == 1.0:
+        return own
+    say = shared.weights.sum() / max(own.weights.sum(), 1.0)
+    return join_forests([shared, own], [1.0 - share, share * float(say)])

@@ -1,0 +1,130 @@
+"""Candidates at a site: the forest that each stands for, its scores of test rows in groups, its decision threshold."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.boosting.adaboost import local_boost
+from silvan.algorithms.evaluation.candidates import (
+    Candidate,
+    LocalBoosting,
+    LocalModel,
+    PersonalModel,
+    SentModel,
+    model_of,
+)
+from silvan.algorithms.evaluation.out_of_bag import Draws, site_threshold
+from silvan.algorithms.evaluation.personal_forest import Ingredients, SiteForest, make_forest
+from silvan.algorithms.evaluation.score_groups import Answer
+from silvan.algorithms.evaluation.subgroups import Cells, cells_of, check_by, in_groups_by_cell
+from silvan.algorithms.local_forest import local_forest
+from silvan.data.schema import Schema
+from silvan.errors import FormatError
+from silvan.federation.cache import CacheKey
+from silvan.federation.site import Site
+from silvan.forest.forest import Forest
+from silvan.privacy.gate import policy_of
+
+
+def answer_on_test_rows(
+    site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray, by: Sequence[int] = ()
+) -> tuple[Answer, np.ndarray]:
+    """Score the test part in groups of rows; return the scores and the labels to count by, kept for both rounds."""
+
+    def score() -> tuple[Answer, np.ndarray]:
+        part = site.part(schema, test=True)
+        if _has_rows(site, candidate):
+            forest = forest_of(site, schema, candidate, feature_key)
+            whole = Answer(*part.answers(forest, site.absent(schema), site.n_jobs))
+        else:
+            whole = Answer(np.full((len(part), max(schema.n_classes, 1)), np.nan), np.zeros(len(part), np.int64))
+        at = _threshold_at(site, schema, candidate, feature_key)
+        if not np.isnan(at):
+            whole = Answer(whole.scores, (whole.scores[:, 1] >= at).astype(np.int64))
+        least, cells = policy_of(site).score_groups, test_cells(site, schema, by)
+        return in_groups_by_cell(whole, part.y, schema.n_classes, least, cells)
+
+    return site.cache.once(
+        CacheKey[tuple[Answer, np.ndarray]](
+            "scores", msgspec.json.encode(candidate), feature_key.tobytes(), schema.hash, *by, most=64
+        ),
+        score,
+    )
+
+
+def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> Cells | None:
+    """Return the test rows by subgroup; None without columns that make some."""
+    if not by:
+        return None
+    check_by(schema, by)
+
+    def sort() -> Cells:
+        part = site.part(schema, test=True)
+        return cells_of(part.columns(by), part.y, range(len(by)), schema.n_classes, policy_of(site))
+
+    return site.cache.once(CacheKey[Cells]("cells", schema.hash, *by), sort)
+
+
+def _has_rows(site: Site, candidate: Candidate) -> bool:
+    """Whether the site can have the model: to grow one itself takes all rows in one place."""
+    return site.in_one_place or not isinstance(candidate, LocalModel | LocalBoosting)
+
+
+def forest_of(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> Forest:
+    """Read, make or grow the model; one that is grown is kept."""
+    if isinstance(candidate, SentModel):
+        return model_of(site, schema, candidate.model)
+    if isinstance(candidate, PersonalModel):
+        return _site_forest(site, schema, candidate).forest
+
+    def grow() -> Forest:
+        if isinstance(candidate, LocalBoosting):
+            return local_boost(site, schema, candidate.boosting)
+        return local_forest(site, schema, candidate.settings, feature_key, candidate.settings.n_estimators)
+
+    return site.cache.once(
+        CacheKey[Forest]("local model", msgspec.json.encode(candidate), feature_key.tobytes(), schema.hash), grow
+    )
+
+
+def _site_forest(site: Site, schema: Schema, candidate: PersonalModel) -> SiteForest:
+    """Make the forest that stays at the site; kept."""
+    return site.cache.once(
+        CacheKey[SiteForest]("personal forest", msgspec.json.encode(candidate), schema.hash),
+        lambda: make_forest(site, schema, Ingredients.read(site, schema, candidate)),
+    )
+
+
+def _threshold_at(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
+    """Return the decision threshold for the second of two classes; NaN where the most probable class is decided on."""
+    given = None if isinstance(candidate, LocalBoosting) else candidate.threshold
+    if given is None or schema.n_classes != 2:
+        return np.nan
+    if isinstance(given, float):
+        return given
+    if given not in metrics.THRESHOLD_RULES:
+        raise FormatError("an unknown rule for thresholds")
+    return threshold_of(site, schema, candidate, feature_key, given)
+
+
+def shown_threshold(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
+    """Return the threshold that a model decides by, or, where it decides by none, one chosen on training rows."""
+    at = _threshold_at(site, schema, candidate, feature_key)
+    return threshold_of(site, schema, candidate, feature_key) if np.isnan(at) else at
+
+
+def threshold_of(
+    site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray, rule: str = "youden"
+) -> float:
+    """Choose the threshold of a model for two classes on training rows; NaN where it is not known what trees saw."""
+    if schema.n_classes != 2 or not _has_rows(site, candidate) or isinstance(candidate, LocalBoosting):
+        return np.nan
+    if isinstance(candidate, LocalModel):
+        draws: Draws | None = Draws((candidate.settings.n_estimators,), (site.name,), candidate.settings.row_draw)
+    elif isinstance(candidate, PersonalModel):
+        draws = _site_forest(site, schema, candidate).draws
+    else:
+        draws = candidate.draws
+    return site_threshold(site, schema, forest_of(site, schema, candidate, feature_key), draws, rule)

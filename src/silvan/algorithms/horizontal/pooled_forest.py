@@ -1,0 +1,26 @@
+"""The baseline that federated forests are held to: all rows in one place, the same bins, draws and plan."""
+
+import numpy as np
+
+from silvan.algorithms.horizontal.histogram_forest import binned
+from silvan.algorithms.shared_bins import label_counts, pooled_bins
+from silvan.algorithms.vertical.in_one_place import pooled_rows
+from silvan.data.schema import Schema
+from silvan.federation.federation import Federation
+from silvan.forest.forest import Forest
+from silvan.tree.draw import DrawKeys
+from silvan.tree.fit import Settings, grow_forest
+from silvan.util.threads import thread_count
+
+
+def pooled_forest(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
+    """Grow the forest of all sites' training rows, with all rows at hand."""
+    rows, row_key = pooled_rows(federation, schema)
+    bins = pooled_bins([rows], schema, settings.max_bins)
+    measure = settings.measure(schema, label_counts(rows.y, schema))
+    threads = thread_count(federation.site(federation.active[0]).n_jobs)
+    table = binned(rows, bins, measure, threads)
+    plan = settings.federated_plan(len(schema.features))
+    # between parties, only they know what decides between equal gains
+    keys = DrawKeys(row_key, feature_key, feature_key if federation.columns is None else row_key)
+    return grow_forest(table, measure, schema, settings, plan, keys, threads)

@@ -1,1 +1,0 @@
-"""Linear and logistic regression of columns that stay with their parties."""

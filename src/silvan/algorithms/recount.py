@@ -1,0 +1,342 @@
+"""Recounts: the trees of each site, cut back to what other sites' rows reach, with leaf values from those rows.
+
+A site can build into its trees what it likes: a side that answers its own class when a trigger is there. A recount
+leaves nothing of it. In a first sum sites count their rows at the leaves of the trees of *others*; every side of a
+split that fewer than ``min_leaf`` of them reach is cut off, and the other side takes its place. In a second sum they
+count their rows by class, or add up their labels, at the leaves that are left: that makes the leaf values. What is left
+of a site's word is the questions that its trees ask.
+
+A row is counted in some trees only, by the site's secret draws: in the i-th tree of every site as in the site's own
+i-th. So every site still has rows that a tree has not seen. Class counts are asked for only where ``min_leaf`` rows of
+others are, by the coordinator's word. Both sums tell nothing of single sites unless sums are trusted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.drawn_rows import drawn_by_place
+from silvan.algorithms.requests import forests_of, own_trees, schema_of
+from silvan.algorithms.validation_rows import learning_rows
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError
+from silvan.federation import wire
+from silvan.federation.cache import CacheKey
+from silvan.federation.describe import FLOOR
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.part import Part
+from silvan.federation.question import Check
+from silvan.federation.site import Site, answers
+from silvan.federation.store import digest
+from silvan.forest.forest import Forest, join_forests
+from silvan.forest.node_counts import sum_at_nodes
+from silvan.forest.predict import abstaining
+from silvan.forest.score import labels_at_leaves
+from silvan.forest.snap import prune
+from silvan.tree.draw import RowDraw
+from silvan.tree.fit import Settings
+from silvan.util.readable import count_of
+
+_BITS = 24
+"""Bits of a label as far from the middle as the answers of most sites' trees are."""
+
+_LABEL_CAP = 1 << 31
+"""Largest label of one row, in fixed point: sums over up to 2^31 rows fit 62 bits."""
+
+# -- messages
+
+
+class LeafRows(Reply, frozen=True, kw_only=True):
+    """How many of the site's rows reach each leaf; none are counted at those of its own trees."""
+
+    rows: np.ndarray
+
+
+class CountLeafRows(Request, frozen=True, kw_only=True):
+    """How many rows of sites that a tree is not from reach each of its leaves."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = LeafRows
+    some_sites: ClassVar[bool] = True  # a cluster's
+
+    schema: Blob
+    forests: list[Blob]
+    owners: list[str]  # the site that each of them is from
+    validation: float  # the share of training rows that are not counted
+    bootstrap: RowDraw
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        leaves = "each leaf" if reply is None else f"each of {count_of(len(reply.rows), 'leaf')}"
+        return f"how many of the site's rows reach {leaves} of the trees of {count_of(len(self.forests), 'site')}"
+
+
+class LeafLabels(Reply, frozen=True, kw_only=True):
+    """Rows by leaf and class; where a number is predicted, rows and the sum of their labels in fixed point.
+
+    None are counted at leaves of the site's own trees.
+    """
+
+    counts: np.ndarray
+
+
+class CountLeafLabels(Request, frozen=True, kw_only=True):
+    """How many rows of each class of other sites reach the leaves of a site's trees, once these are cut back."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = LeafLabels
+    some_sites: ClassVar[bool] = True  # a cluster's
+
+    schema: Blob
+    forests: list[Blob]
+    owners: list[str]
+    validation: float
+    bootstrap: RowDraw
+    few: np.ndarray  # the nodes that too few rows of others reach
+    min_leaf: int  # how many are enough, which the site's policy judges
+    # fixed point of numbers; of no use for classes
+    offset: float
+    scale: float
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        leaves = "the leaves" if reply is None else count_of(len(reply.counts), "leaf")
+        return (
+            f"how many of the site's rows of each class reach {leaves} of the trees of "
+            f"{count_of(len(self.forests), 'site')}, cut "
+            f"back to what {count_of(self.min_leaf, 'row')} of others reach"
+        )
+
+
+class Recounted(msgspec.Struct, frozen=True):
+    """What a recount made of trees: the nodes that few rows reach, and the values of the leaves that are left."""
+
+    few: np.ndarray
+    values: np.ndarray
+
+
+# -- at a site
+
+
+@answers(CountLeafRows)
+def count_rows(site: Site, request: CountLeafRows) -> LeafRows:
+    """Count rows at the leaves of others' trees."""
+    schema = schema_of(site, request.schema)
+    forests = forests_of(site, schema, request.forests)
+    part, _ = learning_rows(site, schema, request.validation)
+    codes = np.zeros(len(part), np.int64)
+    counts = _count(site, request, forests, join_forests(forests), part, codes, np.zeros(0, np.int64), 1)
+    return LeafRows(rows=counts[:, 0])
+
+
+@answers(CountLeafLabels)
+def count_labels(site: Site, request: CountLeafLabels) -> LeafLabels:
+    """Count rows by class, or add up labels, at the leaves of others' trees as they are cut back."""
+    schema = schema_of(site, request.schema)
+    forests = forests_of(site, schema, request.forests)
+    forest = _cut_back(site, schema, request.forests, request.few)
+    part, _ = learning_rows(site, schema, request.validation)
+    codes, amounts = part.y, np.zeros(0, np.int64)
+    if not schema.n_classes:
+        if not (0.0 < request.scale < np.inf and np.isfinite(request.offset)):
+            raise FormatError("the fixed point is not one")
+        codes, amounts = np.zeros(len(part), np.int64), whole_labels(part.y, request.offset, request.scale)
+    counts = _count(site, request, forests, forest, part, codes, amounts, schema.n_classes or 2)
+    return LeafLabels(counts=counts)
+
+
+def _count(
+    site: Site,
+    request: CountLeafRows | CountLeafLabels,
+    forests: Sequence[Forest],
+    forest: Forest,
+    part: Part,
+    codes: np.ndarray,
+    amounts: np.ndarray,
+    columns: int,
+) -> np.ndarray:
+    """Count the rows that trees draw here, at the leaves of others' trees that do not abstain."""
+    own, places = own_trees(site, request.forests, forests, request.owners), places_of(forests)
+    drawn = drawn_by_place(site, part, request.bootstrap, int(own.sum()), int(places.max()) + 1)
+    trees = np.flatnonzero(~own & ~abstaining(forest, site.absent(forest.schema)))
+    out = np.zeros((len(forest.value), columns), np.int64)
+    labels_at_leaves(forest, part.X, codes.astype(np.int64), amounts, trees, drawn, places, out, site.n_jobs)
+    return out
+
+
+def read_recount(site: Site, schema: Schema, blobs: Sequence[Blob], recounted: Blob) -> Forest:
+    """Read what a recount made of the trees of several sites."""
+    found = wire.decode(site.blob(recounted.hash), Recounted)
+    pruned = _cut_back(site, schema, blobs, found.few)
+    if found.values.shape != pruned.value.shape or found.values.dtype != np.float64:
+        raise FormatError("the leaf values are not those of the trees")
+    return _with_values(pruned, found.values)
+
+
+def _cut_back(site: Site, schema: Schema, blobs: Sequence[Blob], few: np.ndarray) -> Forest:
+    """Cut off what few rows reach of the trees that a request refers to; kept, since two rounds need it."""
+
+    def cut() -> Forest:
+        forest = join_forests(forests_of(site, schema, blobs))
+        if few.shape != forest.feature.shape or few.dtype != np.bool_:
+            raise FormatError("the nodes that few rows reach are not those of the trees")
+        return prune(forest, few)
+
+    return site.cache.once(
+        CacheKey[Forest]("trees cut back", schema.hash, *(blob.hash for blob in blobs), digest(few.tobytes())), cut
+    )
+
+
+# -- both sides
+
+
+def places_of(forests: Sequence[Forest]) -> np.ndarray:
+    """Return each tree's place among the trees of its site."""
+    return np.concatenate([np.arange(len(forest)) for forest in forests])
+
+
+def _with_values(pruned: Forest, values: np.ndarray) -> Forest:
+    """Return the trees as a recount left them; one of which nothing but a leaf is left has no weight."""
+    weights = np.where(np.diff(pruned.offsets) > 1, pruned.weights, 0.0)
+    return replace(pruned, value=values, weights=weights if weights.any() else pruned.weights)
+
+
+# -- at the coordinator
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How rows are counted: see ``CountLeafRows`` and ``CountLeafLabels``."""
+
+    validation: float
+    bootstrap: RowDraw
+    min_samples_leaf: int
+    class_weight: Sequence[float] | None = None  # what a row of each class counts in leaf values
+
+    @classmethod
+    def of(cls, settings: Settings, validation: float = 0.0) -> "Counting":
+        """Return how rows are counted at trees that were grown by settings, whose class weights are numbers."""
+        weights = settings.class_weight
+        if isinstance(weights, str):
+            raise InputError.wrong("class_weight", "numbers by now", weights)
+        return cls(validation, settings.row_draw, settings.min_samples_leaf, weights)
+
+    @property
+    def min_leaf(self) -> int:
+        """Rows of other sites that a side of a split needs."""
+        return max(FLOOR, self.min_samples_leaf)
+
+
+def recount(
+    federation: Federation,
+    schema: Schema,
+    trees: Mapping[str, tuple[Forest, Blob]],
+    rows: Mapping[str, int],
+    counting: Counting,
+) -> tuple[Forest, Blob]:
+    """Cut the sites' trees back and recount their leaves: two rounds over the sites that ``rows`` names.
+
+    Return the trees, and a blob that tells a site how to make them of those that sites sent.
+    """
+    named = federation.blob(schema.to_json().encode())
+    forests = {site: forest for site, (forest, _) in trees.items()}
+    forest, owners = join_forests(list(forests.values())), list(forests)
+    blobs = [blob for _, blob in trees.values()]
+    same: dict[str, Any] = {
+        "schema": named,
+        "forests": blobs,
+        "owners": owners,
+        "validation": counting.validation,
+        "bootstrap": counting.bootstrap,
+    }
+    most = sum(rows.values())  # no count is above it
+    own = {site: np.repeat([owner == site for owner in owners], [len(f) for f in forests.values()]) for site in rows}
+    counted: LeafRows = federation.total(
+        CountLeafRows(**same), over=rows, check=_check_rows(forest, rows, own), most=most
+    )
+    few = sum_at_nodes(forest, counted.rows) < counting.min_leaf
+    pruned = prune(forest, few)
+    offset, scale = (0.0, 1.0) if schema.n_classes else fixed_point(list(forests.values()))
+    request = CountLeafLabels(**same, few=few, min_leaf=counting.min_leaf, offset=offset, scale=scale)
+    labels: LeafLabels = federation.total(
+        request,
+        over=rows,
+        check=_check_labels(pruned, rows, own),
+        most=most if schema.n_classes else None,
+    )
+    values = _leaf_values(pruned, labels.counts, offset, scale, counting.class_weight)
+    return _with_values(pruned, values), federation.blob(wire.encode(Recounted(few, values)))
+
+
+def _check_rows(forest: Forest, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:
+    def check(site: str, reply: LeafRows) -> None:
+        if reply.rows.shape != (len(forest.value),):
+            raise FormatError("it counts rows at other leaves than those of the trees")
+        _check_counts(forest, reply.rows[:, None], rows.get(site, sum(rows.values())), own.get(site))
+
+    return check
+
+
+def _check_labels(forest: Forest, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:
+    def check(site: str, reply: LeafLabels) -> None:
+        if reply.counts.shape != (len(forest.value), forest.schema.n_classes or 2):
+            raise FormatError("it counts labels at other leaves than those of the trees")
+        counts = reply.counts if forest.schema.n_classes else reply.counts[:, :1]
+        _check_counts(forest, counts, rows.get(site, sum(rows.values())), own.get(site))
+        if not forest.schema.n_classes and (abs(reply.counts[:, 1] / _LABEL_CAP) > reply.counts[:, 0]).any():
+            raise FormatError("the sum of its labels is too large for its rows")
+
+    return check
+
+
+def _check_counts(forest: Forest, counts: np.ndarray, most: int, own: np.ndarray | None) -> None:
+    """Raise ``FormatError`` if trees count more rows than there are, or any at a site that they are from."""
+    if counts.dtype != np.int64 or counts.min(initial=0) < 0 or counts.max(initial=0) > most:
+        raise FormatError("it counts rows that there are not")
+    tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
+    by_tree = np.zeros(len(forest), np.int64)
+    np.add.at(by_tree, tree_of, counts.sum(axis=1))
+    if by_tree.max() > most:
+        raise FormatError("it counts rows that there are not")
+    if own is not None and by_tree[own].any():
+        raise FormatError("it counts rows at leaves of its own trees")
+
+
+def _leaf_values(
+    forest: Forest, counts: np.ndarray, offset: float, scale: float, class_weight: Sequence[float] | None
+) -> np.ndarray:
+    """Return class shares or means at leaves; a leaf without rows takes those of its tree, or keeps its own."""
+    tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
+    by_tree = np.zeros((len(forest), counts.shape[1]), np.int64)
+    np.add.at(by_tree, tree_of, counts)
+    rows = counts.sum(axis=1) if forest.schema.n_classes else counts[:, 0]
+    taken = np.where((rows > 0)[:, None], counts, by_tree[tree_of])
+    if not forest.schema.n_classes:
+        return np.where(taken[:, :1] > 0, mean_label(taken, offset, scale)[:, None], forest.value)
+    weighted = taken if class_weight is None else taken * np.array(class_weight)
+    total = weighted.sum(axis=1, keepdims=True)
+    return np.asarray(np.where(total > 0, weighted / np.where(total > 0, total, 1), forest.value))
+
+
+def whole_labels(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
+    """Return numbers in fixed point."""
+    with np.errstate(over="ignore"):
+        labels = np.clip((y - offset) * scale, -_LABEL_CAP, _LABEL_CAP)
+    return np.rint(labels).astype(np.int64)
+
+
+def mean_label(sums: np.ndarray, offset: float, scale: float) -> np.ndarray:
+    """Return means of numbers, given (rows, sum in fixed point) of each; the middle where there are no rows."""
+    return np.asarray(sums[:, 1] / np.maximum(sums[:, 0], 1) / scale + offset)
+
+
+def fixed_point(forests: Sequence[Forest]) -> tuple[float, float]:
+    """Choose a middle and a scale by the answers of most sites' trees: those of one site do not move them far."""
+    low = float(np.median([forest.value.min() for forest in forests]))
+    high = float(np.median([forest.value.max() for forest in forests]))
+    reach = max(abs(high / 2 - low / 2), np.finfo(np.float64).tiny)
+    return low / 2 + high / 2, float(2.0 ** np.clip(_BITS - np.frexp(reach)[1], -1000, 1000))

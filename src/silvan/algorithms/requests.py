@@ -1,0 +1,85 @@
+"""What requests may ask for at most, and how a site reads what they refer to: schemas, and trees of others.
+
+Trees that somebody else made are checked as if they were sent to do harm. A site scores trees only if a site of the
+study made them, by its signature: whoever could send trees of its own could single out one row, and read its label from
+how they do.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, RefusedError
+from silvan.federation.cache import CacheKey
+from silvan.federation.message import Blob
+from silvan.federation.site import Site
+from silvan.forest.forest import Forest, join_forests
+
+MAX_TREES = 1 << 16
+"""The most trees that a site grows or reads at a time: each takes memory for all rows."""
+
+MAX_NODES = 1 << 19
+"""The most nodes of one tree that somebody else made."""
+
+
+def schema_of(site: Site, blob: Blob) -> Schema:
+    """Read the schema that a request refers to."""
+    return site.cache.once(CacheKey[Schema]("schema", blob.hash), lambda: Schema.from_json(site.blob(blob.hash)))
+
+
+def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest]:
+    """Read the trees that a request refers to, of one site each; they are kept, since several rounds need them."""
+    check_owners(site, blobs)
+
+    def read_all() -> list[Forest]:
+        read = [read_trees(site.blob(blob.hash), schema) for blob in blobs]
+        if not 1 <= sum(map(len, read)) <= MAX_TREES:
+            raise FormatError(f"the trees must be 1 to {MAX_TREES}")
+        return read
+
+    return site.cache.once(CacheKey[list[Forest]]("trees", schema.hash, *(blob.hash for blob in blobs)), read_all)
+
+
+def joined_trees(site: Site, schema: Schema, blobs: Sequence[Blob]) -> Forest:
+    """Return the trees that a request refers to as one forest; kept, since several rounds need it."""
+    forests = forests_of(site, schema, blobs)
+    return site.cache.once(
+        CacheKey[Forest]("joined trees", schema.hash, *(blob.hash for blob in blobs)), lambda: join_forests(forests)
+    )
+
+
+def check_owners(site: Site, blobs: Sequence[Blob], own: int | None = None) -> None:
+    """Raise an error unless different sites made what a request refers to, by their signatures for the task at hand.
+
+    What is at place ``own``, if that is given, must be of the site itself.
+    """
+    owners = {blob.hash: {o.site for o in site.owners(blob.hash) if o.task == site.task} for blob in blobs}
+    times = Counter(blob.hash for blob in blobs)  # sites may have made the same, such as a leaf of one class
+    if any(times[hash_] > len(made) for hash_, made in owners.items()):
+        raise RefusedError("the site scores what a site made and signed for this task, once, and nothing else")
+    if own is not None and not (0 <= own < len(blobs) and site.name in owners[blobs[own].hash]):
+        raise FormatError("what is said to be the site's own is not")
+
+
+def own_trees(site: Site, blobs: Sequence[Blob], forests: Sequence[Forest], owners: Sequence[str]) -> np.ndarray:
+    """Return which trees are the site's own; raise an error if they are not from the ``owners`` that are named."""
+    if len(owners) != len(blobs) or len(set(owners)) < len(owners):
+        raise FormatError("the sites are not those that the trees are from")
+    for owner, blob in zip(owners, blobs, strict=True):
+        if not any(made.site == owner and made.task == site.task for made in site.owners(blob.hash)):
+            raise RefusedError("the trees are not from the sites that the question names")
+    return np.repeat(np.array([owner == site.name for owner in owners]), [len(forest) for forest in forests])
+
+
+def read_trees(data: bytes, schema: Schema) -> Forest:
+    """Read trees that somebody else made; raise ``FormatError`` unless they are plain trees of the agreed schema."""
+    forest = Forest.from_bytes(data)
+    if forest.schema != schema:
+        raise FormatError("trees of another schema than the agreed one")
+    if len(forest) > MAX_TREES or np.diff(forest.offsets).max() > MAX_NODES:
+        raise FormatError(f"more than {MAX_TREES} trees, or a tree of more than {MAX_NODES} nodes")
+    if forest.combine != "mean" or not np.isin(forest.weights, (0.0, 1.0)).all():
+        raise FormatError("trees with weights of their own")
+    return forest.bare()

@@ -1,1 +1,0 @@
-"""What sites keep of a finished study."""

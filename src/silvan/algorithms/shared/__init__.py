@@ -1,1 +1,0 @@
-"""What several algorithm families use: shared bins, checked requests, admission of trees."""

@@ -1,0 +1,315 @@
+"""Bin edges that all sites share, from sums over the public grid: two rounds.
+
+First the counts in all coarse cells, then in fine cells inside the heavy ones. No site's value becomes an
+edge.
+"""
+
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.requests import schema_of
+from silvan.data.bins import grid
+from silvan.data.bins.bin_codes import staggered_bins
+from silvan.data.bins.bins import Bins, make_bins, most_in_a_bin
+from silvan.data.bins.cut_points import choose_cuts, given_cuts
+from silvan.data.bins.grid import Grid, Heavy
+from silvan.data.schema import MAX_BINS, Schema
+from silvan.errors import FormatError
+from silvan.federation import wire
+from silvan.federation.cache import CacheKey
+from silvan.federation.describe import FLOOR
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.part import Part
+from silvan.federation.site import Site, answers
+from silvan.util.readable import count_of
+from silvan.util.threads import thread_count, thread_map
+
+
+class GridCounts(Reply, frozen=True, kw_only=True):
+    """Rows in each coarse cell, (columns, cells), and of the label: in each class, or in each cell."""
+
+    cells: np.ndarray
+    label: np.ndarray
+
+
+class CountGrid(Request, frozen=True, kw_only=True):
+    """How many rows fall into each coarse cell of the public grid, column by column."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = GridCounts
+    partitions: ClassVar[PartitionsWay] = "add up"
+
+    schema: Blob
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        if reply is None:
+            return "counts of rows in the coarse cells of the public grid, column by column, and of the label"
+        columns, cells = reply.cells.shape
+        return (
+            f"counts of {cells:,} coarse cells x {count_of(columns, 'column')}, and of {len(reply.label):,} of the "
+            "label"
+        )
+
+
+class FineCounts(Reply, frozen=True, kw_only=True):
+    """Rows in each fine cell, column after column."""
+
+    cells: np.ndarray
+
+
+class CountFine(Request, frozen=True, kw_only=True):
+    """How many rows fall into each fine cell inside the coarse cells that hold many."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = FineCounts
+    partitions: ClassVar[PartitionsWay] = "add up"
+
+    schema: Blob
+    columns: np.ndarray  # column of each heavy cell, ascending
+    cells: np.ndarray  # its number, ascending within the column
+    shifts: np.ndarray  # how closely it is looked into
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        n = "" if reply is None else f"{len(reply.cells):,} "
+        return f"counts of {n}fine cells inside {len(self.cells):,} coarse cells of the public grid"
+
+
+class CutPoints(msgspec.Struct, frozen=True):
+    """The edges of all columns, as they travel, and which trees have which of them."""
+
+    sizes: np.ndarray
+    values: np.ndarray
+    steps: np.ndarray | None = None  # uint8: see ``data/bins/bin_codes.py``; None: all trees have all
+    max_bins: int = MAX_BINS  # of a tree
+
+    @classmethod
+    def of(cls, bins: Bins, max_bins: int) -> "CutPoints":
+        """Return the edges of bins of which a tree has at most so many."""
+        steps = np.concatenate([np.diff(codes) for codes in bins.codes]).astype(np.uint8)
+        return cls(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts), steps, max_bins)
+
+
+# -- at a site
+
+
+def bins_of(site: Site, blob: Blob, schema: Schema) -> Bins:
+    """Read the bins that a request refers to."""
+
+    def read() -> Bins:
+        points = wire.decode(site.blob(blob.hash), CutPoints)
+        sizes, values = points.sizes, points.values
+        if sizes.shape != (len(schema.features),) or sizes.dtype != np.int64 or values.dtype != np.float32:
+            raise FormatError("the bins are not those of the schema")
+        if (sizes < 0).any() or (sizes >= MAX_BINS).any() or values.shape != (sizes.sum(),):
+            raise FormatError("the bins do not match")
+        cuts = np.split(values, np.cumsum(sizes)[:-1])
+        if not np.isfinite(values).all() or any((np.diff(c) <= 0).any() for c in cuts):
+            raise FormatError("the cut points must rise")
+        return make_bins(schema, cuts, _steps(points), points.max_bins)
+
+    return site.cache.once(CacheKey[Bins]("bins", blob.hash, schema.hash), read)
+
+
+def _steps(points: CutPoints) -> list[np.ndarray] | None:
+    """Return the steps between codes, column by column; raise ``FormatError`` for those of other cuts."""
+    if not 2 <= points.max_bins <= MAX_BINS:
+        raise FormatError("the bins of a tree are not possible")
+    if points.steps is None:
+        return None
+    if points.steps.shape != points.values.shape or points.steps.dtype != np.uint8:
+        raise FormatError("the steps do not match the cut points")
+    return np.split(points.steps, np.cumsum(points.sizes)[:-1])
+
+
+@answers(CountGrid)
+def count_grid(site: Site, request: CountGrid) -> GridCounts:
+    """Count the training rows on the coarse grid."""
+    schema = schema_of(site, request.schema)
+    part = site.part(schema)
+    label = sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
+    return GridCounts(cells=coarse_table([part], schema, site.n_jobs), label=label)
+
+
+@answers(CountFine)
+def count_fine(site: Site, request: CountFine) -> FineCounts:
+    """Count the training rows inside the heavy cells."""
+    schema = schema_of(site, request.schema)
+    heavy = _by_column(request, schema)
+    return FineCounts(cells=fine_table([site.part(schema)], heavy, schema, site.n_jobs))
+
+
+# -- both sides: counts of rows that are at hand
+
+
+def coarse_table(parts: list[Part], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
+    """Count rows in coarse cells: (columns, cells); columns that are not cut on the grid stay zero."""
+    table_grid = Grid.for_columns(len(schema.features))
+    table = np.zeros((len(schema.features), table_grid.n_cells), np.int32)
+
+    columns = [f for f in range(len(table)) if _on_grid(schema, f)]
+    for X in (piece.X for part in parts for piece in part.pieces()):
+
+        def one(f: int, X: np.ndarray = X) -> None:
+            table[f] += grid.coarse_counts(grid.images(X[:, f]), table_grid.coarse, table_grid.n_cells)
+
+        thread_map(one, columns, thread_count(n_jobs))
+    return table
+
+
+def fine_table(parts: list[Part], heavy: list[Heavy], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
+    """Count rows in the fine cells of each column's heavy ones, column after column."""
+    table_grid = Grid.for_columns(len(schema.features))
+    starts = _starts(heavy, table_grid)
+    table = np.zeros(starts[-1], np.int32)
+
+    columns = [f for f in range(len(heavy)) if len(heavy[f].cells)]
+    for X in (piece.X for part in parts for piece in part.pieces()):
+
+        def one(f: int, X: np.ndarray = X) -> None:
+            table[starts[f] : starts[f + 1]] += grid.fine_counts(grid.images(X[:, f]), heavy[f], table_grid)
+
+        thread_map(one, columns, thread_count(n_jobs))
+    return table
+
+
+def _starts(heavy: list[Heavy], table_grid: Grid) -> np.ndarray:
+    """Return where each column's fine counts begin, and where the last ones end."""
+    return np.concatenate([[0], np.cumsum([h.starts(table_grid.coarse)[-1] for h in heavy])]).astype(np.int64)
+
+
+def label_counts(y: np.ndarray, schema: Schema) -> np.ndarray:
+    """Count rows by class, or by coarse cell of the target."""
+    if schema.n_classes:
+        return np.bincount(y, minlength=schema.n_classes).astype(np.int64)
+    label_grid = Grid.for_columns(1)
+    with np.errstate(over="ignore"):
+        small = y.astype(np.float32)
+    counts = grid.coarse_counts(grid.images(small), label_grid.coarse, label_grid.n_cells)
+    return counts.astype(np.int64)
+
+
+def _on_grid(schema: Schema, f: int) -> bool:
+    feature = schema.features[f]
+    return not feature.categorical and feature.edges is None
+
+
+def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
+    """Return the heavy cells of a question by column; raise ``FormatError`` for cells that do not exist."""
+    table_grid, n = Grid.for_columns(len(schema.features)), len(schema.features)
+    columns, cells, shifts = request.columns, request.cells, request.shifts
+    if any(a.ndim != 1 or a.dtype != np.int32 or a.shape != cells.shape for a in (columns, cells, shifts)):
+        raise FormatError("the cells do not match")
+    if (np.diff(columns) < 0).any() or (np.diff(cells)[np.diff(columns) == 0] <= 0).any():
+        raise FormatError("the cells must rise, column by column")
+    if len(cells) and not (
+        0 <= cells.min() <= cells.max() < table_grid.n_cells
+        and 0 <= columns[0] <= columns[-1] < n
+        and table_grid.finest <= shifts.min() <= shifts.max() <= table_grid.coarse
+    ):
+        raise FormatError("a cell does not exist")
+    bounds = np.searchsorted(columns, np.arange(n + 1))
+    heavy = [Heavy(cells[a:b], shifts[a:b]) for a, b in pairwise(bounds)]
+    # an honest coordinator asks for a share of the budget, and at least two parts of each cell
+    if any(h.starts(table_grid.coarse)[-1] > table_grid.budget + 8 * MAX_BINS for h in heavy):
+        raise FormatError("the cells are looked into too closely")
+    return heavy
+
+
+# -- at the coordinator
+
+
+class SharedBins(NamedTuple):
+    """The bins of all sites' training rows together, and what was counted to find them."""
+
+    bins: Bins
+    blob: Blob
+    label: np.ndarray  # rows by class, or by coarse cell of the target
+    most: np.ndarray  # int64, of each column: the most rows that a bin of a tree's histograms can hold
+
+
+def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> SharedBins:
+    """Find the bins of all sites' training rows together."""
+    named, coarse = federation.blob(schema.to_json().encode()), coarse_total(federation, schema)
+    heavy = _heavy(coarse.cells, schema, staggered_bins(max_bins))
+    size = int(_starts(heavy, Grid.for_columns(len(schema.features)))[-1])
+    fine: FineCounts = federation.total(
+        CountFine(
+            schema=named,
+            columns=np.repeat(np.arange(len(heavy)), [len(h.cells) for h in heavy]).astype(np.int32),
+            cells=np.concatenate([h.cells for h in heavy]),
+            shifts=np.concatenate([h.shifts for h in heavy]),
+        ),
+        check=lambda site, reply: _check_counts(reply.cells, (size,), np.int32),
+        most=int(coarse.cells.max(initial=0)),
+    )
+    bins = _bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins, staggered=True)
+    blob = federation.blob(wire.encode(CutPoints.of(bins, max_bins)))
+    return SharedBins(bins, blob, coarse.label, _most_in_bins(schema, bins, coarse, heavy, fine.cells))
+
+
+def _most_in_bins(schema: Schema, bins: Bins, coarse: GridCounts, heavy: list[Heavy], fine: np.ndarray) -> np.ndarray:
+    """Return the most rows that a bin of each column can hold: all of them where nothing is counted on the grid."""
+    table_grid, rows = Grid.for_columns(len(schema.features)), int(coarse.label.sum())
+    starts, most = _starts(heavy, table_grid), np.full(len(schema.features), rows)
+    for f in range(len(most)):
+        if _on_grid(schema, f):
+            block = fine[starts[f] : starts[f + 1]]
+            missing = rows - int(coarse.cells[f].sum(dtype=np.int64))
+            most[f] = max(missing, most_in_a_bin(bins, f, coarse.cells[f], heavy[f], block, table_grid))
+    return most
+
+
+def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
+    """Count all sites' training rows on the coarse grid."""
+
+    def check(site: str, reply: GridCounts) -> None:
+        cells, label = Grid.for_columns(len(schema.features)).n_cells, Grid.for_columns(1).n_cells
+        _check_counts(reply.cells, (len(schema.features), cells), np.int32)
+        _check_counts(reply.label, (schema.n_classes or label,), np.int64)
+
+    named, rows = federation.blob(schema.to_json().encode()), sum(federation.rows.values())
+    counts: GridCounts = federation.total(CountGrid(schema=named), check=check, most=rows or None)
+    return counts
+
+
+def _check_counts(counts: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:
+    if counts.shape != shape or counts.dtype != dtype or counts.min(initial=0) < 0:
+        raise FormatError("its counts are not those asked for")
+
+
+def _heavy(coarse: np.ndarray, schema: Schema, max_bins: int) -> list[Heavy]:
+    table_grid = Grid.for_columns(len(schema.features))
+    return [grid.heavy_cells(row, table_grid, max_bins, FLOOR) for row in coarse]
+
+
+def _bins_from_counts(
+    schema: Schema, coarse: np.ndarray, heavy: list[Heavy], fine: np.ndarray, max_bins: int, *, staggered: bool
+) -> Bins:
+    """Choose every column's cut points from counts alone."""
+    table_grid = Grid.for_columns(len(schema.features))
+    starts = _starts(heavy, table_grid)
+    cuts, steps = [], []
+    for f, feature in enumerate(schema.features):
+        own, apart = np.zeros(0, np.int32), None
+        if feature.edges is not None:
+            own = given_cuts(feature.edges)
+        elif not feature.categorical:
+            block = fine[starts[f] : starts[f + 1]]
+            own, apart = choose_cuts(coarse[f], heavy[f], block, table_grid, max_bins, staggered=staggered)
+        cuts.append(grid.values(own))
+        steps.append(apart)
+    return make_bins(schema, cuts, steps, max_bins)
+
+
+def pooled_bins(parts: list[Part], schema: Schema, max_bins: int, *, staggered: bool = True) -> Bins:
+    """Find the same bins with all rows at hand."""
+    coarse, most = coarse_table(parts, schema), staggered_bins(max_bins) if staggered else max_bins
+    heavy = _heavy(coarse, schema, most)
+    fine = fine_table(parts, heavy, schema)
+    return _bins_from_counts(schema, coarse, heavy, fine, max_bins, staggered=staggered)

@@ -1,0 +1,173 @@
+"""Rows of all sites in one place, and of each alone: for baselines that may see everything, in one process only."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from silvan.algorithms.boosting.adaboost import local_boost
+from silvan.algorithms.boosting.stumps import Boosting
+from silvan.algorithms.drawn_rows import possible_draw
+from silvan.algorithms.local_forest import local_forest
+from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, rows_blob
+from silvan.algorithms.vertical.row_draws import row_draws
+from silvan.data.schema import Schema
+from silvan.errors import InputError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob
+from silvan.federation.part import Part
+from silvan.federation.party import Party
+from silvan.federation.site import Site
+from silvan.forest.forest import Forest
+from silvan.privacy.identity.identity import places_of
+from silvan.tree.draw import RowDraw, rows_of_trees
+from silvan.tree.fit import Settings
+
+
+def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarray]:
+    """Return all training rows, and the key of their draws."""
+    if federation.columns is not None:
+        _need_label(federation)
+        return joined(federation, federation.columns.training), row_key_of(federation)
+    parts = [federation.site(name).part(schema) for name in federation.active]
+    rows = Part(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys")))
+    return rows, federation.site(federation.active[0]).sampling_key
+
+
+def alone_at(federation: Federation) -> list[str]:
+    """List the sites that have something to learn from alone."""
+    owners = federation.owners
+    return [name for name in federation.active if federation.columns is None or len(owners[name])]
+
+
+def alone(federation: Federation, name: str, schema: Schema) -> tuple[Site, Schema]:
+    """Return what a site can learn from alone, and by which schema; a party as if it were told the label."""
+    if federation.columns is None:
+        return federation.site(name), schema
+    _need_label(federation)
+    own, everything = federation.owners[name], joined(federation, federation.columns.training)
+    part = Part(np.ascontiguousarray(everything.X[:, own.start : own.stop]), everything.y, everything.row_keys)
+    return AloneParty(federation.party(name), part, row_key_of(federation)), own_schema(federation, name)
+
+
+def settings_alone(federation: Federation, name: str, settings: Settings) -> Settings:
+    """Return the settings of the trees that a site grows alone: what is asked of columns, of a party's own."""
+    own = range(len(settings.signs)) if federation.columns is None else federation.owners[name]
+    return replace(settings, monotonic_cst=settings.signs[own.start : own.stop])
+
+
+def local_models(
+    federation: Federation, schema: Schema, model: Settings | Boosting, feature_key: np.ndarray
+) -> dict[str, Forest]:
+    """Train what each site has without joining; a party's forest is of its own columns."""
+    found = {}
+    for name in alone_at(federation):
+        if isinstance(model, Boosting):
+            found[name] = local_boost(federation.site(name), schema, model)
+            continue
+        settings = settings_alone(federation, name, model)
+        found[name] = local_forest(*alone(federation, name, schema), settings, feature_key, model.n_estimators)
+    return found
+
+
+class AloneParty(Site):
+    """A party's columns with the label, as one site: the baseline of a party that does not join."""
+
+    def __init__(self, party: Party, rows: Part, row_key: np.ndarray) -> None:
+        super().__init__(party.name, party.source, sampling_key=row_key, n_jobs=party.n_jobs)
+        self.rows = rows
+
+    def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
+        """Return the training rows."""
+        return self.rows
+
+
+def rows_drawn_at_sites(federation: Federation, schema: Schema, draw: RowDraw, n_trees: dict[str, int]) -> np.ndarray:
+    """Return which rows each tree drew where every site grew some: bool (trees, all sites' training rows).
+
+    A site's trees see rows of that site alone.
+    """
+    blocks = []
+    for name, n in n_trees.items():
+        site = federation.site(name)
+        part = site.part(schema)
+        possible = possible_draw(site, part, draw, n) if n else False
+        blocks.append(rows_of_trees(site.sampling_key, part.row_keys, 0, n, possible))
+    drawn = np.zeros((sum(map(len, blocks)), sum(block.shape[1] for block in blocks)), np.bool_)
+    tree = row = 0
+    for block in blocks:
+        drawn[tree : tree + len(block), row : row + block.shape[1]] = block
+        tree, row = tree + len(block), row + block.shape[1]
+    return drawn
+
+
+# -- columns
+
+
+def own_schema(federation: Federation, name: str) -> Schema:
+    """Return the schema of one party's columns."""
+    own = federation.owners[name]
+    return Schema(federation.schema.features[own.start : own.stop], federation.schema.label)
+
+
+def joined(federation: Federation, digests: np.ndarray) -> Part:
+    """Join the parties' columns of some rows, with the label if there is one."""
+    blob = rows_blob(federation, digests)
+    columns = [
+        encode_rows(_informed(federation, name, blob), own_schema(federation, name), blob) for name in federation.owners
+    ]
+    y, words = np.zeros(0), np.zeros(len(digests), np.uint64)
+    if federation.label_holder is not None:
+        y = encode_labels(_informed(federation, federation.label_holder, blob), federation.schema.label, blob)
+        words = row_draws(_informed(federation, federation.label_holder, blob), columns_of(federation).draws, blob)[1]
+    return Part(np.ascontiguousarray(np.concatenate(columns, axis=1)), y, words)
+
+
+def row_key_of(federation: Federation) -> np.ndarray:
+    """Return the key by which trees draw rows, which all parties have."""
+    columns = columns_of(federation)
+    blob = rows_blob(federation, columns.training)
+    return row_draws(_informed(federation, federation.sites[0], blob), columns.draws, blob)[0]
+
+
+def joined_test_rows(federation: Federation) -> Part:
+    """Return the test rows, of all columns."""
+    _need_label(federation)
+    columns = columns_of(federation)
+    if not len(columns.test):
+        raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
+    return joined(federation, columns.test)
+
+
+def id_column(federation: Federation) -> str:
+    """Return the name of the column that tells rows apart."""
+    return federation.party(federation.sites[0]).id_column
+
+
+def list_rows(federation: Federation, digests: np.ndarray) -> tuple[np.ndarray, list[Any]]:
+    """List rows as they stand in the parties' tables, the first party's first: their order, and their ids.
+
+    Ids are for the caller, who has the tables at hand; no message holds one.
+    """
+    orders, ids, blob = [], [], rows_blob(federation, digests)
+    left = np.ones(len(digests), np.bool_)
+    for name in federation.sites:
+        places = places_of(_informed(federation, name, blob), blob)
+        here = np.flatnonzero(left & (places >= 0))
+        here = here[np.argsort(places[here])]
+        orders.append(here)
+        ids += federation.party(name).rows_at(places[here])[id_column(federation)].to_list()
+        left[here] = False
+    return np.concatenate(orders), ids
+
+
+def _informed(federation: Federation, name: str, blob: Blob) -> Party:
+    """Return a party that has a blob which no message has brought it."""
+    one = federation.party(name)
+    one.store.put(f"blob {blob.hash}", federation.content(blob))
+    return one
+
+
+def _need_label(federation: Federation) -> None:
+    if federation.label_holder is None:
+        raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")

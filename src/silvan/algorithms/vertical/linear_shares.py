@@ -1,0 +1,210 @@
+"""A linear model in shares, and prediction by it in one round.
+
+Every party keeps the coefficients of its own columns, the coordinator keeps the constant. To score rows every party
+works out what its columns add to their predictors, and only the sum over the parties is seen (``total``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from silvan.algorithms.vertical.columns import encode_rows, rows_blob
+from silvan.algorithms.vertical.design_matrix import Design
+from silvan.algorithms.vertical.kept_shares import check_parties, read_share, restore_label, restore_shares
+from silvan.algorithms.vertical.solver import class_probabilities
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.party import Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.federation.store import SHARE as KEPT
+from silvan.forest.model_in_shares import VERSION, ModelInShares, require
+from silvan.forest.tensors import read_tensors, write_tensors
+from silvan.util.threads import algebra_threads
+
+FINE = 32
+"""Bits after the point of predictors."""
+
+ROOM = 58
+"""Bits that a part of a sum may have."""
+
+# -- messages
+
+
+class Predictors(Reply, frozen=True, kw_only=True):
+    """A party's part of each row's predictors."""
+
+    parts: np.ndarray
+
+
+class SumPredictors(Request, frozen=True, kw_only=True):
+    """What the party's columns add to the predictors of some rows."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = Predictors
+    some_sites: ClassVar[bool] = True  # the parties of the model
+
+    model: str
+    rows: Blob
+
+
+# -- files: what the coordinator keeps, and what a party keeps
+
+MODEL, SHARE = "silvan linear model", "silvan linear share"
+
+MODEL_ARRAYS = {
+    "present": np.int64,  # codes of the classes that the model tells apart
+    "constant": np.float64,  # (predictors,)
+    "unit": np.float64,  # (2,) mean and deviation of the label, if it is a number
+}
+
+SHARE_ARRAYS = {
+    "fill": np.float64,
+    "gaps": np.bool_,
+    "mean": np.float64,
+    "scale": np.float64,
+    "coefficients": np.float64,  # (columns of the design, predictors)
+}
+
+
+@dataclass(frozen=True)
+class LinearModel(ModelInShares):
+    """What the coordinator keeps: the constant, and which party holds which columns."""
+
+    file_format: ClassVar[str] = MODEL
+    arrays: ClassVar[Mapping[str, Any]] = MODEL_ARRAYS
+
+    present: np.ndarray
+    constant: np.ndarray
+    unit: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """Number of predictors that a row has."""
+        return len(self.constant)
+
+    def scores(self, predictor: np.ndarray) -> np.ndarray:
+        """Return scores, given predictors without the constant: probabilities (rows, classes), or numbers (rows, 1)."""
+        if not self.schema.n_classes:
+            return self.unit[0] + self.unit[1] * (predictor + self.constant)
+        found = class_probabilities(predictor + self.constant)
+        if self.width == 1:
+            found = np.concatenate([1.0 - found, found], axis=1)
+        scores = np.zeros((len(predictor), self.schema.n_classes))
+        scores[:, self.present] = found
+        return scores
+
+    def check_share(self, share: "LinearShare", party: str) -> None:
+        """Raise an error for a share of another model, or of another party."""
+        require(
+            (share.model, share.party) == (self.model, party)
+            and self.has_columns(party, share.design.schema)
+            and share.coefficients.shape[1] == self.width,
+            f"it is not the share of party {party!r}",
+        )
+
+    def check(self) -> None:
+        """Raise an error if this is no linear model."""
+        super().check()
+        check_kept(self.present, self.constant, self.unit, self.schema.n_classes)
+
+
+def check_kept(present: np.ndarray, constant: np.ndarray, unit: np.ndarray, n_classes: int) -> None:
+    """Raise an error if this cannot be the label holder's part of a model."""
+    n = present.size
+    kinds = present.dtype == np.int64 and constant.dtype == unit.dtype == np.float64
+    require(kinds and present.ndim == constant.ndim == 1 and unit.shape == (2,), "its constant")
+    require(bool(np.isfinite(constant).all() and np.isfinite(unit).all()), "its constant")
+    require(constant.size == (1 if n in (0, 2) else n), "its classes")
+    fits = n >= 2 and present[0] >= 0 and present[-1] < n_classes and bool((np.diff(present) > 0).all())
+    require(fits if n_classes else n == 0, "its classes")
+
+
+@dataclass(frozen=True)
+class LinearShare:
+    """What a party keeps: how its columns are prepared, and their coefficients."""
+
+    model: str
+    party: str
+    design: Design
+    coefficients: np.ndarray
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return what the party's columns add to the predictors of encoded rows: (rows, predictors)."""
+        part: np.ndarray = self.design.apply(X) @ self.coefficients
+        return part
+
+    def to_bytes(self) -> bytes:
+        """Write the share."""
+        words = {"model": self.model, "party": self.party, "schema": self.design.schema.to_json()}
+        names = SHARE_ARRAYS.keys() - {"coefficients"}
+        arrays = {name: getattr(self.design, name) for name in names}
+        return write_tensors(SHARE, VERSION, words, {**arrays, "coefficients": self.coefficients})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "LinearShare":
+        """Read a share, checking all of it."""
+        words, arrays = read_tensors(data, SHARE, VERSION, ("model", "party", "schema"), SHARE_ARRAYS)
+        coefficients = arrays.pop("coefficients")
+        design = Design(Schema.from_json(words["schema"]), **arrays)
+        require(design.fits(), "its columns")
+        fits = coefficients.ndim == 2 and len(coefficients) == len(design.mean) and coefficients.shape[1] >= 1
+        require(fits and bool(np.isfinite(coefficients).all()), "its coefficients")
+        return cls(words["model"], words["party"], design, coefficients)
+
+
+# -- at a party
+
+
+def to_whole(values: np.ndarray, bits: int) -> np.ndarray:
+    """Convert numbers to fixed point with so many bits after the point; refuse those that could overflow a sum."""
+    scaled = np.rint(values * 2.0**bits)
+    if not (np.abs(scaled) < 2.0**ROOM).all():
+        raise RefusedError("the party's numbers are too large to be summed")
+    return scaled.astype(np.int64)
+
+
+def linear_key(model: str) -> str:
+    """Return the key under which a party's store keeps its share of a model."""
+    return f"{KEPT}of linear model {model}"
+
+
+def linear_share_of(party: Party, model: str) -> LinearShare:
+    """Read a party's share of a model."""
+    party.check_model(model)
+    return read_share(party, linear_key(model), LinearShare.from_bytes)
+
+
+@answers(SumPredictors)
+def sum_predictors(site: Site, request: SumPredictors) -> Predictors:
+    """Work out what the party's columns add to the predictors of the rows asked for."""
+    party = party_of(site)
+    share = linear_share_of(party, request.model)
+    X = encode_rows(party, share.design.schema, request.rows)
+    with algebra_threads(party.n_jobs):
+        return Predictors(parts=to_whole(share.predict(X), FINE))
+
+
+# -- at the coordinator
+
+
+def predict(federation: Federation, model: LinearModel, digests: np.ndarray) -> np.ndarray:
+    """Score rows: probabilities (rows, classes), or numbers (rows, 1). One round."""
+    check_parties(federation, model.parties)
+
+    def check(site: str, reply: Predictors) -> None:
+        if reply.parts.shape != (len(digests), model.width) or reply.parts.dtype != np.int64:
+            raise FormatError("its predictors are not as many as the rows")
+
+    request = SumPredictors(model=model.model, rows=rows_blob(federation, digests))
+    total: Predictors = federation.total(request, over=model.parties, check=check)
+    return model.scores(total.parts * 2.0**-FINE)
+
+
+def restore_linear_shares(federation: Federation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
+    """Put shares that are known here into the stores of parties in this process that lack theirs."""
+    restore_shares(federation, linear_key(model.model), shares)
+    restore_label(federation, model, {party: share.design.schema for party, share in shares.items()})

@@ -1,1 +1,0 @@
-"""The attacks of an audit, one file each."""

@@ -1,0 +1,54 @@
+"""Differencing: one statistic over all sites and over all but one; the difference is that site's part.
+
+The attacker has the coordinator's role and asks two questions that could be honest, each a sum that shows nothing of
+one site. Sites that remember what they summed, and with whom, refuse the second (``privacy/conduct.py``). Success
+is the share of a site's counts that are found exactly, of those that are not zero; chance is 0.
+"""
+
+import numpy as np
+
+from silvan.algorithms.shared_bins import CountGrid, GridCounts
+from silvan.auditing.findings import ATTACKS, Finding
+from silvan.auditing.rehearsal import rehearse
+from silvan.errors import FederationError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.site import Outbox
+
+
+def difference_sums(federation: Federation) -> Finding:
+    """Ask for two sums that differ by a site; for comparison, also of sites that remember nothing."""
+    base = ATTACKS["differencing"]
+    if len(federation.active) < 2:
+        return base.not_run("needs two sites or more")
+    control, n, _ = _find_counts(_careless(federation))
+    found, _, why = _find_counts(rehearse(federation))
+    finding = base.with_result((found, found, found), n, why)
+    return finding.with_undefended(base.with_result((control, control, control), n))
+
+
+def _careless(federation: Federation) -> Federation:
+    """Copy a federation, with sites that answer everything and remember nothing."""
+    again = rehearse(federation, "trusted")
+    for name in again.active:
+        again.site(name).outbox = Outbox()
+    return again
+
+
+def _counts(federation: Federation, over: list[str]) -> np.ndarray:
+    request = CountGrid(schema=federation.blob(federation.schema.to_json().encode()))
+    counts: GridCounts = federation.total(request, over=over)
+    return np.concatenate([counts.cells.reshape(-1), counts.label.reshape(-1)]).astype(np.int64)
+
+
+def _find_counts(federation: Federation) -> tuple[float, int, str]:
+    """Return the share of the last site's counts that are found, of how many, and why not more."""
+    *others, victim = federation.active
+    try:
+        found = _counts(federation, [*others, victim]) - _counts(federation, others)
+    except RefusedError as error:
+        return 0.0, 0, f"the second sum is refused: {error.reason}"
+    except FederationError as error:  # such as masked sums over two of three sites
+        return 0.0, 0, f"the second sum cannot be made: {error}"
+    truth = _counts(_careless(federation), [victim])
+    there = truth > 0
+    return float((found[there] == truth[there]).mean()), int(there.sum()), ""

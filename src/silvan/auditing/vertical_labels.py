@@ -1,0 +1,215 @@
+"""Labels from row partitions in vertical forests: a party without the label groups rows by who goes left.
+
+``certain``: a node that is left unsplit though it has rows enough, and depth to go, must be of one class;
+its rows are linked, and links of many trees join up. ``likely``: rows that often end up together are put on one side
+of the second eigenvector of how often they do. The first is taken if it links most rows. The attacker has partitions,
+the settings, and which rows are in which tree (parties share that key), and no label.
+
+Success: the share of rows put on the right side of two, whatever the sides are called, as the mean of both classes'
+shares; chance is a half, and a little more for few rows. What columns predict of labels is known in any case. So
+labels are shuffled first: what is found then, partitions alone have revealed. The figure with labels as they are is
+in the note.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+from sklearn.base import clone
+
+from silvan.algorithms.vertical.columns import columns_of
+from silvan.algorithms.vertical.in_one_place import joined
+from silvan.algorithms.vertical.party_rows import Round
+from silvan.algorithms.vertical.party_shares import KeepShare
+from silvan.algorithms.vertical.row_draws import row_draws
+from silvan.auditing.findings import ATTACKS, Finding, mean_gap
+from silvan.data.table import read_table
+from silvan.federate.by_columns import federate_columns
+from silvan.federation import wire
+from silvan.federation.federation import Federation
+from silvan.federation.message import Envelope, Verb
+from silvan.federation.party import Party
+from silvan.federation.transport import Transport
+from silvan.privacy.gate import Policy, policy_of
+from silvan.tree.draw import rows_of_trees
+from silvan.tree.fit import Settings
+
+Groups = list[tuple[np.ndarray, bool]]
+"""Sets of rows that partitions separate, and whether each was left unsplit."""
+
+MOST = 2000
+"""Rows that are grouped: ``likely`` compares all pairs."""
+
+
+def labels_from_partitions(model: Any, federation: Federation, seed: int = 0) -> Finding:
+    """Fit the model again and group rows by what a party without the label sees."""
+    base = ATTACKS["labels"]
+    curious = next((name for name in federation.active if name != federation.label_holder), None)
+    if federation.schema.n_classes != 2 or curious is None:
+        return base.not_run("needs two classes, and a party that has no label")
+    n = len(columns_of(federation).training)
+    if n > MOST:
+        return base.not_run(f"for at most {MOST} rows")
+    found = _grouped(model, federation, curious, seed)
+    as_is = _grouped(model, federation, curious, seed, shuffle=False)
+    bare = clone(model).set_params(min_samples_leaf=1)
+    control = _grouped(bare, federation, curious, seed, Policy(min_leaf=1))
+    note = f"labels shuffled, so that no column predicts them; as they are {as_is[0]:.0%}"
+    return base.with_result(found, n, note).with_undefended(base.with_result(control, n))
+
+
+def _grouped(
+    model: Any,
+    federation: Federation,
+    curious: str,
+    seed: int,
+    policy: Policy | None = None,
+    *,
+    shuffle: bool = True,
+) -> tuple[float, float, float]:
+    """Return the share of rows that are put on the right side, by class, and its interval."""
+    parties = {name: federation.party(name) for name in federation.active}
+    one = next(iter(parties.values()))
+    again = federate_columns(
+        {
+            name: _shuffled(party, seed) if shuffle and name == federation.label_holder else party.source
+            for name, party in parties.items()
+        },
+        id=one.id_column,
+        label=federation.schema.label.name,
+        exclude=[name for name in one.exclude if any(name in party.excluded for party in parties.values())],
+        random_state=seed,
+        schema=federation.schema,
+        match="psi" if columns_of(federation).known is None else "keyed",
+        policy=policy_of(one) if policy is None else policy,
+        sums=federation.sums.name,  # type: ignore[arg-type]  # it is one of the names
+        n_jobs=one.n_jobs,
+    )
+    received = listen(again)
+    clone(model).fit(again)
+    kept = [e for site, e in received if site == curious and e.kind == "KeepShare"]
+    ground = wire.decode(kept[-1].body, KeepShare).ground
+    rounds = [wire.decode(again.content(blob), Round) for blob in ground.rounds]
+    drawn = drawn_by(again, curious, ground)
+    truth = joined(again, columns_of(again).training).y == 1
+    return sides_right(sides(groups(rounds, drawn), len(truth), ground.settings), truth)
+
+
+def sides(found: Groups, n: int, settings: Settings) -> np.ndarray:
+    """Divide rows into two sides: by what is certain, if that links most rows, and by what is likely if not.
+
+    Two rows that are alike but for their labels cannot be split; a node of them links both classes. If so, what
+    should be certain is taken as likely: sets that should be of one class, and how often rows are in one together.
+    """
+    cluster = certain(found, n, settings)
+    sizes = np.bincount(cluster, minlength=n)
+    largest = np.argsort(-sizes, kind="stable")[:2]
+    if sizes[largest].sum() * 2 <= n:
+        return likely(found, n)
+    if sizes[largest[0]] > _ALL * n:
+        least = _least(settings)
+        return likely([(rows, unsplit) for rows, unsplit in found if unsplit and len(rows) >= least], n, True)
+    guess: np.ndarray = cluster == largest[0]
+    return guess
+
+
+_ALL = 0.85
+"""A cluster of more rows than this is two that were linked by mistake."""
+
+
+def sides_right(guess: np.ndarray, truth: np.ndarray) -> tuple[float, float, float]:
+    """Return the mean over both classes of the share that is on the right side, and its 95 % interval."""
+    hits = [(guess == truth)[truth == side].astype(np.float64) for side in (False, True)]
+    if sum(float(h.mean()) for h in hits) < 1.0:
+        hits = [1.0 - h for h in hits]  # nobody says which side is which
+    value, low, high = mean_gap(hits[0], -hits[1])
+    return value / 2, low / 2, high / 2
+
+
+def _shuffled(party: Party, seed: int) -> Any:
+    """Return a table whose labels are those of other rows."""
+    frame = read_table(party.source, party.label)
+    labels = frame[party.label].to_list()
+    order = np.random.default_rng(seed).permutation(len(labels))
+    mixed = nw.new_series(party.label, [labels[i] for i in order], backend=frame.implementation)
+    return frame.with_columns(mixed).to_native()
+
+
+def listen(federation: Federation) -> list[tuple[str, Envelope]]:
+    """Record all that parties are sent from now on."""
+    received: list[tuple[str, Envelope]] = []
+    federation.transport = _Recording(federation.transport, received)
+    return received
+
+
+class _Recording(Transport):
+    """A transport that records what parties are sent, and passes it on to another transport."""
+
+    def __init__(self, inner: Transport, received: list[tuple[str, Envelope]]) -> None:
+        self._inner, self._received = inner, received
+        self.local_sites = inner.local_sites
+
+    def deliver(
+        self, messages: dict[str, bytes], verb: Verb, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
+        """Record the messages, and pass them on."""
+        self._received.extend((site, wire.decode(data, Envelope)) for site, data in messages.items())
+        return self._inner.deliver(messages, verb, timeout)
+
+
+def drawn_by(federation: Federation, party: str, ground: Any) -> np.ndarray:
+    """Return which rows are in which tree: parties know, since they share the key."""
+    key, words = row_draws(federation.party(party), ground.draws, ground.rows)
+    settings: Settings = ground.settings
+    return rows_of_trees(key, words, 0, settings.n_estimators, settings.row_draw)
+
+
+def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:
+    """Return the smallest sets of rows that partitions separate, and whether each was left unsplit."""
+    rows = [np.flatnonzero(d) for d in drawn]
+    unsplit = [True] * len(rows)
+    for level in rounds:
+        at = 0
+        for node, needed in zip(level.nodes.tolist(), level.needed.tolist(), strict=True):
+            here = rows[node]
+            unsplit[node] = False
+            if not needed:
+                rows += [here[:0], here[:0]]  # its children are leaves, and which rows are in which was not sent
+                unsplit += [False, False]
+                continue
+            size = (len(here) + 7) // 8
+            left = np.unpackbits(level.bits[at : at + size], count=len(here), bitorder="little").astype(bool)
+            at += size
+            rows += [here[left], here[~left]]
+            unsplit += [True, True]
+            rows[node] = here[:0]
+    return [(r, u) for r, u in zip(rows, unsplit, strict=True) if len(r) > 1]
+
+
+def certain(found: Groups, n: int, settings: Settings) -> np.ndarray:
+    """Cluster rows by sets that must be of one class."""
+    least = _least(settings)
+    cluster = np.arange(n)
+    for rows, unsplit in found:
+        if unsplit and len(rows) >= least:
+            cluster[np.isin(cluster, cluster[rows])] = cluster[rows[0]]
+    return cluster
+
+
+def _least(settings: Settings) -> int:
+    """Return the number of rows from which on a node would be split if it were not of one class."""
+    return max(settings.min_samples_split, 2 * settings.min_samples_leaf)
+
+
+def likely(found: Groups, n: int, clear: bool = False) -> np.ndarray:
+    """Cut the rows in two by how often they are together: in halves, or where there is a ``clear`` cut."""
+    together = np.zeros((n, n))
+    for rows, _ in found:
+        together[np.ix_(rows, rows)] += 1 / len(rows)
+    np.fill_diagonal(together, 0)
+    root = np.sqrt(together.sum(axis=1) + 1e-9)
+    _, vectors = np.linalg.eigh(together / root[:, None] / root)
+    side = vectors[:, -2] / root
+    guess: np.ndarray = side > (0.0 if clear else np.median(side))
+    return guess

@@ -1,1 +1,0 @@
-"""Commands that show a folder as pages in a browser."""

@@ -1,1 +1,0 @@
-"""Commands about publications: their tables and figures, made again."""

@@ -1,0 +1,60 @@
+"""``silvan reproduce``: makes the tables and figures of publications again, with a clone of the repository."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from silvan.cli.plain_text import print_lines
+from silvan.errors import InputError
+
+INTERRUPTED = 130
+
+
+def reproduce(
+    paper: Annotated[
+        str,
+        typer.Argument(
+            metavar="PAPER", help="bofrf, thesis, federated-forest, histogram, frf-health, autoforest, or all."
+        ),
+    ],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few seeds and small samples: minutes, rough figures.")
+    ] = False,
+    table: Annotated[str | None, typer.Option("--table", metavar="N", help="Only this table.")] = None,
+    figure: Annotated[str | None, typer.Option("--figure", metavar="N", help="Only this figure.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Cases at a time.")] = 2,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where pages and results go.")] = Path(
+        "reproduced"
+    ),
+    download: Annotated[bool, typer.Option("--download", help="Fetch tables that are missing from OpenML.")] = False,
+) -> None:
+    """Make a publication's tables and figures again: the published figure, ours, and the difference.
+
+    Finished cases are kept in the folder, so an interrupted run goes on. Tables come from scikit-learn and from the
+    folder that SILVAN_DATA names; what is missing is named, and the rest is run.
+    """
+    root = _clone()
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    only = [f"{kind} {n}" for kind, n in (("table", table), ("figure", figure)) if n is not None]
+    try:
+        lines, whole = import_module("experiments.reproduce.command").reproduce(
+            paper, quick=quick, only=only, jobs=jobs, out=out, download=download
+        )
+    except KeyboardInterrupt:
+        typer.echo("interrupted; finished cases are kept, and the same command goes on from there", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    print_lines(*lines)
+    if not whole:
+        raise typer.Exit(1)
+
+
+def _clone() -> Path:
+    """Return the folder of the repository: where the package is installed from, or the one that the user is in."""
+    for root in (Path(__file__).resolve().parents[3], Path.cwd()):
+        if (root / "experiments" / "reproduce" / "command.py").exists():
+            return root
+    raise InputError("the experiments are not part of the installed package: run this in a clone of the repository")

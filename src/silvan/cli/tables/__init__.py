@@ -1,1 +1,0 @@
-"""Commands that look at tables: their columns, and what is odd in them."""

@@ -1,0 +1,69 @@
+"""``silvan web``: serves the live page of a folder on this machine."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from silvan.cli.plain_text import print_lines
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    from silvan.web.pages import Folder
+
+PORT = 8100
+
+
+def web(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A coordinator's or a site's folder, or one with runs; this one.")
+    ] = Path(),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any port that is free.")] = PORT,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="An address of this machine that others reach; not needed here.")
+    ] = "127.0.0.1",
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+) -> None:
+    """Show a folder as a live page: studies, progress, what left, approvals, results, start and stop."""
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise InputError("the live page needs starlette and uvicorn: pip install '.[web]'")
+    from silvan.web.access import LOOPBACK, Access
+    from silvan.web.app import make_app
+    from silvan.web.server import listen, serve
+
+    pages = pages_of(folder)
+    with listen(host, port) as listener:
+        access = Access(listener.getsockname()[1], host)
+        if host not in LOOPBACK:
+            print_lines(
+                f"Warning: {host} can be reached by others, and nothing on the way is encrypted: whoever listens can "
+                "act as you. An SSH tunnel is safer (ssh -L), see docs/web.md."
+            )
+        print_lines(
+            f"The page: {access.address}",
+            "Whoever has this address can do what you can do there; keep it to yourself. Ctrl-C ends the page only.",
+        )
+        if open_:
+            typer.launch(access.address)
+        serve(make_app(pages, access), listener)
+
+
+def pages_of(folder: Path) -> "Folder":
+    """Return the pages of a folder, by what is in it."""
+    from silvan.deploy.membership.coordinator_folder import HUB
+    from silvan.deploy.membership.flare_folder import is_site
+    from silvan.deploy.service.process import require_flare
+
+    if (folder / HUB).exists():
+        require_flare()
+        from silvan.web.coordinator_pages import CoordinatorFolder
+
+        return CoordinatorFolder(folder)
+    if is_site(folder):
+        from silvan.web.site_pages import SiteFolderPages
+
+        return SiteFolderPages(folder)
+    from silvan.web.run_pages import RunsFolder
+
+    return RunsFolder(folder)

@@ -1,0 +1,245 @@
+"""Bins: values put between the cut points of their columns, one byte a value.
+
+Code 0 is for missing values. A categorical column's next codes are its categories, a numeric column's the values
+between two cut points, the upper one included. ``bin_codes.py`` says which codes these have, ``cut_points.py`` where
+the cut points are.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from silvan.data.bins import grid
+from silvan.data.bins.bin_codes import CODES, staggered_bins, table_shift, value_codes
+from silvan.data.bins.cut_points import choose_cuts, given_cuts, occupied_cells
+from silvan.data.bins.grid import LARGEST, Grid, Heavy
+from silvan.data.schema import MAX_BINS, MISSING_BIN, Schema
+from silvan.util.kernels import njit
+from silvan.util.threads import thread_map
+
+R = TypeVar("R")
+
+
+class HistogramBins(NamedTuple):
+    """The bins of a tree's histograms, by column: a value of some code is in bin (code + offset) >> shift.
+
+    An offset counts modulo 2^shift. Missing values, of code 0, are in bin 0 whatever it is.
+    """
+
+    last: np.ndarray  # int32, the highest code
+    shift: np.ndarray  # uint8
+    n_bins: np.ndarray  # int32, the bin of missing values included
+
+    @classmethod
+    def of(cls, last: np.ndarray, shift: np.ndarray) -> "HistogramBins":
+        """Return the bins, as many as the largest offset needs."""
+        n_bins = ((last + (1 << shift.astype(np.int32)) - 1) >> shift) + 1
+        return cls(last, shift, n_bins.astype(np.int32))
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The cut points of every column (none for a categorical one), and the codes of the values between them."""
+
+    cuts: tuple[np.ndarray, ...]
+    codes: tuple[np.ndarray, ...]  # uint8, one more than cut points
+    categorical: np.ndarray
+    n_codes: np.ndarray  # of categorical columns
+    shift: np.ndarray  # uint8: so many times the codes are halved to make the bins of a tree's histograms
+
+    @cached_property
+    def in_histograms(self) -> HistogramBins:
+        """What the histograms of a tree have of each column."""
+        last = np.array([c[-1] for c in self.codes], np.int32)
+        return HistogramBins.of(np.where(self.categorical, self.n_codes, last).astype(np.int32), self.shift)
+
+    @property
+    def n_bins(self) -> np.ndarray:
+        """Bins of each column in a tree's histograms, the one of missing values included."""
+        return self.in_histograms.n_bins
+
+    @property
+    def last(self) -> np.ndarray:
+        """The highest code of each column."""
+        return self.in_histograms.last
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Where each column's thresholds begin in ``thresholds``."""
+        return np.concatenate([[0], np.cumsum([len(c) + 1 for c in self.cuts])]).astype(np.int64)
+
+    @cached_property
+    def thresholds(self) -> np.ndarray:
+        """All columns' cut points in one array, each column's followed by the largest float.
+
+        After the highest code, a split's threshold is the largest float: all values on one side, missing ones on the
+        other.
+        """
+        largest = np.array([np.finfo(np.float32).max], np.float32)
+        return np.concatenate([part for c in self.cuts for part in (c, largest)] or [largest[:0]])
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """The codes of all columns, each column's above those of the column before: rising, beside the thresholds."""
+        return np.concatenate(
+            [f * CODES + c.astype(np.int64) for f, c in enumerate(self.codes)] or [np.zeros(0, np.int64)]
+        )
+
+    def cut(self, feature: np.ndarray, code: np.ndarray) -> np.ndarray:
+        """Return the threshold of splits after these codes; arbitrary for a categorical column."""
+        at = np.searchsorted(self._places, feature.astype(np.int64) * CODES + code, side="right") - 1
+        return self.thresholds[np.maximum(at, self.starts[feature])]
+
+    def apply(self, X: np.ndarray, n_jobs: int = 1) -> np.ndarray:
+        """Return the code of every value of an encoded table: uint8, one row after the other."""
+        codes = np.empty(X.shape, np.uint8)
+        _put_columns(X, codes, self, n_jobs)
+        return codes
+
+
+def find_bins(
+    X: np.ndarray,
+    schema: Schema,
+    max_bins: int,
+    n_jobs: int = 1,
+    floor: int = 1,
+    n_columns: int | None = None,
+    *,
+    staggered: bool = False,
+) -> tuple[Bins, np.ndarray]:
+    """Choose cut points for one table and put its values between them: both passes over the grid, column by column.
+
+    ``n_columns`` decides the grid, if the table is only some columns of a wider one. ``staggered`` is for trees that
+    differ in their cut points, and so have more of them together.
+    """
+    table_grid = Grid.for_columns(X.shape[1] if n_columns is None else n_columns)
+    codes, most = np.empty(X.shape, np.uint8), staggered_bins(max_bins) if staggered else max_bins
+
+    def one(f: int, image: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        feature = schema.features[f]
+        if feature.categorical:
+            _put_codes(X[:, f], feature.n_codes, codes[:, f])
+            return np.empty(0, np.float32), None
+        if feature.edges is not None:
+            cuts, steps = given_cuts(feature.edges), None
+        else:
+            counts = grid.coarse_counts(image, table_grid.coarse, table_grid.n_cells)
+            heavy = grid.heavy_cells(counts, table_grid, most, floor)
+            fine = grid.fine_counts(image, heavy, table_grid)
+            cuts, steps = choose_cuts(counts, heavy, fine, table_grid, max_bins, staggered=staggered)
+        _put_values(image, cuts, value_codes(len(cuts), steps, max_bins), codes[:, f])
+        return grid.values(cuts), steps
+
+    found = _map_columns(one, X, n_jobs)
+    return make_bins(schema, [cuts for cuts, _ in found], [steps for _, steps in found], max_bins), codes
+
+
+def make_bins(
+    schema: Schema,
+    cuts: Sequence[np.ndarray],
+    steps: Sequence[np.ndarray | None] | None = None,
+    max_bins: int = MAX_BINS,
+) -> Bins:
+    """Return the bins that cut points make of the columns of a schema.
+
+    ``steps`` are how far the codes on both sides of a cut are apart, where a column has more than ``max_bins``; edges
+    that a schema gives have none, and all trees use them all.
+    """
+    given = [None] * len(cuts) if steps is None else steps
+    own = [None if f.categorical or f.edges is not None else s for f, s in zip(schema.features, given, strict=True)]
+    n_sets = 1 << table_shift(max_bins)
+    codes = tuple(value_codes(len(c), s, max_bins) for c, s in zip(cuts, own, strict=True))
+    spread = [c[0] > 1 for c in codes]
+    return Bins(
+        tuple(cuts),
+        codes,
+        np.array([f.categorical for f in schema.features], np.bool_),
+        np.array([f.n_codes for f in schema.features], np.int32),
+        np.where(spread, n_sets.bit_length() - 1, 0).astype(np.uint8),
+    )
+
+
+def most_in_a_bin(bins: Bins, f: int, counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid) -> int:
+    """Return the most rows with a value in any bin of any tree's histograms of a column, from the counts of its cells.
+
+    The cut points must have been chosen from these counts: then none goes through a cell.
+    """
+    _, high, rows = occupied_cells(counts, heavy, fine, table_grid)
+    codes = bins.codes[f][np.searchsorted(grid.images(bins.cuts[f]), high)].astype(np.int64)
+    shift = int(bins.shift[f])
+    held = [np.bincount((codes + offset) >> shift, rows).max(initial=0) for offset in range(1 << shift)]
+    return int(max(held))
+
+
+def _map_columns(work: Callable[[int, np.ndarray], R], X: np.ndarray, n_jobs: int) -> list[R]:
+    """Call ``work`` with every column's number and images."""
+
+    def some(columns: range) -> list[R]:
+        images = grid.column_images(X, columns)
+        return [work(f, image) for f, image in zip(columns, images, strict=True)]
+
+    # a few columns at a time, since values of a row lie side by side; one at a time where that takes much memory
+    step = max(1, min(8, (1 << 22) // max(len(X), 1), -(-X.shape[1] // n_jobs)))
+    parts = [range(f, min(f + step, X.shape[1])) for f in range(0, X.shape[1], step)]
+    return [done for part in thread_map(some, parts, n_jobs) for done in part]
+
+
+def _put_columns(X: np.ndarray, codes: np.ndarray, bins: Bins, n_jobs: int) -> None:
+    def one(f: int, image: np.ndarray) -> None:
+        if bins.categorical[f]:
+            _put_codes(X[:, f], int(bins.n_codes[f]), codes[:, f])
+        else:
+            _put_values(image, grid.images(bins.cuts[f]), bins.codes[f], codes[:, f])
+
+    _map_columns(one, X, n_jobs)
+
+
+@njit(nogil=True, cache=True)
+def _put_codes(column: np.ndarray, n_codes: int, out: np.ndarray) -> None:
+    """Put codes into bins; an unknown one counts as missing, like NaN."""
+    for i in range(column.shape[0]):
+        out[i] = np.uint8(column[i] + 1) if 0 <= column[i] < n_codes else MISSING_BIN
+
+
+_MOST_CELLS = 14
+"""Cells of a table that narrows the search for a value's code number at most 2 to this power."""
+
+U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+
+
+@njit(nogil=True, cache=True)
+def _put_values(image: np.ndarray, cuts: np.ndarray, codes: np.ndarray, out: np.ndarray) -> None:
+    """Find each value's code: a table over equal cells narrows the search to the few cuts inside one.
+
+    All values take the same steps from there, so that the processor need not guess which way a value goes.
+    """
+    n = cuts.shape[0]
+    low, high = (np.int64(cuts[0]), np.int64(cuts[n - 1]) + 1) if n > 0 else (np.int64(0), np.int64(0))
+    bits, shift = 4, U(0)
+    while bits < _MOST_CELLS and 4 << bits < image.shape[0]:
+        bits += 1
+    while U(high - low) >> shift >= U(1 << bits):
+        shift += U(1)
+    after = np.empty(n + CODES, np.int64)  # the cuts, and enough that nothing is above
+    for c in range(after.shape[0]):
+        after[c] = np.int64(cuts[c]) if c < n else 1 << 40
+    below, step, c = np.empty((U(high - low) >> shift) + U(1), np.uint8), U(4), 0
+    for cell in range(below.shape[0]):
+        first, below[cell] = c, c
+        while c < n and U(after[c] - low) >> shift == U(cell):
+            c += 1
+        while U(2) * step <= U(c - first):
+            step *= U(2)
+    for i in range(image.shape[0]):
+        v = np.int64(image[i])
+        at, more = U(below[U(min(max(v, low), high) - low) >> shift]), step
+        while more > U(4):
+            at += more * U(after[at + more - U(1)] < v)
+            more >>= U(1)
+        at += U(after[at + U(3)] < v) << U(2)
+        at += U(after[at + U(1)] < v) << U(1)
+        at += U(after[at] < v)
+        out[i] = codes[at] if v <= LARGEST else MISSING_BIN

@@ -1,0 +1,157 @@
+"""Summarise a table in one pass over its batches: kinds of columns, sizes of numbers, the label's classes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from silvan.data.batches import Batched, Whole
+from silvan.data.bins import grid
+from silvan.data.bins.grid import LARGEST
+from silvan.data.cells import MARKERS, Series, is_text
+from silvan.data.column_types import kind_of
+from silvan.data.encode import Task, check_few, describe_label, infer_task, label_column, numeric_or_text
+from silvan.data.schema import Class, Label
+from silvan.errors import InputError, SchemaError
+from silvan.util.cell_text import cell_text
+from silvan.util.kernels import njit
+
+_SHIFT = 23
+"""Medians are rounded to powers of two: the sign and the exponent are kept."""
+
+_MOST = 1 << 16
+"""There are never more classes."""
+
+
+class Sizes:
+    """The sizes of a column's values, by powers of two: how many, the smallest and the largest in each.
+
+    That is enough to know in which the median lies: if the two values in the middle are in different ones, they are
+    the largest of one and the smallest of the other.
+    """
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(257, np.int64)
+        self.low, self.high = np.full(257, np.iinfo(np.int32).max, np.int32), np.zeros(257, np.int32)
+        self.present = False  # whether a cell holds anything
+
+    def add(self, series: Series) -> None:
+        """Add some rows."""
+        present = series.drop_nulls() if series.null_count() else series
+        self.present |= len(present) > 0
+        with np.errstate(over="ignore"):
+            column = np.abs(present.to_numpy().astype(np.float32))
+        _add_sizes(grid.images(column), self.counts, self.low, self.high)
+
+    def merge(self, counts: np.ndarray, low: np.ndarray, high: np.ndarray, present: bool) -> None:
+        """Add what is known of other rows."""
+        self.counts += counts
+        np.minimum(self.low, low, out=self.low)
+        np.maximum(self.high, high, out=self.high)
+        self.present |= present
+
+    @property
+    def rows(self) -> int:
+        """Values that have a size."""
+        return int(self.counts.sum())
+
+    def median_cell(self) -> int:
+        """Return the power of two that the median lies below, in steps of the grid."""
+        n, ends = self.rows, np.cumsum(self.counts)
+        first, second = (int(c) for c in np.searchsorted(ends, [(n - 1) // 2, n // 2], side="right"))
+        if first == second:
+            return first
+        middle = np.median(grid.values(np.array([self.high[first], self.low[second]])))
+        return -(-int(grid.images(np.array([middle], np.float32))[0]) >> _SHIFT)
+
+
+@njit(nogil=True, cache=True)
+def _add_sizes(image: np.ndarray, counts: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    """Count sizes above zero by powers of two, and note the smallest and largest in each."""
+    for i in range(image.shape[0]):
+        size = image[i]
+        if 0 < size <= LARGEST:
+            cell = -(-size >> _SHIFT)
+            counts[cell] += 1
+            low[cell] = min(low[cell], size)
+            high[cell] = max(high[cell], size)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The features in their order, with the sizes of those that are numeric, what each is, and the label.
+
+    A column is "numeric", "categorical", "date", or "empty" if no cell of it holds anything.
+    """
+
+    sizes: dict[str, Sizes | None]
+    kinds: dict[str, str]
+    label: Label
+
+
+def summarise(
+    table: Whole | Batched, label: str, task: Task | None = None, apart: Mapping[str, Sizes] | None = None
+) -> Summary:
+    """Summarise all rows in one pass; ``apart`` are the sizes of columns of numbers that are known already."""
+    names = [name for name in table.names if name != label]
+    kinds = {name: "date" if name in table.dates else kind_of(table.kinds, name) or "empty" for name in names}
+    apart = {name: sizes for name, sizes in (apart or {}).items() if kinds.get(name) in ("empty", "numeric")}
+    sizes: dict[str, Sizes] = {name: apart[name] if name in apart else Sizes() for name in names}
+    kinds |= {name: "numeric" for name, known in apart.items() if known.present}
+    target = _Target(label, task, named=kind_of(table.kinds, label) == "categorical")
+    start = 0
+    for complaint in table.refused.values():
+        raise SchemaError(complaint)
+    for batch in table.batches([name for name in table.names if name not in apart]):
+        label_column(batch, label)
+        if not names:
+            raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
+        for name in [name for name in names if name not in apart]:
+            series = batch[name]
+            if series.null_count() == len(series) or kinds[name] == "date":
+                continue
+            numeric_or_text(series, name)
+            if kinds[name] == "empty":
+                kinds[name] = "categorical" if is_text(series) else "numeric"
+            if kinds[name] == "numeric":
+                sizes[name].add(series)
+        try:
+            target.add(batch[label], start + 1)
+        except InputError as error:
+            if len(batch) == len(table):
+                raise
+            raise type(error)(f"in rows {start + 1:,} to {start + len(batch):,}: {error}") from None
+        start += len(batch)
+    found = {name: sizes[name] if kinds[name] in ("numeric", "empty") else None for name in names}
+    return Summary(found, kinds, target.label())
+
+
+class _Target:
+    """What is known of the label so far. ``named`` classes are texts, whatever the cells are."""
+
+    def __init__(self, name: str, task: Task | None, *, named: bool = False) -> None:
+        self.name, self.named = name, named
+        self.asked: Task | None = "classification" if named and task is None else task
+        self.number = task == "regression"
+        self.classes: set[Class] = set()
+
+    def add(self, series: Series, first_row: int) -> None:
+        """Add some rows."""
+        self.number |= self.asked is None and infer_task(series) == "regression"
+        label = describe_label(series, self.name, "regression" if self.number else "classification", first_row)
+        if label.classes is not None and len(self.classes) <= _MOST:
+            self.classes.update(map(cell_text, label.classes) if self.named else label.classes)
+
+    def label(self) -> Label:
+        """Return the label."""
+        if self.number:
+            return Label(self.name)
+        check_few(len(self.classes), self.name, asked=self.asked is not None)
+        if not self.named and any(isinstance(c, str) and c.strip().lower() in MARKERS for c in self.classes):
+            raise SchemaError(
+                f"a class of the label {self.name!r} is a text that marks missing values, such as NA; drop these rows, "
+                f'or set its kind if it is a class (kinds: {self.name} = "categorical")'
+            )
+        broken = any(isinstance(value, float) for value in self.classes)
+        classes: list[Class] = [float(value) for value in self.classes] if broken else list(self.classes)
+        return Label(self.name, tuple(sorted(classes)))

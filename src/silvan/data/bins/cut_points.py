@@ -1,0 +1,224 @@
+"""Cut points of a numeric column, chosen from counts on the public grid.
+
+They are chosen so that about equally many rows lie between two, at the roundest number near the middle of the gap
+between two occupied cells: 0.5 between 0 and 1.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from silvan.data.bins import grid
+from silvan.data.bins.bin_codes import CODES, table_shift
+from silvan.data.bins.grid import LARGEST, Grid, Heavy
+from silvan.util.kernels import njit
+
+_MUCH = 4
+"""A value with the rows of so many bins, such as zero in many columns, has cuts on both sides in every tree."""
+
+
+def choose_cuts(
+    counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid, max_bins: int, *, staggered: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose one column's cut points, as images, from its counts in coarse and fine cells, and the steps of codes."""
+    bits, shift = np.zeros(1, np.int32), table_shift(max_bins) if staggered else 0
+    starts, coarse, finest = heavy.starts(table_grid.coarse), table_grid.coarse, table_grid.finest
+    value = bits.view(np.float32)
+    return _choose_cuts(counts, *heavy, starts, fine, coarse, finest, max_bins, shift, bits, value)
+
+
+def given_cuts(edges: Sequence[float]) -> np.ndarray:
+    """Return given edges as images; two may become one, and one beyond all 32-bit floats is no cut."""
+    with np.errstate(over="ignore"):
+        values = np.array(edges, np.float32)
+    return np.unique(grid.images(values[np.isfinite(values)]))
+
+
+def occupied_cells(
+    counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the occupied cells of one column in order, as images: lower ends, upper ends, rows."""
+    return _occupied(counts, *heavy, heavy.starts(table_grid.coarse), fine, table_grid.coarse)
+
+
+@njit(nogil=True, cache=True)
+def _choose_cuts(
+    counts: np.ndarray,
+    cells: np.ndarray,
+    shifts: np.ndarray,
+    starts: np.ndarray,
+    fine: np.ndarray,
+    coarse: int,
+    finest: int,
+    max_bins: int,
+    shift: int,
+    bits: np.ndarray,
+    value: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    low, high, rows = _occupied(counts, cells, shifts, starts, fine, coarse)
+    if rows.shape[0] == 0:
+        return np.empty(0, np.int32), np.empty(0, np.uint8)
+    if shift == 0 or rows.shape[0] <= max_bins:
+        after = _cut_after(rows, max_bins)
+        steps = np.empty(after.shape[0], np.uint8)
+        for i in range(after.shape[0]):
+            steps[i] = 1
+    else:
+        after, steps = _cut_in_steps(rows, max_bins, 1 << shift)
+    cuts = np.empty(after.shape[0], np.int32)
+    for i in range(after.shape[0]):
+        cuts[i] = _roundest(high[after[i]], low[after[i] + 1], finest, bits, value)
+    return cuts, steps
+
+
+@njit(nogil=True, cache=True)
+def _occupied(
+    counts: np.ndarray, cells: np.ndarray, shifts: np.ndarray, starts: np.ndarray, fine: np.ndarray, coarse: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """List the occupied cells in order, fine ones where they were counted: lower end, upper end, rows."""
+    most = 0
+    for cell in range(counts.shape[0]):
+        most += counts[cell] > 0
+    for part in range(fine.shape[0]):
+        most += fine[part] > 0
+    low, high = np.empty(most, np.int64), np.empty(most, np.int64)
+    rows = np.empty(most, np.int64)
+    middle = counts.shape[0] >> 1
+    n, j = 0, 0
+    for cell in range(counts.shape[0]):
+        if counts[cell] == 0:
+            continue
+        start = (np.int64(cell) - middle - 1) << coarse
+        while j < cells.shape[0] and cells[j] < cell:
+            j += 1
+        if j < cells.shape[0] and cells[j] == cell:
+            for part in range(starts[j], starts[j + 1]):
+                if fine[part] > 0:
+                    low[n] = start + ((part - starts[j]) << shifts[j])
+                    high[n] = low[n] + (1 << shifts[j])
+                    rows[n] = fine[part]
+                    n += 1
+        else:
+            low[n], high[n], rows[n] = start, start + (np.int64(1) << coarse), counts[cell]
+            n += 1
+    return low[:n], high[:n], rows[:n]
+
+
+@njit(nogil=True, cache=True)
+def _cut_after(rows: np.ndarray, max_bins: int) -> np.ndarray:
+    """Choose after which cells to cut so that bins hold about equally many rows.
+
+    A cell with a whole bin's share has a bin of its own, which leaves a smaller share for the others.
+    """
+    n = rows.shape[0]
+    # loops instead of np.arange and np.sum, which take long to compile
+    if n <= max_bins:
+        every = np.empty(n - 1, np.int64)
+        for i in range(n - 1):
+            every[i] = i
+        return every
+    light, light_bins = 0, max_bins
+    for i in range(n):
+        light += rows[i]
+    heavy_share, share = np.inf, light / light_bins
+    while share < heavy_share:
+        heavy_share = share
+        light, light_bins = 0, max_bins
+        for i in range(n):
+            if rows[i] >= heavy_share:
+                light_bins -= 1
+            else:
+                light += rows[i]
+        share = light / light_bins  # at least one: cells outnumber bins, so not all can be heavy
+    cuts = np.empty(max_bins - 1, np.int64)
+    found, held = 0, 0
+    for i in range(n - 1):
+        if found == max_bins - 1:
+            break
+        heavy, before_heavy = rows[i] >= heavy_share, rows[i + 1] >= heavy_share
+        held += rows[i]
+        if not heavy:
+            light -= rows[i]
+            enough = held >= 0.5 * share if before_heavy else held + 0.5 * rows[i + 1] >= share
+            if not enough or light_bins == 0:
+                continue
+            light_bins -= 1
+            share = light / max(light_bins, 1)
+        cuts[found] = i
+        found += 1
+        held = 0
+    return cuts[:found]
+
+
+@njit(nogil=True, cache=True)
+def _cut_in_steps(rows: np.ndarray, max_bins: int, n_sets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose after which cells to cut, and in how many of the sets of cut points each is: as many as codes fit a byte.
+
+    Cuts beside a bin that holds much of all rows are in all sets, the others in equally many.
+    """
+    room = min(max_bins * n_sets, CODES) - n_sets - 1  # of all steps together
+    n = room + 1
+    while True:
+        after = _cut_after(rows, n)
+        steps = np.empty(after.shape[0], np.uint8)
+        total = _first_steps(rows, after, max_bins, n_sets, steps)
+        if total <= room:
+            break
+        n = max(n - (total - room + n_sets - 1) // n_sets, room // n_sets + 1)
+    while True:
+        more = 0
+        for i in range(steps.shape[0]):
+            more += steps[i] < n_sets
+        if more == 0 or total + more > room:
+            return after, steps
+        for i in range(steps.shape[0]):
+            steps[i] = min(steps[i] + 1, n_sets)
+        total += more
+
+
+@njit(nogil=True, cache=True)
+def _first_steps(rows: np.ndarray, after: np.ndarray, max_bins: int, n_sets: int, steps: np.ndarray) -> int:
+    """Write in how many sets each cut is at least; return the sum."""
+    all_rows = 0
+    for i in range(rows.shape[0]):
+        all_rows += rows[i]
+    total, cell, before = 0, 0, 0
+    for i in range(after.shape[0] + 1):
+        held, end = 0, after[i] if i < after.shape[0] else rows.shape[0] - 1
+        while cell <= end:
+            held += rows[cell]
+            cell += 1
+        if i > 0:
+            steps[i - 1] = n_sets if max(before, held) * max_bins >= _MUCH * all_rows else 1
+            total += steps[i - 1]
+        before = held
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _roundest(low: int, high: int, finest: int, bits: np.ndarray, value: np.ndarray) -> int:
+    """Return the image with the most trailing zeros in the middle half of a gap between two cells.
+
+    ``bits`` and ``value`` are one number seen as int32 and as float32.
+    """
+    if high <= low:
+        return low
+    low_value, high_value = _value_of(low, bits, value), _value_of(min(high, LARGEST), bits, value)
+    middle = 0.5 * (low_value + high_value)
+    if low <= 0 <= high and abs(middle) <= 0.25 * (high_value - low_value):
+        return 0
+    value[0] = abs(middle)
+    image = bits[0] * (1 if middle >= 0 else -1)
+    for shift in range(30, finest - 1, -1):
+        rounded = ((image + (1 << shift >> 1)) >> shift) << shift
+        if low <= rounded <= high:
+            off = abs(_value_of(rounded, bits, value) - middle)
+            if off <= 0.25 * (high_value - low_value):
+                return rounded
+    return low
+
+
+@njit(nogil=True, cache=True)
+def _value_of(image: int, bits: np.ndarray, value: np.ndarray) -> float:
+    bits[0] = abs(image)
+    return np.float64(value[0]) if image >= 0 else -np.float64(value[0])

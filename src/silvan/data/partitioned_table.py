@@ -1,0 +1,98 @@
+"""A table in partitions on the workers of a Dask cluster, read a batch at a time where the site itself must see rows.
+
+The site's own process sees rows to find out what columns are, and to draw those that are kept for judging. All that is
+counted and scored is worked out where partitions lie (``federation/partitioned_site.py``).
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from silvan.data.batches import Batched
+from silvan.data.dask_cluster import Cluster
+from silvan.data.partition_files import Partitions
+from silvan.data.typed_table import check_names
+from silvan.data.worker_frames import Looked, look_at, read_slice
+from silvan.errors import SchemaError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_TOGETHER = ({"whole numbers", "numbers"}, "numbers"), ({"dates", "times"}, "times")
+"""Kinds of columns that may be in different partitions, and what they are together."""
+
+
+class Partitioned(Batched):
+    """A table in partitions. ``sources`` are those with rows, ``sizes`` how many each has.
+
+    ``casts`` are the columns that are of several types, with that of all.
+    """
+
+    cluster: Cluster
+    sources: list[Any]
+    numbers: list[int]  # of the partitions, as people count them
+    sizes: np.ndarray
+    casts: dict[str, str]
+    of_numbers: list[str]  # columns that hold numbers in all partitions
+
+    def _open(self, source: Any, label: str) -> Any:
+        """Look at all partitions, and at all cells of text."""
+        self.what = "the table"
+        if isinstance(source, Partitions):
+            paths = [str(path) for path in source.paths()]
+            self.cluster, sources = Cluster(source.cluster), list[Any](paths)
+        else:
+            self.cluster = Cluster(None)
+            sources = self.cluster.hold(source)
+        looked: list[Looked] = self.cluster.collect([self.cluster.submit(look_at, one) for one in sources])
+        full = [place for place, one in enumerate(looked) if one.rows]
+        self.numbers, self.sources = [place + 1 for place in full], [sources[place] for place in full]
+        self.sizes = np.array([looked[place].rows for place in full], np.int64)
+        columns = list(looked[0].columns) if looked else []
+        check_names(columns, self.what)
+        kinds = self._kinds([looked[place] for place in full], columns)
+        texts = [name for name, kind in kinds.items() if kind == "text"]
+        self.of_numbers = [name for name, kind in kinds.items() if kind in ("whole numbers", "numbers")]
+        return columns, int(self.sizes.sum()), self._read_typed(self._frames, texts)
+
+    def name_of(self, place: int) -> str:
+        """Return what one of the partitions with rows is called, for messages."""
+        source = self.sources[place]
+        return f"partition {self.numbers[place]}" + (f" ({source!r})" if isinstance(source, str) else "")
+
+    def _kinds(self, looked: list[Looked], columns: list[str]) -> dict[str, str]:
+        """Return what each column holds in all partitions; raise ``SchemaError`` where they do not go together."""
+        self.casts, kinds = {}, {}
+        for place, one in enumerate(looked):
+            differing = sorted(set(columns) ^ set(one.columns))
+            if differing:
+                way = "lacks" if differing[0] in columns else "alone has"
+                raise SchemaError(
+                    f"the partitions have different columns: {self.name_of(place)} {way} {differing[0]!r}; make them "
+                    "alike"
+                )
+        for name in columns:
+            places = {one.columns[name]: place for place, one in reversed(list(enumerate(looked)))}
+            found = places.keys() - {""}
+            together = [kind for some, kind in _TOGETHER if found <= some]
+            if len(found) > 1 and not together:
+                how = " and ".join(f"{kind} in {self.name_of(place)}" for kind, place in places.items() if kind)
+                raise SchemaError(f"column {name!r} holds {how}; make it one type in all partitions")
+            kinds[name] = together[0] if len(found) > 1 else next(iter(found), "")
+            if len(places) > 1:
+                self.casts[name] = kinds[name]
+        return kinds
+
+    def _frames(self, names: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
+        """Yield some columns of all partitions, at most so many rows at a time."""
+        import polars as pl
+
+        slices = (
+            (source, list(names), self.casts, start, min(start + rows, size))
+            for source, size in zip(self.sources, self.sizes.tolist(), strict=True)
+            for start in range(0, size, rows)
+        )
+        for packed in self.cluster.in_turn(read_slice, slices):
+            yield pl.read_ipc(io.BytesIO(packed))

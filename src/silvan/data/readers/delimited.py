@@ -1,0 +1,308 @@
+"""Text files of cells: how they are encoded and separated, and their cells as text.
+
+What is found out is found out from the file's first line and bytes, which are no rows, or cell by cell: so no row
+changes how others are read. Text that is not UTF-8 is taken for Windows-1252, byte by byte.
+"""
+
+import codecs
+import csv
+import io
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from silvan.data.readers.csv_pieces import first_end, pieces
+from silvan.data.readers.table_file import Table
+from silvan.data.readers.unchanged_file import UnchangedFile
+from silvan.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_HEAD = 1 << 16
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_COMMA = r"^\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*$"
+_POINT = r"^\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*$"
+_THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?\s*$"
+_OTHER_FILES = {
+    b"PK\x03\x04": "an archive or an Excel file; let its name end in .zip or .xlsx",
+    b"\x1f\x8b": "packed; let its name end in .csv.gz",
+    b"PAR1": "a Parquet file; let its name end in .parquet",
+    b"ARROW1": "an Arrow file; let its name end in .arrow",
+    b"\xd0\xcf\x11\xe0": "an old Excel file, or a locked one; save it as .xlsx or .csv",
+}
+"""What files are by their first bytes, if they are not the text that their names promise."""
+
+csv.field_size_limit(2**31 - 1)  # a cell may hold a whole report
+
+
+_recoded = threading.local()
+"""How often this thread has read bytes as Windows-1252."""
+
+
+def _windows(error: UnicodeError) -> tuple[str, int]:
+    """Read bytes that are not UTF-8 as Windows-1252."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    _recoded.times = getattr(_recoded, "times", 0) + 1
+    wrong = error.object[error.start : error.end]
+    return "".join(bytes([b]).decode("cp1252", "ignore") or chr(b) for b in wrong), error.end
+
+
+codecs.register_error("silvan windows-1252", _windows)
+
+
+class Delimited:
+    """A text file of cells, as it was when it was first read."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.file = table, UnchangedFile(table.file)
+        self.both: dict[str, set[str]] = {}  # ways in which columns write numbers
+        self.recoded = False  # whether some bytes were not UTF-8
+        with self._reading(), table.open() as raw:
+            head = raw.read(_HEAD)
+        self.encoding = table.encoding or _by_mark(head)
+        self._blank: list[int] = []  # rows of the whole file that are blank lines
+        first = self._decode(head, partly=True).lstrip("\ufeff\r\n")
+        self._check_text(head, first)
+        self.skip = first.lower().startswith("sep=") and len(first.split("\n", 1)[0].strip()) == 5
+        line = first[: first_end(first.encode())] if not self.skip else first.split("\n", 1)[0]
+        self.separator = table.separator or (line[4] if self.skip else self._sniff(line))
+        self.commas = table.decimal == "," or (table.decimal is None and self.separator == ";")
+
+    @property
+    def plain(self) -> bool:
+        """Whether polars reads the file as it lies."""
+        special = self.table.is_zip or self.skip or self.commas or self.table.missing or self.encoding is not None
+        return not special and self.separator == ","
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found out of how the file is written."""
+        found = []
+        if self.table.separator is None and self.separator != ",":
+            found.append(f"separated by {_SEPARATORS.get(self.separator, repr(self.separator))}")
+        if self.table.decimal is None and any("comma" in ways for ways in self.both.values()):
+            found.append("with decimal commas")
+        if self.table.encoding is None and (self.encoding or self.recoded):
+            found.append(f"encoded as {self.encoding or 'Windows-1252'}")
+        return found + self.table.renaming
+
+    def _sniff(self, line: str) -> str:
+        """Find the separator in the first line; what is inside quotes does not count."""
+        bare = "".join(line.split('"')[::2])
+        counts = {mark: bare.count(mark) for mark in _SEPARATORS}
+        best = max(counts, key=lambda mark: counts[mark])
+        if best != "," and counts[","] > 0:
+            raise InputError(
+                f"{self.table.where} may be separated by {_SEPARATORS[best]} or by commas; set separator to one of them"
+            )
+        return best if counts[best] else ","
+
+    def header(self) -> list[str]:
+        """Read the names in the first line, which polars would make unique without a warning."""
+        with self._text() as text:
+            names = next((row for row in csv.reader(text, delimiter=self.separator) if row), [])
+        called = self.table.renamed(names)
+        return [called[name] for name in names]
+
+    def typed(self, sample: int) -> "pl.DataFrame":
+        """Read with types guessed from the first rows; if a later row breaks the guess, all cells as text."""
+        import polars as pl
+
+        if not self.plain:
+            return self.frame()
+        try:
+            try:
+                frame = pl.read_csv(self.table.file, infer_schema_length=sample, glob=False)
+            except pl.exceptions.ComputeError:
+                frame = pl.read_csv(self.table.file, infer_schema_length=0, glob=False)
+        except (pl.exceptions.PolarsError, OSError):
+            return self.frame()
+        return self._named(self._whole_rows(frame))
+
+    def frame(self, columns: Sequence[str] | None = None) -> "pl.DataFrame":
+        """Read all cells as text; only some columns, if any are named."""
+        import polars as pl
+
+        self.file.check()
+        with self._text() as text:
+            data = text.read().encode()
+        written = {new: old for old, new in self.table.rename.items()}
+        wanted = None if columns is None else [written.get(name, name) for name in columns]
+        try:
+            frame = pl.read_csv(data, infer_schema_length=0, columns=wanted, separator=self.separator)
+        except pl.exceptions.NoDataError:
+            frame = pl.DataFrame()
+        except (pl.exceptions.PolarsError, OSError):
+            raise self.broken() from None
+        return self._cells(self._whole_rows(frame) if columns is None else _without(frame, self._blank))
+
+    def frames(self, size: int) -> "Iterator[pl.DataFrame]":
+        """Yield all cells as text, a piece of the file at a time."""
+        import polars as pl
+
+        self.file.check()
+        try:
+            with self._text() as text:
+                head, before = b"", 0
+                for piece in pieces(lambda n: text.read(n).encode(), size):
+                    if not head:
+                        piece = piece.lstrip(b"\r\n")
+                        head = piece[: first_end(piece)]
+                        piece = piece[len(head) :]
+                        head = head.rstrip(b"\r\n") + b"\n"
+                    frame = pl.read_csv(head + piece, infer_schema_length=0, separator=self.separator)
+                    frame = self._whole_rows(frame, head + piece, before)
+                    before += len(frame)
+                    yield self._cells(frame)
+        except (pl.exceptions.PolarsError, OSError):
+            raise self.broken() from None
+
+    def _cells(self, frame: "pl.DataFrame") -> "pl.DataFrame":
+        """Return cells with points for decimal commas, and without what is said to mean missing."""
+        import polars as pl
+
+        frame = self._named(frame)
+        missing, texts = self.table.missing, [column for column in frame if column.dtype == pl.String]
+        if missing:
+            texts = [text.set(text.str.strip_chars().is_in(list(missing)), None) for text in texts]
+        if self.commas:
+            texts = [self._points(text) for text in texts]
+        return frame.with_columns(texts) if missing or self.commas else frame
+
+    def _named(self, frame: "pl.DataFrame") -> "pl.DataFrame":
+        """Return a frame with the study's names of columns."""
+        return frame.rename(dict(self.table.rename), strict=False) if self.table.rename else frame
+
+    def _points(self, text: "pl.Series") -> "pl.Series":
+        """Write decimal commas as points, and note how the column writes numbers."""
+        ways = self.both.setdefault(text.name, set())
+        comma, point, thousands = (text.str.contains(how).fill_null(False) for how in (_COMMA, _POINT, _THOUSANDS))
+        point &= ~thousands
+        if self.table.decimal == ",":
+            plain = text.str.replace_all(".", "", literal=True)
+            text, comma = plain.zip_with(thousands, text), comma | thousands
+        elif thousands.any():
+            ways.add("thousands")
+        ways |= {"comma"} if comma.any() else set()
+        ways |= {"point"} if point.any() else set()
+        return text.str.replace(",", ".", literal=True).zip_with(comma, text) if comma.any() else text
+
+    def complaints(self) -> dict[str, str]:
+        """Return why the numbers of some columns cannot be read: in two ways, or in one that may mean two things."""
+        written = set().union(*self.both.values())
+        points = "point" in written and "comma" not in written
+        found = {}
+        for name, ways in self.both.items():
+            if "comma" in ways and len(ways) > 1:
+                found[name] = (
+                    f"column {name!r} writes numbers with decimal commas and with points; set decimal to one of them"
+                )
+            elif ways == {"thousands"} and not points:
+                found[name] = (
+                    f"column {name!r} writes numbers such as 1.234, which may be over a thousand or little over one: "
+                    'set decimal to "," if points stand between thousands, to "." if they are decimal points'
+                )
+        return found
+
+    def _whole_rows(self, frame: "pl.DataFrame", piece: bytes | None = None, before: int = 0) -> "pl.DataFrame":
+        """Return a frame without blank lines, which polars would take for rows.
+
+        Raise an error for rows with fewer cells than the header, which polars would fill up without a word.
+        """
+        if frame.width < 2 or not frame[frame.columns[-1]].null_count():
+            return frame
+        with self._reading(), self._text() if piece is None else io.StringIO(piece.decode(), newline="") as text:
+            rows = csv.reader(text, delimiter=self.separator)
+            width = len(next((row for row in rows if row), []))
+            cells = [len(row) for row in rows]
+        short = [i for i, n in enumerate((n for n in cells if n), 1) if n < width]
+        if short:
+            noun = "row" if len(short) == 1 else "rows"
+            raise InputError(
+                f"{self.table.where} has {len(short):,} {noun} with fewer cells than the header, the first is row "
+                f"{before + short[0]:,}; complete or remove them"
+            )
+        blank = [i for i, n in enumerate(cells) if not n]
+        if piece is None:
+            self._blank = blank
+        return _without(frame, blank)
+
+    # -- bytes
+
+    def _check_text(self, head: bytes, first: str) -> None:
+        """Raise an error for a file that is no text in lines, whatever its name is."""
+        kind = next((kind for mark, kind in _OTHER_FILES.items() if head.startswith(mark)), None)
+        if kind is not None:
+            raise InputError(f"{self.table.where} is {kind}")
+        if first.lstrip().lower().startswith(("<!doctype", "<html", "<table", "<?xml")):
+            raise InputError(f"{self.table.where} is a web page or XML, not CSV; open it in Excel and save it as .csv")
+        if self.encoding is None and 3 * head[:300].count(0) > len(head[:300]):
+            raise InputError(f'{self.table.where} is no UTF-8 text; set encoding, perhaps to "utf-16-le"')
+        if "\r" in first and "\n" not in first:
+            raise InputError(
+                f"{self.table.where} ends its lines as old Macs did; save it with line ends of Windows or Unix"
+            )
+
+    def _decode(self, data: bytes, *, partly: bool = False) -> str:
+        """Decode the beginning of the file."""
+        decoder = codecs.getincrementaldecoder(self.encoding or "utf-8")
+        try:
+            return decoder(errors="strict" if self.encoding else "silvan windows-1252").decode(data, final=not partly)
+        except UnicodeError:
+            raise self.undecodable() from None
+
+    def undecodable(self) -> InputError:
+        """Return the error for text that is not what it is said to be."""
+        return InputError(f"{self.table.where} is not {self.encoding} text; set encoding to what it is")
+
+    def broken(self) -> InputError:
+        """Return the error for a broken file; the reader's own message would quote cells."""
+        return InputError(
+            f"{self.table.where} cannot be read as CSV; look for a row with more cells than the header, or an open "
+            "quote"
+        )
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn errors of unpacking and decoding into one that names the file."""
+        before = getattr(_recoded, "times", 0)
+        try:
+            yield
+        except UnicodeError:
+            raise self.undecodable() from None
+        except csv.Error:
+            raise self.broken() from None
+        except (EOFError, zlib.error):
+            raise InputError(f"{self.table.where} cannot be unpacked; it may be cut short") from None
+        finally:
+            self.recoded |= getattr(_recoded, "times", 0) > before
+
+    @contextmanager
+    def _text(self) -> Iterator[IO[str]]:
+        """Open the file as text, from its header on."""
+        errors = "strict" if self.encoding else "silvan windows-1252"
+        with self._reading(), self.table.open() as raw:
+            text = io.TextIOWrapper(raw, self.encoding or "utf-8", errors=errors, newline="")
+            if text.read(1) not in ("\ufeff", ""):
+                text.seek(0)
+            if self.skip:
+                text.readline()
+            yield text
+
+
+def _without(frame: "pl.DataFrame", rows: Sequence[int]) -> "pl.DataFrame":
+    """Return a frame without some rows."""
+    import polars as pl
+
+    return frame.filter(~pl.int_range(pl.len()).is_in(rows)) if rows else frame
+
+
+def _by_mark(head: bytes) -> str | None:
+    """Return the encoding that the file's first bytes name; None for UTF-8."""
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else None

@@ -1,0 +1,242 @@
+"""What differs between databases: connecting, what is sent first, types of columns, what errors mean.
+
+Everything else is the same for all (``database.py``): each driver has the interface of PEP 249. SQLite's is in the
+standard library and PostgreSQL's is called by itself; SQLAlchemy finds the others' and knows how they are called.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, NamedTuple
+
+from silvan.data.readers import postgres_copy, sqlite_values
+from silvan.data.readers.password import ADVICE, OWN_ADVICE
+from silvan.data.readers.server_address import Address
+
+_WOULD_WRITE = "the query would write; a site's database is only read: ask with a plain SELECT"
+_NO_DATABASE = "{where} is not an SQLite database, or is damaged"
+_BUSY = "{where} is being written by another program; try again when it is done"
+
+
+class Dialect(NamedTuple):
+    """The rules for one kind of database."""
+
+    title: str
+    extra: str
+    """The optional dependency that has the driver."""
+    driver: str
+    """What SQLAlchemy calls the database and its driver; a module, where SQLAlchemy is not needed."""
+    port: int
+    begin: tuple[str, ...]
+    """What is sent first: one state of the database, where the server can do that, and only reading."""
+    text_order: str
+    """The order of texts by their bytes: the server's language may change."""
+    connect: Callable[[Any, Any, str | None], Any]
+    """Connects, by the driver, an address (SQLite: a query) and a password."""
+    kind: Callable[[Sequence[Any]], type | str] | None
+    """Python's type for a column as the driver describes it, or the name of a type that cannot be used; None where
+    only values have types."""
+    errors: Mapping[str, str]
+    """What errors mean, by their code or the class that it begins with."""
+    said: Callable[[BaseException], tuple[str, str]]
+    """The code and the text of a driver's error."""
+    faulty: str = ""
+    """How the codes begin of errors in a query, whose text quotes no value; those of values begin with 22."""
+    password_advice: str = OWN_ADVICE
+
+
+def _of_server(error: BaseException) -> tuple[str, str]:
+    """Return the code and the text of an error of MySQL, SQL Server or Oracle."""
+    first = error.args[0] if error.args else ""
+    return str(getattr(first, "code", first)), " ".join(str(error.args[-1]).split())[:300] if error.args else ""
+
+
+# -- MySQL and MariaDB, by PyMySQL
+
+
+def _connect_mysql(driver: Any, address: Address, password: str | None) -> Any:
+    import pymysql.cursors
+
+    named: dict[str, Any] = {"cursorclass": pymysql.cursors.SSCursor}  # rows as they come
+    context = address.tls()
+    if context is not None:
+        named["ssl"] = context
+    elif address.ssl == "disable":
+        named["ssl_disabled"] = True
+    return driver.connect(
+        host=address.host,
+        port=address.port,
+        user=address.user,
+        password=password or "",
+        database=address.database,
+        charset="utf8mb4",
+        connect_timeout=address.timeout,
+        **named,
+    )
+
+
+_MYSQL: dict[int, type | str] = {
+    **dict.fromkeys((1, 2, 3, 8, 9, 13), int),
+    **dict.fromkeys((0, 4, 5, 6, 246), float),  # 6: nothing but NULL
+    **dict.fromkeys((247, 248, 15, 249, 250, 251, 252, 253, 254), str),
+    **dict.fromkeys((10, 14), date),
+    **dict.fromkeys((7, 12), datetime),
+    11: "time",
+    245: "json",
+    255: "geometry",
+}
+
+
+def _mysql_kind(column: Sequence[Any]) -> type | str:
+    """Return the type of a column by its number in the protocol; BIT(1) is a truth value, TINYINT(1) a number."""
+    if column[1] == 16:
+        return bool if column[3] == 1 else int
+    return _MYSQL.get(column[1], f"number {column[1]}")
+
+
+# -- SQL Server, by pyodbc
+
+
+def _connect_mssql(driver: Any, address: Address, password: str | None) -> Any:
+    return driver.connect(odbc_text(address, password), timeout=int(address.timeout))
+
+
+def odbc_text(address: Address, password: str | None) -> str:
+    """Return what ODBC calls a connection string; nothing in a password can end it early."""
+    import sqlalchemy
+
+    encrypt = {"disable": "no", "prefer": "optional"}.get(address.ssl, "yes")
+    driver = address.driver or "ODBC Driver 18 for SQL Server"
+    asked = {"driver": driver, "Encrypt": encrypt, "ApplicationIntent": "ReadOnly", "APP": "silvan"}
+    if address.ssl in ("prefer", "require"):
+        asked["TrustServerCertificate"] = "yes"
+    url = sqlalchemy.URL.create(
+        "mssql+pyodbc", address.user, password or "", address.host, address.port, address.database, query=asked
+    )
+    return str(url.get_dialect()().create_connect_args(url)[0][0])
+
+
+def _mssql_kind(column: Sequence[Any]) -> type | str:
+    """Return the type of a column by the one that pyodbc reads it as."""
+    kind = column[1]
+    name = str(kind.__name__)
+    return kind if kind in (bool, int, float, str, date, datetime) else {"Decimal": float, "UUID": str}.get(name, name)
+
+
+# -- Oracle, by oracledb without Oracle's own client
+
+
+def _connect_oracle(driver: Any, address: Address, password: str | None) -> Any:
+    context = address.tls()
+    named: dict[str, Any] = {"protocol": "tcp"}
+    if context is not None:
+        named = {"protocol": "tcps", "ssl_context": context, "ssl_server_dn_match": address.ssl == "verify-full"}
+    return driver.connect(
+        user=address.user,
+        password=password,
+        host=address.host,
+        port=address.port,
+        service_name=address.database,
+        tcp_connect_timeout=address.timeout,
+        **named,
+    )
+
+
+_ORACLE: dict[str, type | str] = {
+    **dict.fromkeys(("BINARY_FLOAT", "BINARY_DOUBLE"), float),
+    **dict.fromkeys(("VARCHAR", "NVARCHAR", "CHAR", "NCHAR"), str),
+    **dict.fromkeys(("DATE", "TIMESTAMP", "TIMESTAMP_TZ", "TIMESTAMP_LTZ"), datetime),
+    "BINARY_INTEGER": int,
+    "BOOLEAN": bool,
+}
+
+
+def _oracle_kind(column: Sequence[Any]) -> type | str:
+    """Return the type of a column; a NUMBER with digits before the point only is a whole one."""
+    name = column[1].name.removeprefix("DB_TYPE_")
+    if name == "NUMBER":
+        return int if column[5] == 0 and column[4] else float
+    return _ORACLE.get(name, name.lower())
+
+
+DIALECTS = {
+    "sqlite": Dialect(
+        title="SQLite",
+        extra="",
+        driver="sqlite3",
+        port=0,
+        begin=("BEGIN",),
+        text_order="{}",
+        connect=sqlite_values.connect,
+        kind=None,
+        errors={
+            **dict.fromkeys(("SQLITE_AUTH", "SQLITE_READONLY"), _WOULD_WRITE),
+            **dict.fromkeys(("SQLITE_NOTADB", "SQLITE_CORRUPT"), _NO_DATABASE),
+            **dict.fromkeys(("SQLITE_BUSY", "SQLITE_LOCKED"), _BUSY),
+        },
+        said=sqlite_values.said,
+    ),
+    "postgresql": Dialect(
+        title="PostgreSQL",
+        extra="sql",
+        driver="pg8000",
+        port=5432,
+        begin=(
+            "START TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+            "SET LOCAL client_encoding TO 'UTF8'",
+            "SET LOCAL extra_float_digits TO 3",
+            "SET LOCAL datestyle TO 'ISO'",
+            "SET LOCAL timezone TO 'UTC'",
+        ),
+        text_order='{}::text COLLATE "C"',
+        connect=postgres_copy.connect,
+        kind=postgres_copy.kind,
+        errors={
+            "28": "{host!r} refuses the password of user {user!r}; {advice}",
+            "3D000": "{host!r} has no database {database!r}; check the URL",
+            **dict.fromkeys(("25006", "0A000"), _WOULD_WRITE),
+        },
+        said=postgres_copy.said,
+        faulty="42",
+        password_advice=ADVICE,
+    ),
+    "mysql": Dialect(
+        title="MySQL",
+        extra="mysql",
+        driver="mysql+pymysql",
+        port=3306,
+        begin=(
+            "SET SESSION time_zone = '+00:00'",
+            "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+        ),
+        text_order="CAST({} AS BINARY)",
+        connect=_connect_mysql,
+        kind=_mysql_kind,
+        errors={"1792": _WOULD_WRITE},
+        said=_of_server,
+    ),
+    "mssql": Dialect(
+        title="SQL Server",
+        extra="sqlserver",
+        driver="mssql+pyodbc",
+        port=1433,
+        begin=(),
+        text_order="{} COLLATE Latin1_General_100_BIN2",
+        connect=_connect_mssql,
+        kind=_mssql_kind,
+        errors={},
+        said=_of_server,
+    ),
+    "oracle": Dialect(
+        title="Oracle",
+        extra="oracle",
+        driver="oracle+oracledb",
+        port=1521,
+        begin=("SET TRANSACTION READ ONLY",),
+        text_order="NLSSORT({}, 'NLS_SORT=BINARY')",
+        connect=_connect_oracle,
+        kind=_oracle_kind,
+        errors={"1456": _WOULD_WRITE},
+        said=_of_server,
+    ),
+}

@@ -1,0 +1,90 @@
+"""Where a database server is, and connecting to it, with messages that say why it cannot be reached."""
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from ssl import CERT_NONE, SSLContext, create_default_context
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from silvan.data.readers.query import Query
+from silvan.errors import InputError
+
+_SSL = ("disable", "prefer", "require", "verify-full")
+
+
+class Address(NamedTuple):
+    """A server, a database on it, and who connects how."""
+
+    host: str
+    port: int
+    database: str
+    user: str
+    ssl: str
+    root: str | None
+    timeout: float
+    driver: str
+
+    @property
+    def socket_file(self) -> str:
+        """The file of the server's socket, if it is reached by one."""
+        return f"{self.host.rstrip('/')}/.s.PGSQL.{self.port}" if self.host.startswith("/") else ""
+
+    def tls(self) -> SSLContext | None:
+        """Return the rules for an encrypted connection; None where none is asked for."""
+        if self.ssl in ("disable", "prefer") or self.socket_file:
+            return None
+        try:
+            context = create_default_context(cafile=self.root)
+        except OSError:
+            raise InputError.about("sslrootcert", f"{self.root!r} cannot be read; check the path") from None
+        if self.ssl == "require":
+            context.check_hostname, context.verify_mode = False, CERT_NONE
+        return context
+
+    def open(self, server: str) -> socket.socket:
+        """Return a connection to the port; ``server`` is what should listen there, for messages."""
+        host, port, timeout = self.host, self.port, self.timeout
+        try:
+            if not self.socket_file:
+                return socket.create_connection((host, port), timeout)
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(timeout)
+                sock.connect(self.socket_file)
+            except OSError:
+                sock.close()
+                raise
+            return sock
+        except socket.gaierror:
+            raise InputError(f"there is no host {host!r}; check the name in the URL, and the network") from None
+        except TimeoutError:
+            raise InputError(f"{host!r} does not answer within {timeout:g} s; check host, port, firewall") from None
+        except OSError:
+            raise InputError(
+                f"no {server} server listens at {host!r}, port {port}; check host and port, and that it runs"
+            ) from None
+
+
+def find_address(query: Query, usual_port: int) -> Address:
+    """Return the address that a URL gives; what it leaves out of PostgreSQL's comes from the environment."""
+    parts, settings = query.parts, query.settings()
+    postgres = query.scheme == "postgresql"
+    given: Mapping[str, str] = os.environ if postgres else {}
+    host = settings.get("host") or parts.hostname or given.get("PGHOST") or "localhost"
+    near = host.startswith(("/", "127.")) or host in ("localhost", "::1")
+    mode = settings.get("sslmode") or given.get("PGSSLMODE") or ("prefer" if near else "verify-full")
+    if mode not in _SSL:
+        raise InputError.wrong("sslmode", f"one of {', '.join(_SSL)}", mode)
+    try:
+        port = int(parts.port or given.get("PGPORT") or usual_port)
+        timeout = float(settings.get("connect_timeout") or given.get("PGCONNECT_TIMEOUT") or 15)
+    except ValueError:
+        raise InputError("the port and connect_timeout of a database must be numbers") from None
+    user = unquote(parts.username or "") or given.get("PGUSER") or getpass.getuser()
+    database = unquote(parts.path.lstrip("/")) or given.get("PGDATABASE") or (user if postgres else "")
+    if not database:
+        raise InputError(f"the URL must name the database: {parts.scheme}://user@{host}/DATABASE")
+    root = settings.get("sslrootcert") or given.get("PGSSLROOTCERT")
+    return Address(host, port, database, user, mode, root, timeout, settings.get("driver") or "")

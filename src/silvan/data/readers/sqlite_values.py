@@ -1,0 +1,69 @@
+"""SQLite has no types of columns, only of values: so a column's type is found first, over all rows.
+
+It is whole numbers, numbers or text. The values of a column that mixes them, or holds bytes, come as the text of each.
+"""
+
+import sqlite3
+from typing import Any
+
+from silvan.data.readers.query import Query, Retyped, quoted
+from silvan.errors import InputError
+
+_READS = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+    sqlite3.SQLITE_TRANSACTION,
+}
+_OF_THE_QUERY = ("no such ", "near ", "incomplete input", "ambiguous column", "not authorized", "You can only execute")
+"""How errors begin in which no value can be."""
+
+
+def connect(driver: Any, query: Query, _: str | None) -> sqlite3.Connection:
+    """Open a file, only to read."""
+    path = query.path
+    if not path.is_file():
+        raise InputError(
+            f"there is no database {str(path)!r}; check the path (sqlite:///relative, sqlite:////absolute)"
+        )
+    database: sqlite3.Connection = driver.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY)
+    return database
+
+
+def said(error: BaseException) -> tuple[str, str]:
+    """Return the name of an error, and its text if that is about the query."""
+    text = str(error)
+    return getattr(error, "sqlite_errorname", ""), text if text.startswith(_OF_THE_QUERY) else ""
+
+
+_KINDS = ("= 'integer'", "= 'real'", "= 'text'", "= 'blob'")
+_EXACT = 1 << 53
+
+
+def find_types(cursor: Any, query: Query, names: list[str]) -> tuple[dict[str, type], Retyped]:
+    """Find the type of every column; ``object`` for those whose values come as the text of each."""
+    import polars as pl
+
+    asked = [f"max(typeof({quoted(name)}) {kind})" for name in names for kind in _KINDS]
+    asked += [
+        f"max(typeof({name}) = 'integer' AND {name} NOT BETWEEN {-_EXACT} AND {_EXACT})" for name in map(quoted, names)
+    ]
+    cursor.execute(f"SELECT {', '.join(asked)} FROM {query.select()}")  # noqa: S608, the owner's own query
+    (found,) = cursor.fetchall()
+    types: dict[str, type] = {}
+    retyped, mixed = Retyped({}, {}), set()
+    for i, name in enumerate(names):
+        whole, real, text, blob = found[len(_KINDS) * i : len(_KINDS) * (i + 1)]
+        if blob:
+            retyped.refused[name] = (
+                f"column {name!r} holds bytes; leave it out of the query, or say in it what you want of it"
+            )
+        elif text and (whole or real):
+            mixed.add(name)
+        elif whole and real and found[len(_KINDS) * len(names) + i]:
+            retyped.types[name] = pl.Float64  # as floats, long whole numbers would not be what they are
+        as_text = text or blob or name in retyped.types
+        types[name] = object if as_text else int if whole and not real else float
+    return types, retyped._replace(mixed=frozenset(mixed))

@@ -1,0 +1,229 @@
+"""A table in a file, and how its cells are written; files may be packed, and a table may lie in an archive."""
+
+import gzip
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from silvan.errors import InputError
+from silvan.util.readable import format_names
+
+FileKind = Literal["csv", "excel", "feather", "parquet"]
+
+_SUFFIXES: dict[str, FileKind] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".feather": "feather",
+    ".arrow": "feather",
+    ".xlsx": "excel",
+}
+KNOWN_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet", ".feather", ".arrow", ".xlsx", ".zip")
+WANTED = "should end in .csv, .csv.gz, .tsv, .parquet, .feather, .arrow, .xlsx or .zip"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in a file, where how it is written must be said.
+
+    What is None is found out: the separator from the first line, the encoding from the file's first bytes (text that is
+    not UTF-8 is taken for Windows-1252, which holds Latin-1). In a file with semicolons ``12,5`` is twelve and a half.
+
+    Parameters
+    ----------
+    path
+        A ``.csv``, ``.tsv``, ``.parquet``, ``.feather``, ``.arrow`` or ``.xlsx`` file, a ``.csv.gz``, or a ``.zip``
+        with one of them in it.
+    separator
+        What is between the cells of a text file: one character, such as ";".
+    decimal
+        "." or ",": what stands before the digits after the point. With "," a point between thousands is left out.
+    encoding
+        Of a text file, such as "latin-1" or "utf-16".
+    missing
+        Texts that mean that a value is missing, in all columns, such as "-9" or "unknown".
+    sheet
+        Of an Excel file, if several of its sheets hold something.
+    rename
+        What columns are called in the study, by their names in the file: ``{"alter": "age"}``.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> sv.Table("north.csv", separator=";", decimal=",", missing=["-9"])
+    Table('north.csv', separator=';', decimal=',', missing=('-9',))
+    """
+
+    path: str | Path
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    missing: tuple[str, ...] = ()
+    sheet: str | None = None
+    rename: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Raise ``InputError`` for options that are not possible."""
+        missing: Any = self.missing
+        if not isinstance(missing, list | tuple) or not all(isinstance(text, str) for text in missing):
+            raise InputError.wrong("missing", "a list of texts", missing)
+        object.__setattr__(self, "missing", tuple(text.strip() for text in missing))
+        mark: Any = self.separator
+        if mark is not None and not _separates(mark):
+            raise InputError.wrong("separator", "one character such as ';', ',' or a tab", mark)
+        if self.decimal not in (None, ".", ","):
+            raise InputError.wrong("decimal", "'.' or ','", self.decimal)
+        if self.decimal == "," == self.separator:
+            raise InputError.about("decimal", "and separator cannot both be ','")
+        sheet: Any = self.sheet
+        if sheet is not None and not isinstance(sheet, str):
+            raise InputError.wrong("sheet", "the name of a sheet", sheet)
+        object.__setattr__(self, "rename", _checked_names(self.rename))
+        try:
+            if self.encoding is not None:
+                "".encode(self.encoding)  # not all that Python knows are of text
+        except (LookupError, TypeError, ValueError):
+            raise InputError.wrong("encoding", "one that Python knows, such as 'latin-1'", self.encoding) from None
+
+    def __repr__(self) -> str:
+        said = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)[1:] if getattr(self, f.name)]
+        return f"Table({', '.join([repr(str(self.path)), *said])})"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is said of the file, without its path."""
+        return {f.name: getattr(self, f.name) for f in fields(self)[1:] if getattr(self, f.name)}
+
+    def beside(self, folder: Path) -> "Table":
+        """Return the table with a relative path taken as relative to a folder."""
+        return replace(self, path=folder / self.path)
+
+    @property
+    def file(self) -> Path:
+        """The path."""
+        return Path(self.path)
+
+    @property
+    def where(self) -> str:
+        """The path, for messages."""
+        return repr(str(self.path))
+
+    # -- what columns are called
+
+    def renamed(self, names: Sequence[str]) -> dict[str, str]:
+        """Return what columns are called in the study, by their names in the file; raise where that cannot be."""
+        absent = [name for name in self.rename if name not in names]
+        if absent:
+            old, new = absent[0], self.rename[absent[0]]
+            if new in names:
+                hint = f"it has {new!r}: write the name in the file first, and the study's name after it"
+            else:
+                close = get_close_matches(old, names, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"it has {format_names(list(names))}"
+            raise InputError.about("rename", f"names the column {old!r}, which {self.where} does not have; {hint}")
+        found = {name: self.rename.get(name, name) for name in names}
+        twice = [name for name, times in Counter(found.values()).items() if times > 1]
+        if twice:
+            raise InputError.about(
+                "rename",
+                f"would make more than one column of {self.where} be called {format_names(twice)}; give the "
+                "other one another name in rename too",
+            )
+        return found
+
+    @property
+    def renaming(self) -> list[str]:
+        """What is read under another name, for people."""
+        others = " and ".join(f"{old!r} as {new!r}" for old, new in self.rename.items())
+        return [f"read with {others}"] if others else []
+
+    # -- what is in the file
+
+    def kind(self) -> FileKind:
+        """Return the format of the file, by its name or that of the one file in an archive; raise for others."""
+        if self.file.is_dir():
+            raise InputError(f"{self.where} is a folder; name a file in it")
+        if not self.file.is_file():
+            place = "" if self.file.is_absolute() else f" in {str(Path.cwd())!r}"
+            raise InputError(f"there is no file {self.where}{place}; check the path")
+        name = self._member().lower() if self.is_zip else self.file.name.lower().removesuffix(".gz")
+        kind = _SUFFIXES.get(Path(name).suffix)
+        packed = self.file.name.lower().endswith(".gz") and kind != "csv"
+        if kind is None or packed:
+            raise InputError(f"{self.where} {WANTED}; convert it to one of these")
+        if self.sheet is not None and kind != "excel":
+            raise InputError.about("sheet", f"is for Excel files; {self.where} is none")
+        if kind != "csv" and (self.separator or self.encoding or self.decimal):
+            said = next(name for name in ("separator", "decimal", "encoding") if getattr(self, name))
+            raise InputError.about(said, f"is for text files; {self.where} is none")
+        return kind
+
+    @property
+    def is_zip(self) -> bool:
+        """Whether the file is an archive."""
+        return self.file.name.lower().endswith(".zip")
+
+    def _member(self) -> str:
+        """Return the name of the one table in an archive."""
+        try:
+            with zipfile.ZipFile(self.file) as archive:
+                names = [name for name in archive.namelist() if not name.endswith("/")]
+        except (zipfile.BadZipFile, OSError):
+            raise InputError(f"{self.where} cannot be read as an archive; it may be cut short") from None
+        names = [n for n in names if not n.startswith("__MACOSX/") and not Path(n).name.startswith(".")]
+        if len(names) != 1:
+            found = f"{len(names)} files ({format_names(sorted(names))})" if names else "no file"
+            raise InputError(f"{self.where} has {found} in it; an archive must hold one table")
+        return names[0]
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Open the file, unpacked."""
+        try:
+            if self.is_zip:
+                with zipfile.ZipFile(self.file) as archive, archive.open(self._member()) as member:
+                    yield member
+            elif self.file.name.lower().endswith(".gz"):
+                with gzip.open(self.file) as unpacked:
+                    yield unpacked  # type: ignore[misc]
+            else:
+                with self.file.open("rb") as file:
+                    yield file
+        except (zipfile.BadZipFile, gzip.BadGzipFile, RuntimeError):
+            raise InputError(
+                f"{self.where} cannot be unpacked; it may be cut short, locked, or of another kind"
+            ) from None
+
+
+def _separates(mark: Any) -> bool:
+    """Return whether a text may stand between cells: one character of ASCII, and none that cells are made of."""
+    return (
+        isinstance(mark, str) and len(mark) == 1 and mark.isascii() and not mark.isalnum() and mark not in "\"'\r\n.-+"
+    )
+
+
+def _checked_names(rename: Any) -> dict[str, str]:
+    """Return other names of columns, in an order that does not depend on how they were written down."""
+    fit = isinstance(rename, Mapping) and all(isinstance(name, str) for pair in rename.items() for name in pair)
+    if not fit or not all(new.strip() for new in rename.values()):
+        raise InputError.about(
+            "rename", f"must give the study's name for names of columns, such as alter = 'age'; got {rename!r}"
+        )
+    twice = [name for name, times in Counter(rename.values()).items() if times > 1]
+    if twice:
+        raise InputError.about(
+            "rename", f"would make more than one column be called {format_names(twice)}; leave all but one out"
+        )
+    return dict(sorted(rename.items()))
+
+
+def as_table(source: Any) -> Table | None:
+    """Return a path as a table; None for what is no path."""
+    if isinstance(source, Table):
+        return source
+    return Table(source) if isinstance(source, str | Path) else None

@@ -1,0 +1,47 @@
+"""Writes the folder of a FLARE job that runs a study: names of silvan's classes and the study's text, but no code."""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from silvan.deploy.membership.startup_kit import write_job
+from silvan.errors import InputError
+from silvan.federate.options import check_quorum, make_sums
+from silvan.study.study import Study
+
+
+def write_study_job(study: Study, folder: Path) -> None:
+    """Write the job of a study into a new folder, for a federation that FLARE provisioned."""
+    sites = sites_of(study)
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: it is not empty; name a new folder")
+    write_job(folder, job_name(study), sites, job_arguments(study, sites), quorum=study.quorum)
+
+
+def sites_of(study: Study) -> list[str]:
+    """Return the sites that a study names; raise ``InputError`` if it names none, or too few."""
+    if study.site_names is None:
+        raise InputError('sites is missing: name FLARE\'s clients that take part, as sites = ["site-1", "site-2"]')
+    check_number_of_sites(study, len(study.site_names))
+    return study.site_names
+
+
+def check_number_of_sites(study: Study, n: int) -> None:
+    """Raise ``InputError`` if n sites are too few for the quorum or the sums of a study."""
+    if study.quorum is not None and study.quorum > n:
+        raise InputError.wrong("quorum", f"at most the number of sites, {n}", study.quorum)
+    sums, _ = make_sums(study.sums)
+    check_quorum(study.quorum, sums, n)
+    if n < sums.least:
+        raise InputError(f"{sums.name} sums take at least {sums.least} sites, got {n}")
+
+
+def job_name(study: Study) -> str:
+    """Return the name of a study's job, of characters that FLARE takes: the study's name, and a digest of its text."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in study.name.lower())[:40]
+    return f"{plain}-{study.digest[:12]}".lstrip("-_")
+
+
+def job_arguments(study: Study, sites: list[str], without: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return what the classes of a job are made with, at the server and at the sites."""
+    return {"study": study.text, "sites": sites, "without": without or {}, "version": version("silvan")}

@@ -1,0 +1,346 @@
+"""The coordinator's folder: which sites are invited, which have joined, and the keys of the federation.
+
+::
+
+    hub.json           name, address, and of each site whether it is invited or has joined
+    coordinator.key    signs every message
+    authority/         signs certificates; whoever has ``root.key`` can admit sites
+    server/, admin/    FLARE's folders
+    runs/              a run folder for each study
+"""
+
+import math
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from silvan.deploy.membership import startup_kit
+from silvan.deploy.membership.certificates import (
+    Authority,
+    ends_soon,
+    load_key,
+    make_key,
+    make_request,
+    pem,
+    read_certificate,
+)
+from silvan.deploy.membership.fingerprint import N_WORDS_OF_ALL, fingerprint
+from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted
+from silvan.errors import FormatError, InputError
+from silvan.federation.keys import Key, Roster, read_public
+from silvan.federation.store import digest
+from silvan.util.files import UNREADABLE, write_whole
+from silvan.util.folder_lock import lock_folder
+
+HUB = "hub.json"
+PORT = 8102
+INVITE_DAYS = 14
+_CERTIFICATES = "server/startup/server.crt", "admin/startup/client.crt"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
+_HOST = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
+
+
+class SiteEntry(msgspec.Struct):
+    """What the coordinator knows of a site; the keys are empty until it has joined."""
+
+    invited: str = ""  # digest of the secret of the last invitation
+    until: str = ""  # when that invitation ends
+    key: str = ""
+    seal: str = ""
+    joined: str = ""
+
+
+class Content(msgspec.Struct):
+    """What ``hub.json`` holds."""
+
+    name: str
+    host: str
+    port: int
+    hosts: list[str]
+    sites: dict[str, SiteEntry]
+    columns: list[str] = []
+
+
+class Invite(msgspec.Struct, frozen=True):
+    """An invitation, a file for one site: where to join, which keys to trust, and a secret that can be used once."""
+
+    federation: str
+    site: str
+    host: str
+    port: int  # where to join; studies run over the one before it
+    root: str  # the federation's certificate
+    coordinator: str  # the coordinator's public key
+    secret: str
+    until: str
+    columns: list[str] = []
+
+    def __post_init__(self) -> None:
+        """Raise an error for names that are none: the site's folder is called as the invitation says."""
+        check_name("federation", self.federation)
+        check_name("site", self.site)
+        check_host(self.host)
+        if not 2 <= self.port <= 65535:
+            raise InputError.wrong("port", "between 2 and 65535", self.port)
+        read_public(self.coordinator)
+        read_certificate(self.root.encode())
+
+    @classmethod
+    def read(cls, path: Path) -> "Invite":
+        """Read an invitation."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except FileNotFoundError:
+            raise InputError(f"{path}: there is no such invitation") from None
+        except UNREADABLE:
+            raise FormatError(
+                f"{path}: not an invitation, or changed on its way; ask for it again, as a file, not as text"
+            ) from None
+
+
+class Hub:
+    """The coordinator's folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).resolve()
+        if not (self.path / HUB).is_file():
+            raise InputError(f"{path}: no federation here; `silvan study init` makes one")
+
+    @classmethod
+    def create(
+        cls, path: Path, name: str, sites: list[str], host: str, port: int, columns: list[str] | None = None
+    ) -> "Hub":
+        """Create a federation: keys, certificates and FLARE's folders."""
+        check_name("name", name)
+        for site in sites:
+            check_name("site", site)
+        check_host(host)
+        if len(sites) < 1 or len(set(sites)) < len(sites):
+            raise InputError.about("site", "must name each site once, and at least one")
+        if not 1 <= port <= 65534:
+            raise InputError.about("port", f"must be between 1 and 65534, got {port}; the one after it is used too")
+        if (path / HUB).exists():
+            raise InputError(f"{path}: there is a federation already")
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o700)
+        path = path.resolve()
+        authority = Authority.create(path / "authority", name)
+        Key.generate().save(path / "coordinator.key")
+        hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
+        startup_kit.write_server(path / "server", host, port)
+        startup_kit.write_admin(path / "admin", host, port)
+        for name_ in _CERTIFICATES:
+            make_key((path / name_).with_suffix(".key"))
+            (path / name_).with_name("rootCA.pem").write_bytes(pem(authority.certificate))
+        content = Content(name, host, port, hosts, {site: SiteEntry() for site in sites}, columns or [])
+        write_whole(path / HUB, _json(content))
+        hub = cls(path)
+        hub.renew(*_CERTIFICATES)
+        return hub
+
+    def read(self) -> Content:
+        """Read ``hub.json``."""
+        try:
+            return msgspec.json.decode((self.path / HUB).read_bytes(), type=Content)
+        except UNREADABLE:
+            raise FormatError(f"{self.path / HUB}: damaged; restore it from a backup") from None
+
+    @contextmanager
+    def changing(self) -> Iterator[Content]:
+        """Read ``hub.json``, let the caller change its content, and write it; one process at a time."""
+        with lock_folder(self.path, wait=math.inf):
+            content = self.read()
+            yield content
+            write_whole(self.path / HUB, _json(content))
+
+    def private_files(self) -> list[Path]:
+        """Return the files that only the coordinator's owner may read."""
+        names = ("coordinator.key", "authority/root.key", "server/startup/server.key", "admin/startup/client.key")
+        return [self.path / name for name in names]
+
+    @property
+    def key(self) -> Key:
+        """The coordinator's key."""
+        return Key.load(self.path / "coordinator.key")
+
+    @property
+    def authority(self) -> Authority:
+        """The authority that signs certificates."""
+        return Authority.load(self.path / "authority")
+
+    @property
+    def trusted(self) -> Trusted:
+        """What sites trust: the coordinator's key, and the root certificate."""
+        return Trusted(self.key.public, pem(self.authority.certificate).decode())
+
+    # -- certificates of its own processes
+
+    def ending(self) -> list[str]:
+        """Return which of the certificates of its own processes have ended, or are about to."""
+        read = {name: read_certificate((self.path / name).read_bytes()) for name in _CERTIFICATES}
+        return [name for name, certificate in read.items() if ends_soon(certificate)]
+
+    def renew(self, *names: str) -> None:
+        """Make certificates of its own processes anew, for the keys that they have; for processes that start."""
+        content, authority = self.read(), self.authority
+        for name in names:
+            key = load_key((self.path / name).with_suffix(".key"))
+            named: tuple[str, tuple[str, ...], str] = (content.host, tuple(content.hosts), "")
+            who, hosts, role = named if name.endswith("server.crt") else (startup_kit.ADMIN, (), "lead")
+            write_whole(self.path / name, authority.sign(make_request(key, who), who, hosts, role))
+
+    # -- sites
+
+    def invite(self, site: str, days: float = INVITE_DAYS) -> Invite:
+        """Make an invitation; an earlier one for the same site is no longer valid."""
+        secret = secrets.token_urlsafe(24)
+        until = (datetime.now(UTC) + timedelta(days=days)).isoformat(timespec="seconds")
+        with self.changing() as content:
+            entry = _entry(content, site)
+            entry.invited, entry.until = digest(secret.encode()), until
+            root = pem(self.authority.certificate).decode()
+            return Invite(
+                federation=content.name,
+                site=site,
+                host=content.host,
+                port=content.port + 1,
+                root=root,
+                coordinator=self.key.public.hex(),
+                secret=secret,
+                until=until,
+                columns=content.columns,
+            )
+
+    def admit(self, asked: JoinRequest) -> Granted:
+        """Admit an invited site: keep its public keys and sign its certificate; the invitation is used up.
+
+        Nothing is signed, and nothing but the name and the secret is looked at, before the secret is known to be right.
+        """
+        site, own, trusted = asked.site, self.key, self.trusted
+        with self.changing() as content:
+            entry = content.sites.get(site)
+            invited = "" if entry is None else entry.invited
+            right = secrets.compare_digest(invited, digest(asked.secret.encode()))
+            if entry is None or not invited:
+                raise InputError(f"no invitation for {site!r} is open: it was used, or taken back; ask for a new one")
+            if not right:
+                raise InputError(f"this invitation for {site!r} is not the last one; ask for a new one")
+            if datetime.now(UTC) > datetime.fromisoformat(entry.until):
+                raise InputError(f"this invitation for {site!r} ended on {entry.until[:10]}; ask for a new one")
+            asked.check(trusted, own)
+            others = {own.public.hex()} | {
+                key for name, one in content.sites.items() if name != site for key in (one.key, one.seal)
+            }
+            if asked.key in others or asked.seal in others:
+                raise InputError("another site has joined with this key; each needs its own: join in a new folder")
+            certificate = self.authority.sign(asked.request.encode(), site)
+            entry.invited, entry.until = "", ""
+            entry.key, entry.seal = asked.key, asked.seal
+            entry.joined = datetime.now(UTC).isoformat(timespec="seconds")
+        return Granted.make(own, asked.statement(trusted), certificate)
+
+    def renew_site(self, asked: RenewRequest) -> Granted:
+        """Sign a new certificate for a site that has joined, by the key that it joined with."""
+        entry, trusted = self.read().sites.get(asked.site), self.trusted
+        if entry is None or not entry.key:
+            raise InputError(f"no site {asked.site!r} has joined; ask for an invitation")
+        asked.check(trusted, read_public(entry.key))
+        certificate = self.authority.sign(asked.request.encode(), asked.site)
+        return Granted.make(self.key, asked.statement(trusted), certificate)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return of each site that has joined the words that its owner compares with the coordinator."""
+        trusted = self.trusted
+        return {
+            name: trusted.words(name, read_public(entry.key), read_public(entry.seal))
+            for name, entry in self.read().sites.items()
+            if entry.key
+        }
+
+    def add(self, site: str) -> None:
+        """Add a site, which can then be invited."""
+        check_name("site", site)
+        with self.changing() as content:
+            if site in content.sites:
+                raise InputError(f"there is a site {site!r} already")
+            content.sites[site] = SiteEntry()
+
+    def revoke(self, site: str) -> None:
+        """Remove a site: nothing that it signs is accepted any more, and it is asked nothing."""
+        with self.changing() as content:
+            _entry(content, site)
+            del content.sites[site]
+
+    def roster(self, needed: list[str] | None = None) -> Roster:
+        """Return everybody's public keys; raise ``InputError`` unless all sites, or those needed, have joined."""
+        content = self.read()
+        for site in needed or content.sites:
+            if not _entry(content, site).key:
+                raise InputError(f"site {site!r} has not joined yet; send it the invitation (`silvan study invite`)")
+        joined = {name: entry for name, entry in content.sites.items() if entry.key}
+        return Roster(
+            self.key.public,
+            {name: bytes.fromhex(entry.key) for name, entry in joined.items()},
+            {name: bytes.fromhex(entry.seal) for name, entry in joined.items()},
+        )
+
+
+class RosterChange(NamedTuple):
+    """How a list of keys differs from another: the names of sites."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+
+    def describe(self) -> str:
+        """Return what changed, as text; empty if nothing did."""
+        parts = {"joined": self.added, "taken out": self.removed, "with other keys": self.changed}
+        return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts.items() if names)
+
+
+def compare_rosters(before: Roster, after: Roster) -> RosterChange:
+    """Return which sites one list of keys has that another does not, and whose keys differ."""
+    both = [name for name in after.sites if name in before.sites]
+    keys = [{name: (roster.sites[name], roster.seals.get(name)) for name in both} for roster in (before, after)]
+    return RosterChange(
+        [name for name in after.sites if name not in before.sites],
+        [name for name in before.sites if name not in after.sites],
+        [name for name in both if keys[0][name] != keys[1][name]],
+    )
+
+
+def roster_fingerprint(roster: Roster) -> str:
+    """Return the fingerprint of all keys of a roster, in words."""
+    keys = [roster.coordinator]
+    for name in sorted(roster.sites):
+        keys += [name.encode(), roster.sites[name], roster.seals.get(name, b"")]
+    return fingerprint(b"\0".join(keys), N_WORDS_OF_ALL)
+
+
+def _entry(content: Content, site: str) -> SiteEntry:
+    if site not in content.sites:
+        raise InputError(f"there is no site {site!r}; the sites are {', '.join(content.sites)}")
+    return content.sites[site]
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise an error unless a name can be that of a folder, of a certificate and of a site in a study."""
+    if not _NAME.fullmatch(name) or name in ("all", "server", "admin"):
+        raise InputError.wrong(
+            what, "of small letters, digits and hyphens, at most 41 of them, and not 'all', 'server' or 'admin'", name
+        )
+
+
+def check_host(host: str) -> None:
+    """Raise an error unless this can be the name or the number of a machine."""
+    if not _HOST.fullmatch(host):
+        raise InputError(f"the address must be the name or the number of a machine, got {host!r}")
+
+
+def _json(content: Content) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(content)) + b"\n"

@@ -1,0 +1,198 @@
+"""Joining over the network: a small HTTPS service beside FLARE's server, and the site's side of it.
+
+The service listens on the port after the server's. A site trusts it by the root certificate and the coordinator's key
+in its invitation; it admits a site by the invitation's secret, once, and by proof that the keys are the site's own
+(``joining/join_requests.py``). It renews certificates by the site's key. It tells nothing but versions, the time and
+public keys.
+"""
+
+import http.client
+import json
+import logging
+import ssl
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import PackageNotFoundError, version
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE, Granted, JoinRequest, RenewRequest, proof_key
+from silvan.deploy.membership.site_log import MAX_LOG, OLD_LOGS
+from silvan.errors import FederationError, InputError, SilvanError
+
+log = logging.getLogger("silvan.enrol")
+
+_MAX_BODY = 1 << 16
+"""Bytes of a request."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that all machines of a federation must share."""
+    found = {}
+    for name in ("silvan", "nvflare"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def check_versions(here: dict[str, str], there: dict[str, str], who: str) -> None:
+    """Raise ``InputError`` if versions differ."""
+    for name, ours in here.items():
+        if there.get(name) != ours:
+            raise InputError(
+                f"{name} is {ours or 'not installed'} here and {there.get(name) or 'not installed'} at {who}; install "
+                "the same version on all machines"
+            )
+
+
+def check_clock(now: float, who: str) -> None:
+    """Raise ``InputError`` if this machine's clock is far from another's."""
+    off = time.time() - now
+    if abs(off) > MAX_CLOCK_DIFFERENCE:
+        way = "ahead of" if off > 0 else "behind"
+        raise InputError(f"this machine's clock is {abs(off) / 60:.0f} minutes {way} that of {who}; set it (NTP)")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+    timeout = 20
+    server_version = "silvan"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Send versions, the time, and everybody's public keys."""
+        if self.path != "/roster":
+            self._send(404, {"error": "there is nothing here"})
+            return
+        content = self.hub.read()
+        sites = {name: {"key": m.key, "seal": m.seal} for name, m in content.sites.items()}
+        key = self.hub.key
+        roster = {"coordinator": key.public.hex(), "sites": sites}
+        said = {"time": time.time(), "versions": versions(), "roster": roster, "proof_key": proof_key(key)}
+        self._send(200, said)
+
+    def do_POST(self) -> None:
+        """Admit a site, or renew its certificate."""
+        try:
+            length = int(self.headers.get("Content-Length") or 0)
+            if self.path not in ("/join", "/renew") or not 0 < length <= _MAX_BODY:
+                self.rfile.read(min(max(length, 0), 16 * _MAX_BODY))  # unread, the sender would not get the answer
+                raise InputError("there is nothing here")
+            body = self.rfile.read(length)
+            self._send(200, msgspec.to_builtins(self._join(body) if self.path == "/join" else self._renew(body)))
+        except (SilvanError, ValueError, RecursionError) as error:
+            text = str(error) if isinstance(error, SilvanError) else "not a request to join"
+            self._send(400, {"error": text})
+        except OSError:
+            log.exception("could not let a site join")
+            self._send(500, {"error": "the coordinator failed; its log says why"})
+
+    def _join(self, body: bytes) -> Granted:
+        asked = msgspec.json.decode(body, type=JoinRequest)
+        check_versions(versions(), asked.versions, f"site {asked.site!r}")
+        return self.hub.admit(asked)
+
+    def _renew(self, body: bytes) -> Granted:
+        return self.hub.renew_site(msgspec.json.decode(body, type=RenewRequest))
+
+    def _send(self, code: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  as http.server calls it
+        """Write requests to the log."""
+        log.info("%s %s", self.address_string(), format % args)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    context: ssl.SSLContext
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Do the TLS handshake in the request's own thread, so that a slow caller delays no other."""
+        request.settimeout(20)
+        with self.context.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Write what went wrong to the log."""
+        log.info("a request could not be answered", exc_info=True)
+
+
+def make_server(hub: Hub) -> ThreadingHTTPServer:
+    """Return the service of a federation; raise ``InputError`` if its port is in use."""
+    content, startup = hub.read(), hub.path / "server" / "startup"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(startup / "server.crt", startup / "server.key")
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    host = content.host if content.host in ("localhost", "127.0.0.1") else ""
+    try:
+        server = _Server((host, content.port + 1), handler)
+    except OSError as error:
+        raise InputError(
+            f"port {content.port + 1} cannot be used ({(error.strerror or '').lower()}); is the federation running "
+            "already? `silvan study status` tells"
+        ) from None
+    server.context = context
+    return server
+
+
+def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Send a request to the service and return its answer; raise ``FederationError`` if there is none."""
+    context = ssl.create_default_context(cadata=root)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    where = f"{host}:{port}"
+    connection = http.client.HTTPSConnection(host, port, timeout=20, context=context)
+    try:
+        body = None if content is None else json.dumps(content).encode()
+        connection.request("GET" if body is None else "POST", path, body)
+        response = connection.getresponse()
+        answer = json.loads(response.read(_MAX_BODY * 16))
+    except ssl.SSLCertVerificationError as error:
+        raise FederationError(_not_trusted(where, error)) from None
+    except (TimeoutError, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        silent = isinstance(error, TimeoutError)
+        reason = getattr(error, "strerror", None) or ("no answer in time" if silent else "not as a coordinator does")
+        raise FederationError(
+            f"the coordinator at {where} does not answer ({str(reason).lower()}); has it run `silvan study start`, and "
+            "may this machine connect there?"
+        ) from None
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise FederationError(f"the coordinator refused: {answer.get('error')}")
+    return dict(answer)
+
+
+def _not_trusted(where: str, error: ssl.SSLCertVerificationError) -> str:
+    if "expired" in error.verify_message:
+        return (
+            f"the certificate of {where} expired; `silvan study stop` and `start` there renew it; or a clock is wrong"
+        )
+    if "not yet valid" in error.verify_message:
+        return f"the certificate of {where} is not valid yet: this machine's clock is behind; set it"
+    return f"{where} is not the coordinator that invited you ({error.verify_message}); ask it for a new invitation"
+
+
+def main() -> None:
+    """Run the service of the folder named on the command line until stopped."""
+    hub = Hub(Path(sys.argv[1]))
+    file = RotatingFileHandler(hub.path / "enrol.log", maxBytes=MAX_LOG, backupCount=OLD_LOGS)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[file])
+    make_server(hub).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

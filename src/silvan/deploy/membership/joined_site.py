@@ -1,0 +1,262 @@
+"""A site's folder once it has joined a federation.
+
+::
+
+    site.toml          the table and the policy: the owner edits it
+    member.json        the federation, its address, and the keys to trust
+    site.key, site.pub the site's key
+    store.sqlite       secrets, and what the site remembers of studies
+    budget.sqlite      what was spent of the privacy budget
+    ledger, approvals  what left the site, and which studies the owner approved
+    roster.json        everybody's public keys, as first seen
+    log.txt            what went wrong, for the owner; last_error.json has the last of it
+    asked/             studies that came in, as they were sent
+    frozen/            copies of the table that studies go on with
+    results/           results of finished studies: the signed model, and the site's own figures
+    predictions/       predictions of new rows, if the site holds the label of a study over columns
+    kit/               FLARE's folder
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography import x509
+
+from silvan.deploy.membership import startup_kit
+from silvan.deploy.membership.certificates import (
+    check_certificate,
+    load_key,
+    make_key,
+    make_request,
+    pem,
+    read_certificate,
+)
+from silvan.deploy.membership.coordinator_folder import Invite, check_name, compare_rosters, roster_fingerprint
+from silvan.deploy.membership.enrol import call, check_clock, check_versions, versions
+from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted
+from silvan.deploy.membership.site_files import BUDGET, STORE, SiteFiles
+from silvan.errors import FederationError, FormatError, InputError
+from silvan.federation.keys import Roster, read_public
+from silvan.federation.store import FileStore
+from silvan.privacy.identity.seal import public_key
+from silvan.privacy.ledger import LEDGER
+from silvan.privacy.site_folder import SiteFolder
+from silvan.study.study import Study
+from silvan.util.files import UNREADABLE, write_whole
+
+KEY_FILE = Path("kit", "startup", "client.key")
+MEMBER, SETTINGS, ROSTER = "member.json", "site.toml", "roster.json"
+
+_COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
+# The policy's keys are explained in docs/study.md, the table's in docs/tables.md.
+"""
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """What ``member.json`` holds."""
+
+    federation: str
+    site: str
+    host: str
+    port: int
+    root: str
+    coordinator: str
+
+
+class Member(SiteFiles):
+    """A site's folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        folder = Path(path).resolve()
+        try:
+            self.membership = msgspec.json.decode((folder / MEMBER).read_bytes(), type=Membership)
+        except FileNotFoundError:
+            raise InputError(f"{path}: no site here; `silvan site join INVITE` makes one") from None
+        except UNREADABLE:
+            raise FormatError(f"{folder / MEMBER}: damaged; restore it from a backup, or join again") from None
+        super().__init__(folder, folder / SETTINGS, self.membership.site)
+
+    @classmethod
+    def join(
+        cls,
+        path: Path,
+        invite: Invite,
+        table: str,
+        query: str | None,
+        policy: dict[str, Any],
+        memory: str | None = None,
+        cluster: str | None = None,
+        reading: str = "",
+    ) -> "Member":
+        """Join a federation: make keys on this machine, have them signed, write the site's folder.
+
+        ``reading`` is what stands below ``[reading]`` in the site's settings.
+        """
+        if (path / MEMBER).exists():
+            raise InputError(f"{path}: a site is here already; name another folder")
+        where = (invite.host, invite.port, invite.root)
+        trusted = Trusted(read_public(invite.coordinator), invite.root)
+        status = call(*where, "/roster")
+        check_clock(float(status["time"]), "the coordinator")
+        check_versions(versions(), status["versions"], "the coordinator")
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o700)
+        path = path.resolve()
+        startup = path / "kit" / "startup"
+        startup_kit.write_site(path / "kit", invite.site, invite.host, invite.port - 1)
+        (startup / "client.key").unlink(missing_ok=True)
+        request = make_request(make_key(startup / "client.key"), invite.site).decode()
+        folder, store = SiteFolder(path), FileStore(path / STORE)
+        bare = JoinRequest(site=invite.site, secret=invite.secret, request=request, versions=versions())
+        asked = JoinRequest.make(bare, trusted, folder.key, store, str(status["proof_key"]))
+        store.close()
+        granted = _granted(call(*where, "/join", msgspec.to_builtins(asked)))
+        _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
+        (startup / "rootCA.pem").write_text(invite.root)
+        write_whole(path / SETTINGS, _settings_text(table, query, policy, memory, cluster, reading).encode())
+        membership = Membership(
+            invite.federation, invite.site, invite.host, invite.port - 1, invite.root, invite.coordinator
+        )
+        write_whole(path / MEMBER, msgspec.json.format(msgspec.json.encode(membership)) + b"\n")
+        return cls(path)
+
+    def private_files(self) -> list[Path]:
+        """Return the files that only the site's owner may read."""
+        return [*(self.path / name for name in ("site.key", STORE, BUDGET, LEDGER)), self.path / KEY_FILE]
+
+    @property
+    def fingerprint(self) -> str:
+        """The words that the owner compares with the coordinator: of the site's keys and of what it trusts."""
+        return self.trusted.words(self.name, self.folder.key.public, public_key(self.store))
+
+    @property
+    def trusted(self) -> Trusted:
+        """What the site trusts since it was invited: the coordinator's key, and the root certificate."""
+        return Trusted(read_public(self.membership.coordinator), self.membership.root)
+
+    # -- its certificate
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        """The site's certificate."""
+        return read_certificate((self.path / "kit" / "startup" / "client.crt").read_bytes())
+
+    def renew(self) -> None:
+        """Renew the certificate by the site's key, also after its end; for a process that starts."""
+        own, startup, trusted = self.membership, self.path / "kit" / "startup", self.trusted
+        request = make_request(load_key(startup / "client.key"), self.name).decode()
+        asked = RenewRequest.make(trusted, self.folder.key, self.name, request)
+        granted = _granted(call(own.host, own.port + 1, own.root, "/renew", msgspec.to_builtins(asked)))
+        _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
+
+    # -- everybody's keys
+
+    def roster(self) -> Roster | None:
+        """Return everybody's keys as this site keeps them; None until all had joined."""
+        return Roster.load(self.path / ROSTER) if (self.path / ROSTER).exists() else None
+
+    def latest_roster(self) -> Roster | None:
+        """Return everybody's keys as the coordinator tells them; None until all have joined."""
+        own = self.membership
+        status = call(own.host, own.port + 1, own.root, "/roster")
+        check_clock(float(status["time"]), "the coordinator")
+        check_versions(versions(), status["versions"], "the coordinator")
+        roster = status["roster"]
+        if roster["coordinator"] != own.coordinator:
+            raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
+        sites: dict[str, dict[str, str]] = roster["sites"]
+        for name in sites:
+            check_name("site", name)
+        if not all(keys["key"] for keys in sites.values()):
+            return None
+        return Roster(
+            read_public(roster["coordinator"]),
+            {name: read_public(keys["key"]) for name, keys in sites.items()},
+            {name: read_public(keys["seal"]) for name, keys in sites.items()},
+        )
+
+    def pin_roster(self) -> Roster | None:
+        """Keep everybody's keys once all have joined, and return those kept.
+
+        Sites that joined or were taken out since are for the owner to accept; until then the old list counts. Another
+        key of a site that is kept is an error.
+        """
+        pinned, latest = self.roster(), self.latest_roster()
+        if latest is None:
+            return pinned
+        self._check_own_key(latest)
+        if pinned is None:
+            latest.save(self.path / ROSTER)
+            return latest
+        changed = compare_rosters(pinned, latest).changed
+        if changed:
+            raise FederationError(
+                f"the coordinator tells of other keys than before, of {', '.join(changed)}: ask why; `silvan site "
+                "roster` shows the words to compare, and accepts them"
+            )
+        return pinned
+
+    def accept_roster(self, words: str) -> Roster:
+        """Keep everybody's keys as the coordinator tells them now, if they have the words that the owner compared."""
+        latest = self.latest_roster()
+        if latest is None:
+            raise InputError("not all sites have joined yet")
+        self._check_own_key(latest)
+        if words.lower().split() != roster_fingerprint(latest).split():
+            raise InputError(
+                "these are not the words of the coordinator's list; compare them again (`silvan site roster`)"
+            )
+        latest.save(self.path / ROSTER)
+        return latest
+
+    def _check_own_key(self, latest: Roster) -> None:
+        if latest.sites.get(self.name) != self.folder.key.public:
+            raise FederationError("the coordinator does not know this site's key; was the site taken out?")
+
+    def note_sites(self, study: Study, sites: list[str]) -> None:
+        """Keep which sites a study has that names none; they stay the same though others join the federation."""
+        unknown = sorted(set(sites) - set(roster.sites)) if (roster := self.roster()) is not None else []
+        if unknown:
+            raise FederationError(
+                f"it does not have the keys of {', '.join(unknown)}; its owner compares and accepts them (`silvan site "
+                "roster`)"
+            )
+        path = self._asked(study, "sites")
+        if study.site_names is None and not path.exists():
+            write_whole(path, msgspec.json.encode(sites))
+        if sorted(self.sites_of(study)) != sorted(sites):
+            raise FederationError("the study came with other sites before")
+
+
+def _granted(answer: dict[str, Any]) -> Granted:
+    try:
+        return msgspec.convert(answer, Granted)
+    except msgspec.ValidationError:
+        raise FederationError("the coordinator answered with something else than a certificate") from None
+
+
+def _keep_certificate(startup: Path, certificate: x509.Certificate, trusted: Trusted) -> None:
+    """Write a site's certificate; raise an error unless it is for the site's key and by the federation's authority."""
+    check_certificate(certificate, read_certificate(trusted.root.encode()))
+    if certificate.public_key() != load_key(startup / "client.key").public_key():
+        raise FederationError("the coordinator answered with a certificate for another key")
+    write_whole(startup / "client.crt", pem(certificate))
+
+
+def _settings_text(
+    table: str, query: str | None, policy: dict[str, Any], memory: str | None, cluster: str | None, reading: str
+) -> str:
+    lines = [_COMMENT, f"table = {_toml(table)}"]
+    for key, value in {"query": query, "memory": memory, "cluster": cluster}.items():
+        if value is not None:
+            lines.append(f"{key} = {_toml(value)}")
+    lines += ["", "[reading]", reading] if reading else []
+    lines += ["", "[policy]"]
+    lines += [f"{key} = {_toml(value)}" for key, value in policy.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Return a value as TOML; text, numbers, truth values and lists of text look the same in JSON."""
+    return msgspec.json.encode(value).decode()

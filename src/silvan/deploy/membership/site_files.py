@@ -1,0 +1,253 @@
+"""What a site keeps for studies, whoever has set up its federation, and where its table is read from."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from silvan.data.batches import read_size, survey
+from silvan.data.holdout import Fold
+from silvan.data.partition_files import Partitions
+from silvan.data.partitioned_table import Partitioned
+from silvan.data.readers.query import Query, is_url
+from silvan.data.readers.table_file import Table
+from silvan.deploy.membership.fingerprint import fingerprint
+from silvan.errors import InputError, SchemaError
+from silvan.federation.keys import Roster
+from silvan.federation.store import FileStore
+from silvan.privacy.gate import Gate, Policy, Terms
+from silvan.privacy.identity.seal import public_key
+from silvan.privacy.noise.budget import Budget
+from silvan.privacy.site_folder import SiteFolder
+from silvan.study.parse import check_policy, parse_remote_study
+from silvan.study.study import Study
+from silvan.study.study_tables import check_reading
+from silvan.study.toml_lines import Problems, key_lines, read_toml
+from silvan.util.files import write_whole
+from silvan.util.readable import count_of, printable
+
+STORE, BUDGET = "store.sqlite", "budget.sqlite"
+
+BETWEEN_MACHINES = {"score_groups": 5}
+"""What a site's policy says of judging unless its owner says otherwise: in one process a coordinator sees all rows."""
+
+_LONGEST_REASON = 150
+
+
+class SiteFiles:
+    """What a site keeps for studies, whoever has set up its federation: settings, key, ledger, store, budget.
+
+    Parameters
+    ----------
+    path
+        The folder with all of it.
+    settings_file
+        What the owner edits: the table and the policy.
+    name
+        The site's name.
+    """
+
+    known_settings: tuple[str, ...] = (
+        *("table", "query", "cluster", "id", "predict", "memory", "freeze", "notify"),
+        *("reading", "policy"),
+    )
+    """Keys that the settings may have."""
+
+    def __init__(self, path: Path, settings_file: Path, name: str) -> None:
+        self.path, self.settings_file, self.name = path, settings_file, name
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What the owner's file says, checked: the table and the policy."""
+        path = self.settings_file
+        text, data = read_toml(path)
+        problems = Problems(path, key_lines(text))
+        unknown = [key for key in data if key not in self.known_settings]
+        for key in unknown:
+            problems.unknown((key,), list(self.known_settings))
+        for key in ("table", "query", "cluster", "id", "predict", "memory", "notify"):
+            if key in data and not isinstance(data[key], str):
+                problems.add((key,), f"{key} must be text, got {data[key]!r}")
+        if not isinstance(data.get("freeze", False), bool):
+            problems.add(("freeze",), f"freeze must be true or false, got {data['freeze']!r}")
+        if "table" not in data and not unknown:
+            problems.add(("table",), "table is missing: a path, or the address of a database")
+        if isinstance(data.get("memory"), str):
+            try:
+                read_size(data["memory"])
+            except InputError as error:
+                problems.add(("memory",), str(error))
+        check_reading(path, data.get("reading", {}), ("reading",), problems)
+        data["policy"] = check_policy(data.get("policy", {}), problems)
+        if not problems.found:
+            _check_source(data, problems)
+        problems.stop()
+        for key in ("table", "predict"):  # a relative path is one from the file's folder
+            if key in data and not is_url(data[key]):
+                data[key] = str(path.parent / data[key].replace("{site}", self.name))
+        return data
+
+    @property
+    def policy(self) -> Policy:
+        """The rules for what may leave the site."""
+        return Policy(**{**BETWEEN_MACHINES, **self.settings["policy"]})
+
+    @cached_property
+    def folder(self) -> SiteFolder:
+        """The site's key, ledger and approvals."""
+        return SiteFolder(self.path)
+
+    @cached_property
+    def store(self) -> FileStore:
+        """The store of what the site remembers."""
+        return FileStore(self.path / STORE)
+
+    def budget(self) -> Budget:
+        """Return the privacy budget, with what all studies have spent."""
+        return Budget(self.policy.epsilon, self.path / BUDGET, self.name)
+
+    def gate(self, study: Study, fold: Fold | None = None) -> Gate:
+        """Return the gate that every answer in a study, or in one of its splits, passes on its way out."""
+        sites, name = self.sites_of(study), study.unique_name if fold is None else fold.study(study.unique_name)
+        terms = Terms(name, sites, study.losses(sites), study.models_judged, approved=study.unique_name)
+        return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
+
+    @property
+    def fingerprint(self) -> str:
+        """The words of the site's keys."""
+        return fingerprint(self.folder.key.public + public_key(self.store))
+
+    def roster(self) -> Roster | None:
+        """Return everybody's keys, if they are the same in all studies and the site knows them."""
+        return None
+
+    # -- studies
+
+    def note_study(self, study: Study) -> None:
+        """Keep the text of a study that came in, for the owner to read."""
+        (self.path / "asked").mkdir(exist_ok=True)
+        write_whole(self._asked(study, "toml"), study.text.encode())
+
+    def decline(self, study: Study, why: str) -> None:
+        """Note that the owner does not take part in a study, and why, in a line; an approval of it is withdrawn."""
+        why = printable(why).strip()
+        if not why or len(why) > _LONGEST_REASON:
+            raise InputError(f"the reason must be text of at most {_LONGEST_REASON} characters")
+        if self.folder.approvals.find(study.unique_name) is not None:
+            self.folder.approvals.withdraw(study.unique_name)
+        write_whole(self._asked(study, "declined"), why.encode())
+
+    def declined(self, study: Study) -> str | None:
+        """Return why the owner declined a study; None if that is not so."""
+        path = self._asked(study, "declined")
+        return path.read_bytes().decode() if path.exists() else None
+
+    def undo_decline(self, study: Study) -> None:
+        """Forget that the owner declined a study."""
+        self._asked(study, "declined").unlink(missing_ok=True)
+
+    def results_folder(self, study: Study) -> Path:
+        """Return the folder that the results of a study are kept in."""
+        return self.path / "results" / study.folder
+
+    def coordinator_key(self, study: Study) -> bytes:
+        """Return the public key of the coordinator that a study is of."""
+        roster = self.roster()
+        if roster is None:
+            raise InputError("there is no list of keys, so nobody can tell whose the results are")
+        return roster.coordinator
+
+    def _asked(self, study: Study, ending: str) -> Path:
+        return self.path / "asked" / f"{study.digest}.{ending}"
+
+    def studies(self) -> list[Study]:
+        """Return the studies that came in, the oldest first."""
+        files = sorted((self.path / "asked").glob("*.toml"), key=lambda path: path.stat().st_mtime)
+        read = [parse_remote_study(path.read_bytes().decode()) for path in files]
+        return list({study.unique_name: study for study in read}.values())
+
+    def sites_of(self, study: Study) -> list[str]:
+        """Return the sites that a study begins with: those that it names or came with, or all that the site knows."""
+        if study.site_names is not None:
+            return study.site_names
+        if (noted := self._asked(study, "sites")).exists():
+            return msgspec.json.decode(noted.read_bytes(), type=list[str])
+        roster = self.roster()
+        return [self.name] if roster is None else list(roster.sites)
+
+
+# -- the table
+
+
+def absolute_path(table: str) -> str:
+    """Return the absolute path of a table's file, or its URL as it is; raise ``InputError`` if it does not exist."""
+    if is_url(table):
+        return table
+    path = Path(table).resolve()
+    if not path.exists():
+        raise InputError(f"{table}: there is no such table; check the path")
+    return str(path)
+
+
+def _check_source(settings: dict[str, Any], problems: Problems) -> None:
+    """Check that a table in a database has a query, and a file none; and that it is named."""
+    if not settings["table"].strip():
+        problems.add(("table",), "table is empty: name a path, or the address of a database")
+        return
+    try:
+        source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
+        if is_url(settings["table"]) and settings.get("reading") and "predict" not in settings:
+            raise InputError(FILES_ALONE)
+    except InputError as error:
+        problems.add(("query",) if "query" in settings else ("table",), str(error))
+
+
+FILES_ALONE = "[reading] is for files; a query says what columns are called: select alter as age"
+
+
+def source_of(table: str, query: str | None, reading: dict[str, Any] | None = None, cluster: str | None = None) -> Any:
+    """Return what to read a table from: a query of a database, a file, which may be written in some way, or a cluster.
+
+    With a ``cluster`` the table is a pattern of files, or a folder of them.
+    """
+    if cluster is not None:
+        if query is not None or reading or is_url(table):
+            raise InputError.about("cluster", "is for a table in Parquet files; leave query and [reading] out")
+        return Partitions(table, cluster)
+    if is_url(table):
+        return Query(table, query or "")
+    if query is not None:
+        raise InputError.about("query", "is for databases; a file is read as it is")
+    return Table(table, **reading) if reading else table
+
+
+def check_table(
+    table: str,
+    query: str | None,
+    wanted: list[str],
+    memory: str | None = None,
+    reading: dict[str, Any] | None = None,
+    cluster: str | None = None,
+) -> tuple[list[str], str]:
+    """Read the table once, check that it has the columns wanted, and return its columns and the number of its rows.
+
+    No more of it is in memory at a time than ``memory`` allows, or a quarter of a gigabyte.
+    """
+    room = _ROOM if memory is None else min(read_size(memory) // 2, _ROOM)
+    source = source_of(table, query, reading, cluster)
+    if cluster is None:
+        columns, rows = survey(source, room)
+    else:
+        in_partitions = Partitioned(source, "label", room)
+        columns, rows = list(in_partitions.names), len(in_partitions)
+    lacking = [column for column in wanted if column not in columns]
+    if lacking:
+        raise SchemaError(
+            f"the table lacks {', '.join(map(repr, lacking))}, which the federation agreed on; it has "
+            f"{', '.join(map(repr, columns))}; if one is called otherwise, set rename (docs/tables.md)"
+        )
+    return columns, count_of(rows, "row")
+
+
+_ROOM = 1 << 28

@@ -1,1 +1,0 @@
-"""Studies inside a FLARE federation that others have set up, by FLARE's own provisioning."""

@@ -1,0 +1,1 @@
+"""Running a federation: processes, supervision of studies, status, checks and backups."""

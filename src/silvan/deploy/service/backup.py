@@ -1,0 +1,79 @@
+"""Copies the folder of a site or a coordinator, so that it can be put back.
+
+A copy is made of everything but logs, process ids and the folders of FLARE's jobs. SQLite files are copied by SQLite
+itself. The files of a site note how far the others are, so they are copied while it is stopped; a copy says that it
+is one, and a site that is started from it first asks its owner.
+"""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from silvan.deploy.jobs.tidy import is_job
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.service.start_stop import process_of
+from silvan.errors import InputError
+from silvan.privacy.file_marks import FROM_BACKUP
+
+_DATABASE = ".sqlite"
+_LEFT_OUT = ("-wal", "-shm", ".pid", ".lock", "log.txt", "log.json", ".half")
+
+
+def backup_site(member: Member, target: Path) -> int:
+    """Copy a site's folder to a new one; return how many files there are."""
+    pid = process_of(member).pid
+    if pid is not None:
+        raise InputError(f"the site is running (process {pid}); stop it first: its files must be of one moment")
+    return copy_folder(member.path, target)
+
+
+def backup_hub(hub: Hub, target: Path) -> int:
+    """Copy a coordinator's folder to a new one; return how many files there are."""
+    return copy_folder(hub.path, target)
+
+
+def copy_folder(folder: Path, target: Path, also: Sequence[Path] = ()) -> int:
+    """Copy a folder, and files from elsewhere beside its own; the copy says that it is one. Return how many files."""
+    target = target.absolute()
+    if target.exists() or target.is_relative_to(folder):
+        raise InputError(f"{target}: name a new folder outside of {folder}; nothing is written over")
+    half = target.with_name(f".{target.name}.half")
+    shutil.rmtree(half, ignore_errors=True)
+    half.mkdir(mode=0o700, parents=True)
+    paths = list(_files(folder))
+    for path in paths:
+        copy = half / path.relative_to(folder)
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _copy_file(path, copy)
+    for path in also:
+        _copy_file(path, half / path.name)
+    (half / FROM_BACKUP).write_text(datetime.now(UTC).isoformat(sep=" ", timespec="seconds") + "\n")
+    half.replace(target)
+    return len(paths) + len(also)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files to copy."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            if not is_job(path.name):
+                yield from _files(path)
+        elif path.is_file() and not path.name.endswith(_LEFT_OUT) and ".log" not in path.name:
+            yield path
+
+
+def _copy_file(path: Path, copy: Path) -> None:
+    copy.touch(mode=0o600)
+    if path.suffix != _DATABASE:
+        shutil.copyfile(path, copy)
+    else:
+        with (
+            closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(copy)) as to,
+        ):
+            source.backup(to)
+    shutil.copystat(path, copy)

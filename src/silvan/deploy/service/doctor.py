@@ -1,0 +1,190 @@
+"""Checks of an installation and of a coordinator's or a site's folder: what was found, or what to do."""
+
+import os
+import platform
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from silvan.deploy.membership.certificates import SOON, check_certificate, common_name, read_certificate
+from silvan.deploy.membership.coordinator_folder import HUB, Hub, compare_rosters, roster_fingerprint
+from silvan.deploy.membership.enrol import call, check_versions, versions
+from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE
+from silvan.deploy.membership.joined_site import MEMBER, Member
+from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.service.process import port_in_use
+from silvan.deploy.service.start_stop import process_of, processes_of
+from silvan.errors import InputError, SilvanError
+from silvan.privacy.file_marks import FileMarks
+from silvan.util.readable import count_of
+
+MIN_DISK = 1 << 30
+
+
+_AT_HUB = "`silvan study stop` and `start` renew it"
+_AT_SITE = "`silvan site renew` renews it; then restart the site"
+
+
+class Check(NamedTuple):
+    """The result of one check."""
+
+    what: str
+    state: str  # "good", "look" or "bad"
+    text: str
+
+
+def examine(path: Path) -> list[Check]:
+    """Check the installation, and a coordinator's or a site's folder if it is one."""
+    checks = check_installation(path)
+    if (path / HUB).exists():
+        checks += _check_hub(Hub(path))
+    elif (path / MEMBER).exists():
+        checks += _check_member(Member(path))
+    else:
+        checks.append(Check("folder", "look", f"{path} is neither a coordinator's folder nor a site's"))
+    return checks
+
+
+def check_installation(path: Path) -> list[Check]:
+    """Check what any folder needs."""
+    return [run_check("versions", _versions), run_check("disk", lambda: _disk(path))]
+
+
+def _check_hub(hub: Hub) -> Iterator[Check]:
+    content = hub.read()
+    yield run_check("permissions", lambda: check_readers(hub.private_files()))
+    for name in ("server/startup/server.crt", "admin/startup/client.crt"):
+        yield run_check(
+            "certificate", partial(check_end, hub.path / name, hub.path / "authority" / "root.crt", _AT_HUB)
+        )
+    running = [process.name for process in processes_of(hub) if process.pid is not None]
+    for port, name in ((content.port, "server"), (content.port + 1, "enrol")):
+        used = port_in_use("localhost", port)
+        if name in running:
+            text = "ours" if used else "our process does not listen; see its log"
+            yield Check("port", "good" if used else "bad", f"{port}: {text}")
+        elif used:
+            yield Check("port", "bad", f"{port} is in use by another program; stop that, or name another port at init")
+        else:
+            yield Check("port", "look", f"{port} is free: the coordinator is not running (`silvan study start`)")
+    missing = [site for site, entry in content.sites.items() if not entry.key]
+    if missing:
+        yield Check("roster", "look", f"not joined yet: {', '.join(missing)}")
+    else:
+        yield Check(
+            "roster", "good", f"{count_of(len(content.sites), 'site')}; in words: {roster_fingerprint(hub.roster())}"
+        )
+
+
+def _check_member(member: Member) -> Iterator[Check]:
+    startup = member.path / "kit" / "startup"
+    yield run_check("permissions", lambda: check_readers(member.private_files()))
+    yield run_check("certificate", lambda: check_end(startup / "client.crt", startup / "rootCA.pem", _AT_SITE))
+    yield run_check("settings", lambda: f"table {member.settings['table']}")
+    own = member.membership
+    try:
+        status = call(own.host, own.port + 1, own.root, "/roster")
+    except SilvanError as error:
+        yield Check("coordinator", "bad", str(error))
+    else:
+        yield Check("coordinator", "good", f"{own.host}:{own.port + 1} answers, for joining")
+        yield _study_port(own.host, own.port)
+        yield run_check("versions there", lambda: _same_versions(status["versions"]))
+        off = time.time() - float(status["time"])
+        text = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the coordinator's"
+        state = "good" if abs(off) < MAX_CLOCK_DIFFERENCE / 4 else "look" if abs(off) < MAX_CLOCK_DIFFERENCE else "bad"
+        yield Check("clock", state, text if state == "good" else f"{text}; set it (NTP)")
+        yield run_check("roster", lambda: _roster(member))
+    yield run_check("files", lambda: check_files(member))
+    pid = process_of(member).pid
+    yield Check("process", "good" if pid else "look", f"runs ({pid})" if pid else "not running (`silvan site start`)")
+
+
+def _study_port(host: str, port: int) -> Check:
+    """Connect to the port over which studies run: a firewall may let the other one through only."""
+    try:
+        with socket.create_connection((host, port), timeout=5):
+            return Check("study port", "good", f"{host}:{port} is open")
+    except OSError as error:
+        why = error.strerror or "no answer within 5 s"
+        text = f"{host}:{port} cannot be reached ({why}): is the coordinator's server running, does a firewall let it?"
+        return Check("study port", "bad", text)
+
+
+def check_files(member: SiteFiles) -> str:
+    """Check that a site's files know of the same answers; raise an error if one is behind."""
+    FileMarks(member.folder.ledger, member.budget(), member.store).check()
+    return "ledger, privacy budget and store know of the same answers"
+
+
+def _same_versions(there: dict[str, str]) -> str:
+    check_versions(versions(), there, "the coordinator")
+    return "the same as here"
+
+
+def _roster(member: Member) -> str:
+    pinned, latest = member.roster(), member.latest_roster()
+    if pinned is None and latest is None:
+        return "not all sites have joined yet"
+    known = pinned or latest
+    text = "" if known is None else f"{count_of(len(known.sites), 'site')}; in words: {roster_fingerprint(known)}"
+    if pinned is not None and latest is not None:
+        change = compare_rosters(pinned, latest)
+        if change.changed:
+            raise InputError(f"the coordinator tells of other keys than those kept here ({change.describe()})")
+        if change.added or change.removed:
+            text += f"; not accepted yet ({change.describe()}): see `silvan site roster {member.path}`"
+    return text
+
+
+def _versions() -> str:
+    found = versions()
+    if not found["nvflare"]:
+        raise InputError("nvflare is not installed: pip install '.[flare]'")
+    return f"silvan {found['silvan']}, nvflare {found['nvflare']}, Python {platform.python_version()}"
+
+
+def _disk(path: Path) -> str:
+    free = shutil.disk_usage(path if path.exists() else Path.cwd()).free
+    text = f"{free / (1 << 30):.1f} GiB free"
+    if free < MIN_DISK:
+        raise InputError(f"{text}; make room: a site that cannot write its books answers nothing")
+    return text
+
+
+def check_readers(paths: list[Path]) -> str:
+    """Check that others on this machine cannot read files; raise an error that names one they can."""
+    if os.name != "posix":
+        return "not checked on this system"
+    for path in paths:
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise InputError(f"others on this machine can read {path}; run: chmod 600 {path}")
+    return "only you can read the keys"
+
+
+_ROOT_ENDS = "it is the federation's own: make a new federation, and have all sites join it"
+
+
+def check_end(path: Path, root: Path, renewal: str) -> str:
+    """Check a certificate, and that it does not end soon; return until when it is."""
+    certificate, authority = read_certificate(path.read_bytes()), read_certificate(root.read_bytes())
+    check_certificate(certificate, authority)
+    ends = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
+    text = f"{common_name(certificate)} until {ends:%Y-%m-%d}"
+    if ends - datetime.now(UTC) < SOON:
+        raise InputError(f"{text}: soon; {renewal if ends != authority.not_valid_after_utc else _ROOT_ENDS}")
+    return text
+
+
+def run_check(what: str, check: Callable[[], str]) -> Check:
+    """Return what came of a check."""
+    try:
+        return Check(what, "good", check())
+    except (SilvanError, OSError) as error:
+        return Check(what, "bad", str(error))

@@ -1,0 +1,219 @@
+"""Background processes: output goes to a log, a file holds the process id, stopping one stops all that it started."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+from silvan.deploy.membership.site_log import MAX_LOG, OLD_LOGS
+from silvan.errors import InputError
+from silvan.util.files import write_whole
+
+SERVER = ["-u", "-m", "silvan.deploy.service.flare_server"]
+CLIENT = ["-u", "-m", "nvflare.private.fed.app.client.client_train"]
+
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
+"""Processes that this one started, which it must reap; others are found by their id."""
+
+
+class Background:
+    """A process that belongs to a folder, where its files are ``NAME.pid`` and ``NAME.log``."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self._pid, self.log = folder / f"{name}.pid", folder / f"{name}.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None if it is not running."""
+        try:
+            pid, started = self._pid.read_text().split()
+        except (OSError, ValueError):
+            return None
+        return int(pid) if _start_time(int(pid)) == started else None
+
+    def start(self, arguments: list[str], cwd: Path) -> int:
+        """Start the process; raise ``InputError`` if it is running."""
+        self._check_alone()
+        rotate(self.log)
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603  our own interpreter, and arguments of our own
+                [sys.executable, *arguments],
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        _CHILDREN[process.pid] = process
+        write_whole(self._pid, f"{process.pid} {_start_time(process.pid)}\n".encode())
+        return process.pid
+
+    def become(self, arguments: list[str], cwd: Path) -> None:
+        """Turn this process into it, and leave its output as it is; raise ``InputError`` if it is running."""
+        self._check_alone()
+        write_whole(self._pid, f"{os.getpid()} {_start_time(os.getpid())}\n".encode())
+        os.chdir(cwd)
+        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606  our own interpreter
+
+    def _check_alone(self) -> None:
+        """Raise ``InputError`` if it is running, and note in its log that it was to be started a second time."""
+        if self.pid is None:
+            return
+        with self.log.open("a", encoding="utf-8") as log:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            log.write(f"{now} process {os.getpid()} tried to start a second {self.name} and was refused\n")
+        raise InputError(f"{self.folder}: {self.name} is running already (process {self.pid})")
+
+    def stop(self, patience: float = 10.0) -> bool:
+        """Stop the process and all that it started; return whether it was running."""
+        processes = self.with_children()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            _signal(processes, number, patience)
+        self._pid.unlink(missing_ok=True)
+        return bool(processes)
+
+    def kill(self) -> None:
+        """Kill the process and all that it started at once, as if the machine had lost power."""
+        _signal(self.with_children(), signal.SIGKILL, 10.0)
+
+    def with_children(self) -> dict[int, str]:
+        """Return the ids of the process and of all that it started, with the time when each was started."""
+        pid = self.pid
+        if pid is None:
+            return {}
+        parents = _parents()
+        found = {pid: _start_time(pid)}
+        while True:
+            more = [pid for pid, parent in parents.items() if parent in found and pid not in found]
+            if not more:
+                return found
+            found |= {pid: _start_time(pid) for pid in more}
+
+    def last_log_line(self) -> str:
+        """Return the last line of the log."""
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+            return lines[-1][:300] if lines else ""
+        return ""
+
+
+def rotate(log: Path) -> None:
+    """Put a long log aside as ``NAME.log.1``, and the older ones one further."""
+    if not log.exists() or log.stat().st_size < MAX_LOG:
+        return
+    names = [log, *(log.with_name(f"{log.name}.{i}") for i in range(1, OLD_LOGS + 1))]
+    for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
+        if newer.exists():
+            newer.replace(older)
+
+
+def require_posix() -> None:
+    """Raise ``InputError`` on Windows: sites and coordinators need signals, locks and rights of POSIX systems."""
+    if os.name == "nt":
+        raise InputError(
+            "sites and coordinators do not run on Windows itself; install silvan in WSL2 (`wsl --install`) and run "
+            "this there, see docs/deployment.md"
+        )
+
+
+def require_flare() -> None:
+    """Raise ``InputError`` if FLARE is not installed."""
+    if find_spec("nvflare") is None:
+        raise InputError("studies over machines need NVIDIA FLARE: pip install '.[flare]'")
+
+
+def server_arguments(workspace: Path) -> list[str]:
+    """Return the arguments of Python that start FLARE's server."""
+    settings = ["secure_train=true", "org=coordinator", "config_folder=config"]
+    return [*SERVER, "-m", str(workspace), "-s", "fed_server.json", "--set", *settings]
+
+
+def client_arguments(workspace: Path, site: str) -> list[str]:
+    """Return the arguments of Python that start FLARE's client."""
+    settings = ["secure_train=true", f"uid={site}", f"org={site}", "config_folder=config"]
+    return [*CLIENT, "-m", str(workspace), "-s", "fed_client.json", "--set", *settings]
+
+
+def port_in_use(host: str, port: int) -> bool:
+    """Whether a process listens on a port of this machine."""
+    for where in {"127.0.0.1", host}:
+        try:
+            with socket.create_connection((where, port), timeout=1):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def wait_for_port(host: str, port: int, seconds: float) -> bool:
+    """Wait until a process listens on a port of this machine; return whether one does."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if port_in_use(host, port):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def wait_until_free(host: str, port: int, seconds: float) -> bool:
+    """Wait until no process listens on a port of this machine; return whether it is free."""
+    end = time.monotonic() + seconds
+    while port_in_use(host, port):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def _start_time(pid: int) -> str:
+    """Return when a process was started, which tells it from a later one with the same id; empty if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "" if not is_running(pid) or Path("/proc/self/stat").exists() else "unknown"
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process of a number."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of every process."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def _signal(processes: dict[int, str], number: signal.Signals, patience: float) -> None:
+    """Send a signal to those of the processes that still run, and wait until they have ended."""
+    left = [pid for pid, started in processes.items() if _start_time(pid) == started]
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    end = time.monotonic() + patience
+    while time.monotonic() < end and any(_start_time(pid) == processes[pid] for pid in left):
+        _reap()
+        time.sleep(0.05)
+    _reap()
+
+
+def _reap() -> None:
+    """Reap child processes that have ended, by a signal or by themselves."""
+    for pid, child in list(_CHILDREN.items()):
+        if child.poll() is not None:
+            _CHILDREN.pop(pid, None)

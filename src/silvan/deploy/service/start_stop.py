@@ -1,0 +1,133 @@
+"""Starts and stops the processes of a coordinator's folder and of a site's folder."""
+
+import signal
+import time
+
+from silvan.deploy.jobs.tidy import remove_old_jobs
+from silvan.deploy.membership.certificates import ends_soon
+from silvan.deploy.membership.coordinator_folder import Hub, roster_fingerprint
+from silvan.deploy.membership.joined_site import KEY_FILE, Member
+from silvan.deploy.membership.site_files import check_table
+from silvan.deploy.service.process import (
+    Background,
+    client_arguments,
+    require_flare,
+    server_arguments,
+    wait_for_port,
+    wait_until_free,
+)
+from silvan.errors import FederationError, InputError
+from silvan.privacy.file_marks import FROM_BACKUP
+from silvan.privacy.site_folder import KEY
+from silvan.util.files import check_private
+
+SERVER, ENROL, SITE = "server", "enrol", "site"
+_START_SECONDS = 60.0
+PORT_SECONDS = 10.0
+"""Seconds that a process which was killed may take to let go of a port."""
+
+
+def start_hub(hub: Hub) -> list[Background]:
+    """Start the coordinator's processes: FLARE's server, and the service by which sites join; one, if one runs."""
+    require_flare()
+    for path in hub.private_files():
+        check_private(path)
+    content = hub.read()
+    server, enrol = processes_of(hub)
+    missing = [process for process in (server, enrol) if process.pid is None]
+    if not missing:
+        raise InputError(f"{hub.path}: it is running already; `silvan study stop` ends it")
+    for process, port in ((server, content.port), (enrol, content.port + 1)):
+        if process in missing and not wait_until_free("localhost", port, PORT_SECONDS):
+            raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
+    if server in missing:
+        remove_old_jobs(hub.path / "server" / "kept" / "jobs")
+    if server in missing and enrol in missing:  # both read the server's at their start
+        hub.renew(*hub.ending())
+    if enrol in missing:
+        enrol.start(["-u", "-m", "silvan.deploy.membership.enrol", str(hub.path)], hub.path)
+    if server in missing:
+        server.start(server_arguments(hub.path / "server"), hub.path / "server")
+    for process, port in ((enrol, content.port + 1), (server, content.port)):
+        if not wait_for_port("localhost", port, _START_SECONDS) or process.pid is None:
+            line = process.last_log_line()
+            stop_all([server, enrol])
+            raise FederationError(f"{process.name} did not start: {line or 'see its log'} ({process.log})")
+    return [server, enrol]
+
+
+def prepare_site(member: Member) -> list[str]:
+    """Check what a site needs to start: its certificate, renewed if it ends soon, its table, everybody's keys.
+
+    Returns what the owner should know.
+    """
+    lines = []
+    if ends_soon(member.certificate):
+        member.renew()
+        end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
+        lines.append(f"The certificate was about to end and is renewed, until {end}.")
+    own = member.settings
+    check_table(own["table"], own.get("query"), [], own.get("memory"), own.get("reading"), own.get("cluster"))
+    roster = member.pin_roster()
+    if roster is not None:
+        lines.append(f"All keys together in words: {roster_fingerprint(roster)}")
+    return lines
+
+
+def start_site(member: Member) -> Background:
+    """Start a site's process."""
+    _check_site(member)
+    process = process_of(member)
+    process.start(client_arguments(member.path / "kit", member.name), member.path / "kit")
+    return process
+
+
+def become_site(member: Member) -> None:
+    """Turn this process into a site's."""
+    _check_site(member)
+    process_of(member).become(client_arguments(member.path / "kit", member.name), member.path / "kit")
+
+
+def _check_site(member: Member) -> None:
+    """Raise an error if a site's process cannot run, or its key for connecting is not private."""
+    require_flare()
+    for key in (KEY, KEY_FILE):
+        check_private(member.path / key)
+    marker = member.path / FROM_BACKUP
+    if marker.exists():
+        raise InputError(
+            f"{member.path} was put back from the backup of {marker.read_text().strip()}; see what that means, and "
+            f"accept it, by `silvan site restored {member.path}`"
+        )
+
+
+def processes_of(hub: Hub) -> list[Background]:
+    """Return the coordinator's processes: FLARE's server, then the service by which sites join."""
+    return [Background(hub.path, SERVER), Background(hub.path, ENROL)]
+
+
+def process_of(member: Member) -> Background:
+    """Return a site's process."""
+    return Background(member.path, SITE)
+
+
+def stop_all(processes: list[Background]) -> int:
+    """Stop processes; return how many were running."""
+    return sum(process.stop() for process in processes)
+
+
+def wait_for_end(processes: list[Background]) -> None:
+    """Wait until one of the processes ends or this process is told to stop, then stop them all."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        while all(process.pid is not None for process in processes):
+            time.sleep(0.5)
+        raise FederationError("a process ended by itself; the logs say why")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        stop_all(processes)

@@ -1,0 +1,212 @@
+"""The status of a coordinator's or a site's folder: what ``status`` shows, as text, as JSON and for Prometheus."""
+
+import contextlib
+import time
+from collections.abc import Callable, Collection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+
+from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.membership.coordinator_folder import Hub, roster_fingerprint
+from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.membership.site_log import SITE_LOG, LastError, last_error
+from silvan.deploy.service.start_stop import process_of, processes_of
+from silvan.errors import InputError, SilvanError
+from silvan.privacy.ledger import LEDGER, read_lines
+from silvan.study.study import Study
+
+
+class HubSite(msgspec.Struct, frozen=True):
+    """A site, as the coordinator knows it."""
+
+    joined: str  # a date, "invited" or "not invited"
+    connected: bool
+    words: str  # the fingerprint of its keys
+
+
+class HubStatus(msgspec.Struct, frozen=True):
+    """The status of a coordinator's folder."""
+
+    federation: str
+    host: str
+    port: int
+    processes: dict[str, int | None]  # process ids by name
+    sites: dict[str, HubSite]
+    words: str  # the fingerprint of all keys; empty until all sites have joined
+    studies: dict[str, Progress]  # by run folder
+
+    @property
+    def running(self) -> bool:
+        """Whether all processes run."""
+        return all(pid is not None for pid in self.processes.values())
+
+
+class SiteStatus(msgspec.Struct, frozen=True):
+    """The status of a site's folder."""
+
+    site: str
+    federation: str  # empty where FLARE's own provisioning made it
+    coordinator: str
+    process: int | None
+    words: str
+    roster_words: str
+    budget_spent: float
+    budget_limit: float | None
+    ledger_lines: int
+    studies: dict[str, str]  # by name: "approved", "declined", "waits for your approval" or "needs no approval"
+    last_error: LastError | None = None
+    log: str = ""  # the site's own log; empty while there is none
+
+
+def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
+    """Return the status of a coordinator's folder, given the sites that are connected."""
+    content, words = hub.read(), hub.fingerprints()
+    sites = {
+        name: HubSite(
+            entry.joined[:10] or ("invited" if entry.invited else "not invited"),
+            name in connected,
+            words.get(name, ""),
+        )
+        for name, entry in content.sites.items()
+    }
+    complete = all(entry.key for entry in content.sites.values())
+    studies = {}
+    for path in sorted((hub.path / "runs").glob(f"*/{PROGRESS}")):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            studies[path.parent.name] = read_progress(path)
+    return HubStatus(
+        federation=content.name,
+        host=content.host,
+        port=content.port,
+        processes={process.name: process.pid for process in processes_of(hub)},
+        sites=sites,
+        words=roster_fingerprint(hub.roster()) if complete else "",
+        studies=studies,
+    )
+
+
+def study_state(site: SiteFiles, study: Study) -> str:
+    """Return how a study stands with a site's owner."""
+    if site.declined(study) is not None:
+        return "declined"
+    if not site.policy.approve:
+        return "needs no approval"
+    return "approved" if site.folder.approvals.find(study.unique_name) else "waits for your approval"
+
+
+def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
+    """Return the status of a site's folder; with ``ask``, the coordinator is asked for keys that the site lacks."""
+    budget, member = site.budget(), site if isinstance(site, Member) else None
+    own, roster = None if member is None else member.membership, None if member is None else member.roster()
+    if member is not None and roster is None and ask:
+        with contextlib.suppress(SilvanError):
+            roster = member.pin_roster()
+
+    return SiteStatus(
+        site=site.name,
+        federation="" if own is None else own.federation,
+        coordinator="" if own is None else f"{own.host}:{own.port}",
+        process=None if member is None else process_of(member).pid,
+        words=site.fingerprint,
+        roster_words="" if roster is None else roster_fingerprint(roster),
+        budget_spent=float(budget.spent),
+        budget_limit=budget.limit,
+        ledger_lines=len(read_lines(site.path)) if (site.path / LEDGER).exists() else 0,
+        studies={study.unique_name: study_state(site, study) for study in site.studies()},
+        last_error=last_error(site.path),
+        log=str(site.path / SITE_LOG) if (site.path / SITE_LOG).is_file() else "",
+    )
+
+
+# -- for Prometheus
+
+
+def metrics(status: HubStatus | SiteStatus) -> str:
+    """Return the figures of a status in the text format that Prometheus reads."""
+    found = _hub_figures(status) if isinstance(status, HubStatus) else _site_figures(status)
+    lines = []
+    for name, (text, values) in found.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{_labels(labels)} {float(value):g}" for labels, value in values]
+    return "\n".join(lines) + "\n"
+
+
+Figures = dict[str, tuple[str, list[tuple[dict[str, str], float]]]]
+
+
+def _hub_figures(status: HubStatus) -> Figures:
+    studies = status.studies.items()
+    return {
+        "silvan_process_up": (
+            "Whether a process of the coordinator runs",
+            [({"process": name}, pid is not None) for name, pid in status.processes.items()],
+        ),
+        "silvan_site_connected": (
+            "Whether a site is connected",
+            [({"site": name}, site.connected) for name, site in status.sites.items()],
+        ),
+        "silvan_study_round": ("The round that a study is in", [({"study": name}, p.round) for name, p in studies]),
+        "silvan_study_waiting": (
+            "How many sites a study waits for",
+            [({"study": name}, len(p.waiting)) for name, p in studies],
+        ),
+        "silvan_study_lost": (
+            "How many sites a study goes on without",
+            [({"study": name}, len(p.lost)) for name, p in studies],
+        ),
+        "silvan_study_failed": ("Whether a study failed", [({"study": n}, bool(p.error)) for n, p in studies]),
+        "silvan_study_done": ("Whether a study is done", [({"study": n}, p.stage == "done") for n, p in studies]),
+    }
+
+
+def _site_figures(status: SiteStatus) -> Figures:
+    named = {"site": status.site}
+    waiting = sum(state.startswith("waits") for state in status.studies.values())
+    found: Figures = {
+        "silvan_process_up": ("Whether the site's process runs", [(named, status.process is not None)]),
+        "silvan_studies_waiting": ("How many studies wait for the owner's approval", [(named, waiting)]),
+        "silvan_ledger_lines": ("How many lines the ledger has", [(named, status.ledger_lines)]),
+        "silvan_budget_spent": ("Epsilon that was spent", [(named, status.budget_spent)]),
+    }
+    if status.budget_limit is not None:
+        found["silvan_budget_limit"] = ("Epsilon that may be spent", [(named, status.budget_limit)])
+    return found
+
+
+def _labels(labels: dict[str, str]) -> str:
+    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
+    return "{" + ",".join(f'{key}="{value}"' for key, value in escaped.items()) + "}"
+
+
+def as_json(status: Any) -> str:
+    """Return a status as JSON, with the time."""
+    content = {"time": time.time(), **msgspec.to_builtins(status)}
+    return msgspec.json.format(msgspec.json.encode(content)).decode()
+
+
+def make_metrics_server(port: int, figures: Callable[[], str]) -> ThreadingHTTPServer:
+    """Return a server of ``/metrics`` on 127.0.0.1; raise ``InputError`` if the port is in use."""
+
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version, timeout = "silvan", "", 20
+
+        def do_GET(self) -> None:
+            """Send the figures."""
+            known = self.path == "/metrics"
+            body = (figures() if known else "there is nothing here\n").encode()
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as http.server calls it
+            """Print nothing."""
+
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise InputError(f"port {port} cannot be used ({(error.strerror or '').lower()}); name another") from None

@@ -1,0 +1,332 @@
+"""Runs a study to its end: submits a FLARE job, waits, and submits it again if FLARE, a site or the machine fails.
+
+FLARE does not resume jobs. All answers are in the study's journal, so a job that is submitted again goes on where the
+last one stopped, and ends with the same forest.
+"""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from silvan.deploy.jobs.job_folder import check_number_of_sites, job_arguments, job_name
+from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, Progress, line_of, read_progress
+from silvan.deploy.membership import startup_kit
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.studies.send_results import sites_without_results
+from silvan.errors import FederationError
+from silvan.federation.flare import Session
+from silvan.study.run_folder import JOURNAL, RUN, Run
+from silvan.study.study import Study
+from silvan.util.files import write_whole
+from silvan.util.folder_lock import is_locked
+
+RECENT = 20.0
+"""Seconds since a site last connected, after which it counts as not connected."""
+
+MOST_TRIES = 8
+"""Jobs in a row that may end without any new answer."""
+
+CANCELLED = "cancelled"
+"""A file in the run folder of a study that was cancelled."""
+
+_SITES = "sites.json"
+"""A file in the run folder: the sites that the study began with, which others that join later do not change."""
+
+_QUEUED = {"SUBMITTED", "APPROVED"}
+_RUNNING = {*_QUEUED, "DISPATCHED", "RUNNING"}
+STALE, SILENT = 60.0, 3.0
+"""Seconds without new progress after which a job is looked for: one that has written none yet, and one that has."""
+
+_PAUSE = 0.15
+"""Seconds between two looks at a job."""
+
+
+class Attempts:
+    """How often a study is handed in again: as long as each job gets further than the last one; a few times if not."""
+
+    def __init__(self) -> None:
+        self._answers, self._without_success = 0, 0
+
+    def next(self, answers: int, error: str) -> float:
+        """Return how many seconds to wait before the next try; raise ``FederationError`` if there should be none."""
+        self._without_success = 0 if answers > self._answers else self._without_success + 1
+        self._answers = max(self._answers, answers)
+        if self._without_success >= MOST_TRIES:
+            why = f": {error}" if error else ""
+            raise FederationError(
+                f"{MOST_TRIES} jobs ended without a single new answer{why}; see the logs of server and sites, then run "
+                "the study again: it goes on where it is"
+            )
+        return float(min(2**self._without_success, 60)) if self._without_success else 0.0
+
+
+class Supervisor:
+    """Runs one study to its end.
+
+    Parameters
+    ----------
+    hub
+        The coordinator's folder.
+    study
+        The study.
+    report
+        Called with a line of text whenever something changes.
+    """
+
+    coordinator = startup_kit.COORDINATOR
+    """The class that runs at the server; a subclass may name another that the server's folder allows."""
+
+    def __init__(self, hub: Hub, study: Study, report: Callable[[str], None] = lambda text: None) -> None:
+        self.hub, self.study, self._report = hub, study, report
+        self.run = Run(hub.path / "runs" / study.folder)
+        self.sites = study.site_names or self._first_sites() or list(hub.read().sites)
+        hub.roster(self.sites)
+        check_number_of_sites(study, len(self.sites))
+        self._session: Session | None = None
+        self._away: set[str] = set()  # sites that the study goes on without
+        self._last_line = ""
+
+    def run_to_end(self) -> Run:
+        """Run the study to its end and return its run folder; raise ``FederationError`` if it failed."""
+        self.run.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.run.file("study.toml"), self.study.text.encode())
+        write_whole(self.run.file(_SITES), msgspec.json.encode(self.sites))
+        self.run.file(CANCELLED).unlink(missing_ok=True)
+        if self._done() and not self._lacking():
+            return self.run
+        try:
+            job = self._running_job()
+            attempts = Attempts()
+            while True:
+                if job is None and self._done():
+                    return self._bring_results()
+                if job is None:
+                    without = self._wait_for_sites()
+                    job = self._submit(without)
+                progress = self._follow(job)
+                if progress is not None and progress.final:
+                    if progress.error:
+                        raise FederationError(progress.error)
+                    return self._bring_results()
+                if self._done():  # the job was ended after the study was
+                    return self._bring_results()
+                seconds = attempts.next(self._answers(), "" if progress is None else progress.error)
+                again = f" in {seconds:g} s" if seconds else ""
+                self._tell(f"the job ended before the study did; it is handed in again{again} and goes on")
+                time.sleep(seconds)
+                job = None
+        finally:
+            self._close()
+
+    def _bring_results(self) -> Run:
+        """Bring the results of a study that is done to sites that lack them and are there; return the run."""
+        for _ in range(MOST_TRIES):
+            here = self._wait_for_lacking()
+            if not here:
+                break
+            progress = self._follow(self._submit(dict.fromkeys(set(self.sites) - set(here), "is not there")))
+            if progress is not None and progress.final:  # who has not got them now does not take them
+                break
+        lacking = self._lacking()
+        if lacking:
+            self._tell(
+                f"the study is done; {_listed(lacking)} did not get the results: run it again when they are there"
+            )
+        return self.run
+
+    def _lacking(self) -> list[str]:
+        return sites_without_results(self.run, self.study, self.sites)
+
+    def _wait_for_lacking(self) -> list[str]:
+        """Return the sites that are connected and lack the results; one that took part has some time to come back."""
+        start = time.monotonic()
+        while True:
+            lacking = self._lacking()
+            connected = self._connected() if lacking else []
+            here = [site for site in lacking if site in connected]
+            expected = [site for site in lacking if site not in connected and site not in self._away]
+            if here or not expected or time.monotonic() - start > RECENT:
+                return here
+            self._tell(f"the study is done; waiting for {_listed(expected)} to connect, and get the results")
+            time.sleep(0.25)
+
+    def _first_sites(self) -> list[str]:
+        """Return the sites that the study began with; none if it has not."""
+        try:
+            return msgspec.json.decode(self.run.file(_SITES).read_bytes(), type=list[str])
+        except (OSError, msgspec.DecodeError):
+            return []
+
+    def cancel(self) -> bool:
+        """End the study's job, and the command that waits for it; return whether there was anything to end."""
+        if not self.run.folder.is_dir() or self._done():
+            return False
+        self.run.file(CANCELLED).touch()
+        try:
+            job = self._running_job()
+            if job is not None:
+                self._open().abort(job)
+        finally:
+            self._close()
+        return True
+
+    def _check_cancelled(self) -> None:
+        if self.run.file(CANCELLED).exists():
+            raise FederationError("the study was cancelled; run it again, and it goes on where it stopped")
+
+    def _answers(self) -> int:
+        """Return the size of the study's journal, which grows with every answer and every split that was judged."""
+        with contextlib.suppress(OSError):
+            split = sum(path.stat().st_size for path in self.run.folder.glob(f"{JOURNAL}.split*"))
+            return (self.run.file(JOURNAL).stat().st_size << 40) + split  # which begins anew with every split
+        return 0
+
+    def _done(self) -> bool:
+        with contextlib.suppress(Exception):
+            return self.run.file(RUN).exists() and self.run.read().status == "done"
+        return False
+
+    def progress(self) -> Progress | None:
+        """Read the study's progress; None if there is none yet."""
+        try:
+            return read_progress(self.run.file(PROGRESS))
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    # -- one job
+
+    def _running_job(self) -> str | None:
+        """Return the job of this study that an earlier command submitted, if it still runs.
+
+        One that has said its last word, and that FLARE is still ending, is waited for: its word is not about this run.
+        """
+        try:
+            job = self.run.file("job").read_text().strip()
+        except OSError:
+            return None
+        start = time.monotonic()
+        while job and self._status(job) in _RUNNING:
+            last = self.progress()
+            if last is None or last.job != job or not last.final:
+                return job
+            if time.monotonic() - start > SILENT and not is_locked(self.run.folder):
+                with contextlib.suppress(ConnectionError):
+                    self._open().abort(job)
+                return None
+            time.sleep(_PAUSE)
+        return None
+
+    def _wait_for_sites(self) -> dict[str, str]:
+        """Wait until all sites are connected; return those that the study goes on without, and why."""
+        start = time.monotonic()
+        while True:
+            self._check_cancelled()
+            connected = self._connected()
+            missing = [site for site in self.sites if site not in connected]
+            if not missing:
+                return {}
+            if time.monotonic() - start > self.study.timeout:
+                left = len(self.sites) - len(missing)
+                why = f"was not there for {self.study.timeout:g} s"
+                if self.study.quorum is None or left < self.study.quorum:
+                    raise FederationError(f"{_listed(missing)} {why}; start it (`silvan site start`) and run again")
+                self._away.update(missing)
+                return dict.fromkeys(missing, why)
+            self._tell(f"waiting for {_listed(missing)} to connect")
+            time.sleep(0.25)
+
+    def _submit(self, without: dict[str, str]) -> str:
+        folder = self.run.file("job-files")
+        shutil.rmtree(folder, ignore_errors=True)
+        sites = [site for site in self.sites if site not in without]
+        arguments = job_arguments(self.study, self.sites, without)
+        startup_kit.write_job(folder, job_name(self.study), sites, arguments, coordinator=self.coordinator)
+        while True:
+            with contextlib.suppress(ConnectionError):
+                job = self._open().submit(folder)
+                write_whole(self.run.file("job"), f"{job}\n".encode())
+                self._tell("handed in")
+                return job
+            self._wait_for_server()
+
+    def _follow(self, job: str) -> Progress | None:
+        """Wait for the end of a job; return its last progress."""
+        changed = time.monotonic()
+        before = None
+        while True:
+            progress = self.progress()
+            mine = progress if progress is not None and progress.job == job else None
+            if mine is not None and mine.final:
+                return mine
+            self._check_cancelled()
+            if mine != before:
+                before, changed = mine, time.monotonic()
+            if mine is not None:
+                self._tell(line_of(mine))
+            status = self._status(job)
+            if status and status not in _RUNNING:
+                time.sleep(0.2)  # what it wrote last may come a moment after
+                progress = self.progress()
+                return progress if progress is not None and progress.job == job else None
+            if status in _QUEUED:  # behind others, for as long as these take
+                changed = time.monotonic()
+                time.sleep(_PAUSE)
+                continue
+            patience = STALE if mine is None else SILENT
+            if time.monotonic() - changed > patience and not is_locked(self.run.folder):
+                last = self.progress()  # it may have ended since its progress was read
+                if last is not None and last.job == job and last != mine:
+                    continue
+                if mine is None or mine.stage != INTERRUPTED:
+                    self._tell("the job is gone; FLARE only thinks that it runs")
+                with contextlib.suppress(ConnectionError):
+                    self._open().abort(job)
+                return mine
+            time.sleep(_PAUSE)
+
+    # -- FLARE
+
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = Session(self.hub.path / "admin", startup_kit.ADMIN)
+        return self._session
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _wait_for_server(self) -> None:
+        """Close the session, and wait a second before another is opened."""
+        self._tell("the server does not answer; is it running? (`silvan study start`)")
+        self._close()
+        time.sleep(1.0)
+
+    def _status(self, job: str) -> str:
+        """Return the status of a job in FLARE's words; empty while the server does not answer."""
+        try:
+            return self._open().status(job).split(":")[0]
+        except ConnectionError:
+            self._wait_for_server()
+            return ""
+
+    def _connected(self) -> list[str]:
+        try:
+            last_seen = self._open().sites()
+        except ConnectionError:
+            self._wait_for_server()
+            return []
+        return [site for site, at in last_seen.items() if time.time() - at < RECENT]
+
+    def _tell(self, line: str) -> None:
+        """Report a line unless it was the last one reported."""
+        if line != self._last_line:
+            self._last_line = line
+            self._report(line)
+
+
+def _listed(sites: list[str]) -> str:
+    return f"site{'s' if len(sites) > 1 else ''} {', '.join(sites)}"

@@ -1,0 +1,87 @@
+"""Predictions of new rows by a model in shares: a study of its own, whose answers stay with the label holder.
+
+It has the text of the study that the model is of, and a section that names the model. So it is approved, journalled
+and noted in ledgers like any other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.studies.party_folder import PREDICTIONS
+from silvan.errors import InputError
+from silvan.federate.alignment import asks_to_match, common_rows
+from silvan.federation.federation import Federation
+from silvan.learners.in_shares import InShares
+from silvan.privacy.announce import Questions, announce
+from silvan.study.column_steps import read_model
+from silvan.study.parse import predicting
+from silvan.study.run_folder import RUN, Record, Run, Site
+from silvan.study.steps import note_traffic, start_record
+from silvan.study.study import Study
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """How many rows were predicted, and where the predictions are."""
+
+    rows: int
+    party: str
+    file: str
+
+
+def next_prediction(hub: Hub, study: Study) -> Study:
+    """Return the study that predicts new rows with a study's model: one that was begun and is not done, or the next."""
+    if not study.by_columns:
+        raise InputError(
+            f"{study.kind} is one forest that is in the run folder: predict with it where the rows are "
+            "(`silvan predict`)"
+        )
+    run = Run(hub.path / "runs" / study.model_folder)
+    if not run.file(RUN).exists() or run.read().status != "done":
+        raise InputError(f"{study.name!r} has no model yet; finish it with `silvan study run`")
+    model, number = read_model(run, run.read()).kept.model, 1
+    while True:
+        made = predicting(study, model, number)
+        before = Run(hub.path / "runs" / made.folder)
+        if not before.file(RUN).exists() or before.read().status != "done":
+            return made
+        number += 1
+
+
+def questions_of_new_rows(study: Study, model: InShares) -> Questions:
+    """Return all that predictions of new rows ask of parties."""
+    return model.questions_of_predicting() + Questions(asks_to_match(study.match), tasks=0)
+
+
+def predict_new_rows(federation: Federation, study: Study, run: Run, stage: Callable[[str], None]) -> Record:
+    """Predict the rows that all parties have, and have the label holder keep the predictions; return the record."""
+    trained = Run(run.folder.parent / study.model_folder)
+    model = read_model(trained, trained.read())
+    if study.predict is None or model.kept.model != study.predict.model:
+        raise InputError("the run folder has another model than the study names; predict again")
+    announce(federation, questions_of_new_rows(study, model))
+    stage("matching rows")
+    digests = common_rows(federation, study.match, model.kept.label_holder)
+    stage("predicting")
+    rows = model.send_predictions(federation, digests)
+    record = start_record(study, study.unique_name)
+    record.by, record.label, record.sums = "columns", study.label, federation.sums.name
+    record.sites = [Site(name, rows) for name in federation.sites]
+    record.rounds, record.agreement_rounds, record.bytes = (
+        federation.rounds,
+        federation.agreement_rounds,
+        federation.bytes,
+    )
+    note_traffic(record, federation)
+    record.status = "done"
+    run.write(record)
+    return record
+
+
+def what_was_predicted(hub: Hub, study: Study) -> Predicted:
+    """Return how many rows a study has predicted, and where the predictions are."""
+    trained = Run(hub.path / "runs" / study.model_folder)
+    holder = read_model(trained, trained.read()).kept.label_holder
+    record = Run(hub.path / "runs" / study.folder).read()
+    return Predicted(record.sites[0].rows, holder, f"{PREDICTIONS}/{study.folder}.csv")

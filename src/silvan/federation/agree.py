@@ -1,0 +1,305 @@
+"""Agreement before training: one schema for all sites, or a clear account of what keeps them from one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from silvan.data.cells import fold, look_alike
+from silvan.data.column_types import Kinds, date_parts
+from silvan.data.encode import Task, date_features
+from silvan.data.schema import CROWDED, FEWER, MAX_CATEGORIES, Class, Feature, Label, Schema
+from silvan.errors import AgreementError, FormatError
+from silvan.federation.agreement import Agreement, ColumnAtSites, Differences
+from silvan.federation.describe import (
+    BUCKETS,
+    FLOOR,
+    NO_MEDIAN,
+    CategoryCounts,
+    CategoryNames,
+    CountCategories,
+    CountRows,
+    Describe,
+    Description,
+    NameCategories,
+    Size,
+    buckets,
+)
+from silvan.federation.federation import Federation
+
+MAX_ROWS = 1 << 40
+"""No site has more, and sums of so many fit any number."""
+
+_KINDS = {"numeric": "numbers", "categorical": "text", "date": "dates", "empty": "nothing"}
+"""What is shown of the kinds of columns."""
+
+_BIAS, _CELLS = 127, 256
+"""A cell of medians is a power of two by the exponent of a float: how that is counted, and how many there are."""
+
+_FAR = 2
+"""Medians so many powers of two apart look like other units."""
+
+_NAMED = 5
+"""Classes of a site that a warning names."""
+
+
+def agree_on(
+    federation: Federation,
+    label: str,
+    task: Task | None,
+    schema: Schema | None,
+    *,
+    count_rows: bool,
+    kinds: Kinds | None = None,
+) -> Agreement:
+    """Agree on a schema by asking the sites, or take the one that is given and ask at most for the number of rows."""
+    if schema is None:
+        return agree(federation, label, task, kinds)
+    return Agreement(schema, rows=ask_rows(federation) if count_rows else {}, by_asking=False)
+
+
+def agree(federation: Federation, label: str, task: Task | None = None, kinds: Kinds | None = None) -> Agreement:
+    """Find the schema that all sites' tables fit, how the tables differ, and each site's rows."""
+    with federation.counted_apart():
+        replies: dict[str, Description] = federation.ask(Describe(task=task), check=_check_description)
+        differences = Differences()
+        found = _kinds(replies, differences)
+        folded = (kinds or {}).get(label) == "folded"
+        classes = _classes(replies, label, differences, folded)
+        classes = _distinct_classes(classes, label, (kinds or {}).get(label))
+        _suspect_names(list(found), differences)
+        _suspect_units(replies, found, differences)
+        features = [feature for name, kind in found.items() for feature in _features(name, kind, kinds or {})]
+        named: dict[str, dict[str, int]] = {}
+        if "categorical" in found.values():
+            features, named = _name_categories(federation, features, differences)
+    rows = {site: description.rows for site, description in replies.items()}
+    described = [_described(name, kind, replies, named.get(name, {})) for name, kind in found.items()]
+    schema = Schema(tuple(features), Label(label, classes, folded=folded))
+    return Agreement(schema, differences, rows, described=described)
+
+
+def ask_rows(federation: Federation) -> dict[str, int]:
+    """Ask how many rows each site has, where a schema is agreed already."""
+
+    def check(site: str, reply: Size) -> None:
+        if not 1 <= reply.rows < MAX_ROWS:
+            raise FormatError("it has no rows to learn from")
+
+    with federation.counted_apart():
+        replies: dict[str, Size] = federation.ask(CountRows(), check=check)
+    return {site: reply.rows for site, reply in replies.items()}
+
+
+def _check_description(site: str, replies: Description) -> None:
+    n = len(replies.names)
+    if replies.medians.shape != (n,) or replies.medians.dtype != np.int64:
+        raise FormatError("its columns do not match")
+    if len(replies.kinds) != n or not all(kind in _KINDS for kind in replies.kinds):
+        raise FormatError("its kinds are not kinds of columns")
+    if len(set(replies.names)) < n or not all(replies.names) or not 1 <= replies.rows < MAX_ROWS:
+        raise FormatError("a column without a name of its own, or no rows to learn from")
+    classes = replies.classes
+    if classes is not None and (len(classes) == 0 or any(c != c or c in (np.inf, -np.inf) for c in classes)):
+        raise FormatError("its classes are not classes")
+
+
+def _features(name: str, kind: str, kinds: Kinds) -> list[Feature]:
+    """Return the features that a column becomes."""
+    if kind == "date":
+        return date_features(name, date_parts(kinds, name))
+    return [Feature(name, "categorical" if kind == "categorical" else "numeric")]
+
+
+def _kinds(replies: dict[str, Description], differences: Differences) -> dict[str, str]:
+    """Return every column of any site, in the order of the sites, and what it is.
+
+    A column without values has no kind of its own. Sites that read a column differently must say what it is.
+    """
+    kinds: dict[str, dict[str, str]] = {}
+    for site, description in replies.items():
+        for name, kind in zip(description.names, description.kinds, strict=True):
+            kinds.setdefault(name, {})[site] = kind
+    orders = {tuple(n for n in d.names if len(kinds[n]) == len(replies)) for d in replies.values()}
+    if len(orders) > 1:
+        differences.add("(all)", "columns stand in another order at some sites", "matched by name")
+    agreed = {}
+    for name, by_site in kinds.items():
+        lacking = [site for site in replies if site not in by_site]
+        if lacking:
+            differences.add(name, f"absent at {', '.join(lacking)}", "counts as missing there")
+        empty = [site for site, kind in by_site.items() if kind == "empty"]
+        if empty and len(empty) < len(by_site):
+            differences.add(name, f"without any value at {', '.join(empty)}", "counts as missing there")
+        sites: dict[str, list[str]] = {}
+        for site, kind in by_site.items():
+            if kind != "empty":
+                sites.setdefault(kind, []).append(site)
+        if len(sites) > 1:
+            how = " and ".join(f"{_KINDS[kind]} at {', '.join(some)}" for kind, some in sites.items())
+            raise AgreementError(
+                f"column {name!r} is read as {how}; make the tables alike, leave the column out (exclude), or set its "
+                f'kind (kinds: {name} = "categorical", or another)'
+            )
+        agreed[name] = next(iter(sites), "numeric")
+    return agreed
+
+
+def _classes(
+    replies: dict[str, Description], label: str, differences: Differences, folded: bool
+) -> tuple[Class, ...] | None:
+    by_site = {site: d.classes for site, d in replies.items()}
+    numbers = [site for site, classes in by_site.items() if classes is None]
+    if numbers and len(numbers) < len(by_site):
+        classed = [site for site in by_site if site not in numbers]
+        raise AgreementError(
+            f"the label {label!r} is a number at {', '.join(numbers)} and has classes at "
+            f"{', '.join(classed)}; pass task='classification' or task='regression'"
+        )
+    if numbers:
+        return None
+    everything = {c for classes in by_site.values() for c in classes or ()}
+    if len({isinstance(c, str) for c in everything}) > 1:
+        text = [s for s, classes in by_site.items() if any(isinstance(c, str) for c in classes or ())]
+        rest = [s for s, classes in by_site.items() if not all(isinstance(c, str) for c in classes or ())]
+        raise AgreementError(
+            f"the classes of {label!r} are text at {', '.join(text)} and numbers at {', '.join(rest)}; make them alike"
+        )
+    if folded:  # classes that differ in case alone are one, called as the first of them
+        called = {fold(str(c)): c for c in sorted(everything, reverse=True)}
+        by_site = {site: [called[fold(str(c))] for c in classes or ()] for site, classes in by_site.items()}
+        everything = set(called.values())
+    for site, classes in by_site.items():
+        lacking = sorted(everything - set(classes or ()), key=str)
+        if lacking:
+            differences.add(label, f"{site} has no rows of class {', '.join(map(str, lacking))}", "kept")
+    _suspect_classes({site: set(classes or ()) for site, classes in by_site.items()}, label, differences)
+    return tuple(sorted(everything))
+
+
+def _suspect_classes(by_site: dict[str, set[Class]], label: str, differences: Differences) -> None:
+    """Warn where sites fall into parts that have no class in common: classes may be named in other words."""
+    parts: list[tuple[str, set[Class]]] = []  # a site of each part, and all of its classes
+    for site, classes in by_site.items():
+        met = [part for part in parts if part[1] & classes]
+        first = met[0][0] if met else site
+        parts = [part for part in parts if part not in met] + [(first, classes.union(*(part[1] for part in met)))]
+    several = [part for part in parts if len(part[1]) > 1]
+    if len(several) > 1:
+        named = [f"{', '.join(map(repr, sorted(classes)[:_NAMED]))} at {site}" for site, classes in several[:2]]
+        differences.warnings.append(
+            f"the classes of {label!r} are {' and '.join(named)}; if they mean the same, name them alike: "
+            f"this makes {sum(len(classes) for _, classes in parts)} classes"
+        )
+
+
+def _distinct_classes(classes: tuple[Class, ...] | None, label: str, kind: Any) -> tuple[Class, ...] | None:
+    """Return classes of which no two differ only in case or blanks; which of them are one, the study has to say."""
+    by_fold: dict[str, list[Class]] = {}
+    for name in classes or ():
+        by_fold.setdefault(fold(name) if isinstance(name, str) else repr(name), []).append(name)
+    alike = [names for names in by_fold.values() if len(names) > 1]
+    if classes is None or not alike or kind == "categorical":
+        return classes
+    if kind == "folded":
+        return tuple(names[0] for names in by_fold.values())
+    raise AgreementError(
+        f"the classes {', '.join(map(repr, alike[0]))} of {label!r} differ only in case or blanks; correct the tables, "
+        f'or set its kind: kinds: {label} = "folded" if they are the same, "categorical" if they are not'
+    )
+
+
+def _described(name: str, kind: str, replies: dict[str, Description], named: dict[str, int]) -> ColumnAtSites:
+    """Return what the sites told of a column."""
+    sites = [site for site, description in replies.items() if name in description.names]
+    sizes = {}
+    for site in sites if kind == "numeric" else []:
+        cell = int(replies[site].medians[replies[site].names.index(name)])
+        if 0 < cell <= _CELLS:
+            sizes[site] = 2.0 ** (cell - 1 - _BIAS), 2.0 ** (cell - _BIAS)
+    return ColumnAtSites(name, kind, sites, sizes, {site: n for site, n in named.items() if site in sites})
+
+
+def _suspect_names(names: Sequence[str], differences: Differences, column: str | None = None) -> None:
+    """Warn of names of columns, or of a column's categories, that differ only in case, blanks or marks."""
+    what = "columns" if column is None else f"categories of {column}"
+    for alike in look_alike(names):
+        differences.warnings.append(f"the {what} {', '.join(map(repr, alike))} look alike; are they the same?")
+
+
+def _suspect_units(replies: dict[str, Description], kinds: dict[str, str], differences: Differences) -> None:
+    """Warn where medians are powers of two apart: the same column may be in other units."""
+    for name, kind in kinds.items():
+        if kind != "numeric":
+            continue
+        cells = {}
+        for site, description in replies.items():
+            if name in description.names:
+                cell = int(description.medians[description.names.index(name)])
+                if cell not in (NO_MEDIAN, 0):
+                    cells[site] = cell
+        if len(cells) < 2:
+            continue
+        # of two medians, or of two equal camps, nobody knows which is right: all of them are named
+        ordered = sorted(cells.values())
+        middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+        odd = [site for site, cell in cells.items() if max(abs(cell - m) for m in middle) > _FAR]
+        if odd:
+            text = f"{name}: the median at {', '.join(odd)} is far from the others'; are the units the same?"
+            differences.warnings.append(text)
+            differences.add(name, f"median far off at {', '.join(odd)}", "warning only")
+
+
+def _name_categories(
+    federation: Federation, features: list[Feature], differences: Differences
+) -> tuple[list[Feature], dict[str, dict[str, int]]]:
+    """Return the features with their categories, and of each column how many of these every site named."""
+    names = [f.name for f in features if f.categorical]
+    shape = len(names), 2 * BUCKETS
+
+    def check_counts(site: str, reply: CategoryCounts) -> None:
+        if reply.counts.shape != shape or reply.counts.dtype != np.int32 or reply.counts.min() < 0:
+            raise FormatError("its counts are not counts")
+
+    def check_names(site: str, reply: CategoryNames) -> None:
+        if len(reply.names) != len(names):
+            raise FormatError("its names do not match the columns")
+
+    counts = federation.total(CountCategories(names=names), check=check_counts).counts
+    common = [_common(row) for row in counts]
+    replies = federation.ask(NameCategories(names=names, common=common), check=check_names)
+    named, numbers = {}, {}
+    for i, name in enumerate(names):
+        allowed, rows = set(common[i].tolist()), counts[i]
+        at: dict[str, list[str]] = {}
+        for site, reply in replies.items():
+            for text in reply.names[i]:
+                if allowed.issuperset(buckets(text)):
+                    at.setdefault(text, []).append(site)
+        often = sorted(at, key=lambda text: (-rows[buckets(text)].min(), text))
+        categories = sorted(often[:MAX_CATEGORIES])
+        kept = {buckets(text)[0] for text in categories}
+        rest = int(rows[:BUCKETS].sum()) - int(rows[list(kept)].sum())
+        for text in categories:
+            absent = [site for site in replies if replies[site].names[i] and site not in at[text]]
+            if absent:
+                differences.add(name, f"no rows of {text!r} at {', '.join(absent)}", "kept")
+        if int((rows[:BUCKETS] >= FLOOR).sum()) > MAX_CATEGORIES:
+            differences.warnings.append(f"column {name!r} {CROWDED}; {FEWER}")
+            differences.add(name, f"more than {MAX_CATEGORIES} categories", "the rarer together as 'other'")
+        elif rest:
+            differences.add(name, f"categories with fewer than {FLOOR} rows in all", "together as 'other'")
+        _suspect_names(categories, differences, name)
+        numbers[name] = {site: n for site in replies if (n := sum(site in at[text] for text in categories))}
+        named[name] = Feature(name, "categorical", categories=tuple(categories), other=rest > 0)
+    return [named.get(f.name, f) for f in features], numbers
+
+
+def _common(counts: np.ndarray) -> np.ndarray:
+    """Choose the hashes to ask names for: those that reach the floor, at most as many as can be named."""
+    found = []
+    for start in (0, BUCKETS):
+        half = counts[start : start + BUCKETS]
+        order = np.argsort(-half, kind="stable")[:MAX_CATEGORIES]
+        found.append(start + order[half[order] >= FLOOR])
+    return np.sort(np.concatenate(found)).astype(np.int32)

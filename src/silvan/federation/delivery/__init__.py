@@ -1,1 +1,0 @@
-"""Messages to sites with the blobs that these lack, and what they answered."""

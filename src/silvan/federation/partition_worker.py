@@ -1,0 +1,180 @@
+"""What workers of a Dask cluster do with the rows of a site: they encode partitions, count and score them.
+
+Each function answers from what it is given alone. What makes the next answer faster, such as rows in their nodes, is
+kept beside a partition's encoded rows, and made again where it is missing: on a worker that was started anew, say.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from silvan.data.bins.column_summary import Sizes
+from silvan.data.encode import encode_features, encode_label
+from silvan.data.schema import Schema
+from silvan.data.typed_table import read_frame
+from silvan.data.worker_frames import read_frame_of
+from silvan.errors import InputError
+from silvan.federation import wire
+from silvan.federation.handlers import HANDLERS
+from silvan.federation.part import Part, row_keys
+from silvan.federation.site import Site
+from silvan.forest.forest import Forest
+
+
+class Encoding(msgspec.Struct, frozen=True):
+    """How a partition is encoded: by which schema, which of its rows are kept for judging, and where it stands."""
+
+    site: str
+    schema: str
+    strict: bool
+    names: list[str]
+    casts: dict[str, str]
+    place: int  # of the partition among all
+    partition: str  # what it is called
+    rows: int
+    n_train: int  # rows to learn from in all partitions
+    held_out: bytes  # a bit a row
+    first: tuple[int, int, int]  # rows before it: of the table, to learn from, and to judge by
+
+
+class Encoded:
+    """A partition's rows, encoded: those to learn from, and those to judge by. Dask holds it where it was made.
+
+    ``mark`` tells whether rows that were encoded again are the same. ``site`` is made of the rows where it is needed,
+    and is never passed on.
+    """
+
+    def __init__(self, how: Encoding, rows: tuple[np.ndarray, ...], mark: int) -> None:
+        self.how, self.rows, self.mark = how, rows, mark
+        self.lock = Lock()
+        self._site: PartitionSite | None = None
+
+    def __reduce__(self) -> Any:
+        return Encoded, (self.how, self.rows, self.mark)
+
+    def __sizeof__(self) -> int:
+        return int(sum(array.nbytes for array in self.rows))
+
+    def part(self, test: bool) -> Part:
+        """Return the rows to learn from, or those to judge by."""
+        X, y = self.rows[2:] if test else self.rows[:2]
+        return Part(X, y, row_keys(self.how.site, len(X), self.how.first[1 + test]))
+
+    def marked(self, value: Any) -> "Marked":
+        """Return something about the rows, with the mark that tells which rows these are."""
+        return {self.how.place: self.mark}, value
+
+    @property
+    def site(self) -> "PartitionSite":
+        """The rows as a site of their own."""
+        if self._site is None:
+            self._site = PartitionSite(self)
+        return self._site
+
+
+class PartitionSite(Site):
+    """The rows of one partition as a site of their own, which answers for them alone."""
+
+    def __init__(self, rows: Encoded) -> None:
+        super().__init__(rows.how.site, None)
+        self.rows = rows
+
+    def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
+        """Return the partition's rows."""
+        return self.rows.part(test)
+
+    @property
+    def n_train(self) -> int:
+        """Rows to learn from, of the whole site: whether it answers is decided by all of them."""
+        return self.rows.how.n_train
+
+
+class PartitionQuestion(msgspec.Struct, frozen=True):
+    """A question as workers get it: the message, the blobs it refers to, and the key that rows are drawn by."""
+
+    kind: str
+    body: bytes
+    blobs: dict[str, bytes]
+    sampling_key: np.ndarray
+    n_jobs: int
+
+
+def sizes_in(source: Any, names: list[str], casts: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the sizes of a partition's columns of numbers, as arrays."""
+    found = {name: Sizes() for name in names}
+    for name, sizes in found.items():  # a column at a time: rows are read anew when they are encoded
+        sizes.add(read_frame(read_frame_of(source, [name], casts), "a partition is a data frame")[name])
+    return {name: vars(sizes) for name, sizes in found.items()}
+
+
+def encode_partition(source: Any, data: bytes) -> Encoded:
+    """Encode a partition's rows."""
+    how = msgspec.msgpack.decode(data, type=Encoding)
+    schema = Schema.from_json(how.schema)
+    frame = read_frame(read_frame_of(source, how.names, how.casts), "a partition is a data frame")
+    if len(frame) != how.rows:
+        raise InputError(f"{how.partition} has {len(frame):,} rows now and had {how.rows:,} before")
+    first = how.first[0] + 1
+    try:
+        X = encode_features(frame, schema, fill_absent=True, strict=how.strict, first_row=first)
+        y = encode_label(frame, schema, strict=how.strict, first_row=first)
+    except InputError as error:
+        raise type(error)(f"in {how.partition}: {error}") from None
+    held = np.unpackbits(np.frombuffer(how.held_out, np.uint8), count=how.rows).astype(np.bool_)
+    mark = zlib.crc32(np.ascontiguousarray(y).view(np.uint8).data, zlib.crc32(X.view(np.uint8).data))
+    return Encoded(how, (X[~held], y[~held], X[held], y[held]), mark)
+
+
+Marked = tuple[dict[int, int], Any]
+"""Something about the rows of partitions, and which rows these are: the mark of each partition, by its place."""
+
+
+def answer_question(rows: Encoded, handler: Callable[[Any, Any], Any], asked: Sequence[bytes]) -> Marked:
+    """Answer a question about one partition, as a site would that has no other rows."""
+    question = wire.decode(b"".join(asked), PartitionQuestion)
+    with rows.lock:
+        site = rows.site
+        site.sampling_key, site.n_jobs = question.sampling_key, question.n_jobs
+        for hash_, blob in question.blobs.items():
+            site.store.put(f"blob {hash_}", blob)
+        reply = handler(site, wire.decode(question.body, HANDLERS[question.kind][0]))
+    return rows.marked(msgspec.structs.asdict(reply))
+
+
+def add_up(answers: Sequence[Marked]) -> Marked:
+    """Add up the answers about several partitions."""
+    marks, total = dict(answers[0][0]), dict(answers[0][1])
+    for more, answer in answers[1:]:
+        marks |= more
+        total = {name: total[name] + array for name, array in answer.items()}
+    return marks, total
+
+
+def score_rows(rows: Encoded, test: bool, model: Sequence[bytes], absent: np.ndarray, n_jobs: int) -> Marked:
+    """Score a partition's rows by a forest."""
+    return rows.marked(rows.part(test).answers(Forest.from_bytes(b"".join(model)), absent, n_jobs))
+
+
+def labels_of(rows: Encoded, test: bool) -> Marked:
+    """Return the labels of a partition's rows."""
+    return rows.marked(rows.part(test).y)
+
+
+def rows_of(rows: Encoded, test: bool) -> Marked:
+    """Return the features and labels of a partition's rows."""
+    part = rows.part(test)
+    return rows.marked((part.X, part.y))
+
+
+def some_rows(rows: Encoded, test: bool, places: np.ndarray) -> Marked:
+    """Return the features of some of a partition's rows."""
+    return rows.marked(rows.part(test).take(places))
+
+
+def some_columns(rows: Encoded, test: bool, columns: list[int]) -> Marked:
+    """Return some features of all of a partition's rows."""
+    return rows.marked(rows.part(test).columns(columns))

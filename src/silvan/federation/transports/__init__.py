@@ -1,1 +1,0 @@
-"""How bytes get to sites and back: in one process, or over NVIDIA FLARE."""

@@ -1,1 +1,0 @@
-"""Forests in files and in the formats of other libraries."""

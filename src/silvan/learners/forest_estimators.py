@@ -1,0 +1,419 @@
+"""Forests on one table, as scikit-learn estimators.
+
+They take arrays like any estimator, and data frames with text or categorical columns as they are: such
+columns are split by category, missing values need no filling in.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags, column_or_1d, compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    check_is_fitted,
+    validate_data,
+)
+
+from silvan.data.array_table import densify
+from silvan.data.encode import encode_features, infer_features
+from silvan.data.schema import CROWDED, Feature, Label, Schema
+from silvan.errors import InputError
+from silvan.forest.forest import Forest
+from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
+from silvan.learners.estimator_input import (
+    check_labels_present,
+    label_numbers,
+    mixed_frame,
+    rows_in_share,
+    seed_of,
+    spread_over_rows,
+    unused_label_name,
+    used_rows,
+)
+from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
+from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight, monotonic_signs
+from silvan.tree.objectives import Target
+from silvan.util.user_warnings import warn_user
+
+_MANY_ROWS = 1 << 40
+"""In place of the number of rows, before it is known."""
+
+
+class _Fitted(BaseEstimator):
+    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclasses below."""
+
+    forest_: Forest
+    _seed: int
+    _shares: csr_array  # of features in the gains of trees
+
+
+@dataclass(repr=False, eq=False)
+class _Forest(_Fitted):
+    """The common part of both estimators: parameters, reading tables, growing, scoring."""
+
+    n_estimators: int = 100
+    criterion: str = "gini"
+    max_depth: int | None = None
+    min_samples_split: int | float = 2
+    min_samples_leaf: int | float = 2
+    max_features: str | int | float | None = "sqrt"
+    max_bins: int = 64
+    bootstrap: bool = True
+    random_state: Any = 0
+    n_jobs: int | None = None
+    oob_score: bool | Callable[[np.ndarray, np.ndarray], float] = False
+    feature_draw: str = "node"
+    min_weight_fraction_leaf: float = 0.0
+    max_samples: int | float | None = None
+    warm_start: bool = False
+    monotonic_cst: Any = None
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags
+
+    def _settings(self, n_rows: int = _MANY_ROWS, schema: Schema | None = None) -> Settings:
+        if not isinstance(self.oob_score, bool | np.bool) and not callable(self.oob_score):
+            raise InputError.wrong("oob_score", "True, False or a function of labels and answers", self.oob_score)
+        if self.oob_score and not self.bootstrap:
+            raise InputError("oob_score=True needs bootstrap=True: without it every tree sees every row")
+        if not isinstance(self.warm_start, bool | np.bool):
+            raise InputError.wrong("warm_start", "True or False", self.warm_start)
+        names = Settings.__dataclass_fields__.keys() & self.get_params(deep=False).keys() - {"class_weight"}
+        values = {name: getattr(self, name) for name in names - {"monotonic_cst"}}
+        if schema is not None:
+            values["monotonic_cst"] = monotonic_signs(self.monotonic_cst, schema)
+        for name, least in (("min_samples_leaf", 1), ("min_samples_split", 2)):
+            if isinstance(values[name], float | np.floating):
+                values[name] = rows_in_share(name, float(values[name]), n_rows, least)
+        n_drawn = self.max_samples
+        if isinstance(n_drawn, int | np.integer) and not isinstance(n_drawn, bool):
+            if not 1 <= n_drawn <= n_rows:
+                raise InputError.wrong("max_samples", f"1 to the number of rows, {n_rows}, or a share", n_drawn)
+            values["max_samples"] = float(n_drawn / n_rows)
+        return Settings(**values)
+
+    def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Check the table to fit on and describe its columns; return X as float32 (rows, features), and y as it is."""
+        X = densify(X, warn=True)
+        frame = mixed_frame(X)
+        check_labels_present(y)
+        if frame is None:
+            with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+                X, y = validate_data(self, X, y, dtype=np.float32, order="C", ensure_all_finite="allow-nan")
+            names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(X.shape[1])])
+            self._features = tuple(Feature(str(name)) for name in names)
+            return X, y
+        _check_feature_names(self, X, reset=True)
+        _check_n_features(self, X, reset=True)
+        if y is None:
+            raise InputError.about("y", "is None; pass the column to predict")
+        y = column_or_1d(y, warn=True)
+        if not 0 < len(frame) == len(y):
+            raise InputError(f"X has {len(frame)} rows and y has {len(y)}; they must match and not be none")
+        self._features = infer_features(frame)
+        for feature in self._features:
+            if feature.crowded:
+                mend = "if they matter, make numbers of them first (sklearn.preprocessing.TargetEncoder)"
+                warn_user(f"column {feature.name!r} {CROWDED}; {mend}")
+        return encode_features(frame, Schema(self._features, Label(unused_label_name(self._features)))), y
+
+    def _read(self, X: Any) -> np.ndarray:
+        """Check rows to predict for against the table fitted on."""
+        check_is_fitted(self)
+        X = densify(X, warn=False)
+        frame = mixed_frame(X)
+        if frame is None and not any(f.categorical for f in self._features):
+            with np.errstate(over="ignore"):
+                return validate_data(self, X, dtype=np.float32, order="C", ensure_all_finite="allow-nan", reset=False)
+        _check_feature_names(self, X, reset=False)
+        _check_n_features(self, X, reset=False)
+        return as_matrix(self.forest_.schema, X)
+
+    def _grow(self, X: np.ndarray, target: Target, classes: tuple[Any, ...] | None = None) -> None:
+        schema = Schema(self._features, Label(unused_label_name(self._features), classes))
+        settings = self._settings(len(X), schema)
+        before = self._trees_before(schema)
+        if before is None:
+            self._seed = seed_of(self.random_state)
+        keys = DrawKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
+        self.forest_, shares = add_trees(before, X, target, schema, settings, keys, n_jobs=self.n_jobs)
+        self._shares = csr_array(shares)
+
+    def _trees_before(self, schema: Schema) -> Assembled | None:
+        """Return the trees that are kept with ``warm_start``; raise ``InputError`` if none can be added to them."""
+        if not self.warm_start or "forest_" not in vars(self):
+            return None
+        n = len(self.forest_)
+        if self.forest_.schema != schema:
+            raise InputError(
+                "warm_start=True adds trees to those of the last fit, which had other columns, categories or classes; "
+                "set warm_start=False to begin anew"
+            )
+        if self.n_estimators < n:
+            raise InputError.wrong("n_estimators", f"at least {n}, the trees there are", self.n_estimators)
+        if self.n_estimators == n:
+            warn_user(f"warm_start=True adds no tree: there are {n} already, and n_estimators says no more")
+        return Assembled(self.forest_, self._shares.toarray())
+
+    def _scores(self, X: Any) -> np.ndarray:
+        matrix = self._read(X)
+        return scores(self.forest_, matrix, self.n_jobs)
+
+    def _out_of_bag(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Score each row by the trees that did not see it, NaN where all did; also return what these decide."""
+        keys = np.arange(len(X), dtype=np.uint64)
+        draw = self._settings(len(X)).row_draw
+        seen = rows_of_trees(make_key(self._seed, "rows"), keys, 0, self.n_estimators, draw)
+        everywhere = int(seen.all(axis=0).sum())
+        if everywhere:
+            seen_by_all = f"every tree saw {everywhere} of {len(X)} rows"
+            warn_user(f"{seen_by_all}, which therefore have no out-of-bag score; grow more trees")
+        return scores_and_decisions(self.forest_, X, self.n_jobs, skip=seen)
+
+    def __len__(self) -> int:
+        """Return how many trees there are; raise ``AttributeError`` before ``fit``, as scikit-learn's forests do."""
+        return len(self.forest_)
+
+    def apply(self, X: Any) -> np.ndarray:
+        """Return the leaf that each row falls into in each tree, by its number in the tree: (rows, trees)."""
+        return leaves_of(self.forest_, self._read(X), self.n_jobs)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each feature in the decrease of impurity."""
+        check_is_fitted(self)
+        return np.array(list(self.forest_.importances().values()))
+
+
+@dataclass(repr=False, eq=False)
+class ForestClassifier(ClassifierMixin, _Forest):
+    """A random forest for two or more classes.
+
+    Takes arrays, and data frames with text or categorical columns as they are; missing values need no filling in.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees.
+    criterion
+        "gini" or "entropy" ("log_loss" is the same).
+    max_depth
+        Levels of splits; None grows until leaves are pure or too small to split.
+    min_samples_split, min_samples_leaf
+        Fewest rows in a node that is split, and in a leaf, or a share of all rows. Rows are counted, not weights.
+    max_features
+        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. Where a rule without noise
+        decides the label, 0.5 or None are better by far.
+    max_bins
+        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
+        have about 250 in all.
+    bootstrap
+        Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
+    class_weight
+        None, "balanced", or a dict of weights. "balanced" gives every class the same weight in sum, weights of rows
+        included.
+    random_state
+        An int gives the same forest anywhere, whatever ``n_jobs``.
+    n_jobs
+        Threads; None for all cores.
+    oob_score
+        Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_decision_function_``; by accuracy,
+        or by a function of labels and answers.
+    feature_draw
+        "node" draws features at every node, "tree" once for a tree.
+    min_weight_fraction_leaf
+        Least share of the total weight in a leaf; weights of rows and classes count here.
+    max_samples
+        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
+        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
+    warm_start
+        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
+        the one that would have been grown at once; the seed of the first ``fit`` is kept.
+    monotonic_cst
+        Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
+        name. For two classes, and then of the probability of the second.
+    vote
+        "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
+        equal ones; ``predict_proba`` is the mean in both cases.
+
+    Attributes
+    ----------
+    forest_
+        The trees, a ``Forest``, which can be saved and exported.
+    classes_, n_classes_
+        The classes in the order of probabilities, and how many there are.
+    feature_importances_
+        Share of each feature in the decrease of impurity; the shares add up to 1.
+    n_features_in_, feature_names_in_
+        Number of columns seen by ``fit``, and their names if these are text.
+    oob_score_
+        With ``oob_score``, the share of rows that are classified right by the trees that did not see them.
+    oob_decision_function_
+        With ``oob_score``, each row's class probabilities by the trees that did not see it; NaN where all did.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> import silvan as sv
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = sv.ForestClassifier(n_estimators=20).fit(X, y)
+    >>> model.predict(X[:2])
+    array([0, 0])
+    """
+
+    class_weight: Any = None
+    vote: str = "soft"
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Grow the forest."""
+        self._settings()
+        X, y = self._read_table(X, y)
+        check_classification_targets(y)
+        used, weight = used_rows(X, sample_weight)
+        X, y = X[used], y[used]
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.n_classes_ = len(self.classes_)
+        by_class = None
+        check_class_weight(self.class_weight)
+        if self.class_weight is not None:
+            by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+            if isinstance(self.class_weight, str) and weight is not None:  # balanced
+                masses = np.bincount(codes, weight)
+                by_class = masses.sum() / (len(masses) * masses)
+        target = self._settings().objective_for(self.n_classes_).target(codes, self.n_classes_, weight, by_class)
+        self._grow(X, target, tuple(self.classes_.tolist()))
+        if self.oob_score:
+            shares, decided = self._out_of_bag(X)
+            known = ~np.isnan(shares[:, 0])
+            self.oob_score_ = np.nan
+            if known.any():
+                answers, right = self.classes_[decided[known]], codes[known] == decided[known]
+                self.oob_score_ = float(self.oob_score(y[known], answers) if callable(self.oob_score) else right.mean())
+            self.oob_decision_function_ = spread_over_rows(shares, used)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return class probabilities, columns in the order of ``classes_``."""
+        return _evened(self._scores(X))
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithms of class probabilities."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class, or with ``vote="hard"`` the one that most trees vote for."""
+        rows = self._read(X)
+        if self.forest_.combine == "vote":
+            return self.classes_[decide(self.forest_, rows, self.n_jobs)]
+        return self.classes_[_evened(scores(self.forest_, rows, self.n_jobs)).argmax(axis=1)]
+
+
+def _evened(probability: np.ndarray) -> np.ndarray:
+    """Round so that equal probabilities are equal, in whatever order trees were added up."""
+    rounded: np.ndarray = np.rint(probability * 2.0**50) / 2.0**50
+    return rounded
+
+
+@dataclass(repr=False, eq=False)
+class ForestRegressor(RegressorMixin, _Forest):
+    """A random forest for a number.
+
+    Takes arrays, and data frames with text or categorical columns as they are; missing values need no filling in.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees.
+    criterion
+        "squared_error".
+    max_depth
+        Levels of splits; None grows until leaves are pure or too small to split.
+    min_samples_split, min_samples_leaf
+        Fewest rows in a node that is split, and in a leaf, or a share of all rows. Rows are counted, not weights.
+    max_features
+        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. By default all, as in
+        scikit-learn.
+    max_bins
+        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
+        have about 250 in all.
+    bootstrap
+        Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
+    random_state
+        An int gives the same forest anywhere, whatever ``n_jobs``.
+    n_jobs
+        Threads; None for all cores.
+    oob_score
+        Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_prediction_``; by R2, or by a
+        function of labels and answers.
+    feature_draw
+        "node" draws features at every node, "tree" once for a tree.
+    min_weight_fraction_leaf
+        Least share of the total weight in a leaf; weights of rows count here.
+    max_samples
+        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
+        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
+    warm_start
+        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
+        the one that would have been grown at once; the seed of the first ``fit`` is kept.
+    monotonic_cst
+        Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
+        name. Not for columns of categories.
+
+    Attributes
+    ----------
+    forest_
+        The trees, a ``Forest``, which can be saved and exported.
+    feature_importances_
+        Share of each feature in the decrease of impurity; the shares add up to 1.
+    n_features_in_, feature_names_in_
+        Number of columns seen by ``fit``, and their names if these are text.
+    oob_score_
+        With ``oob_score``, R2 of predictions by the trees that did not see a row.
+    oob_prediction_
+        With ``oob_score``, each row's prediction by the trees that did not see it; NaN where all did.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> import silvan as sv
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = sv.ForestRegressor(n_estimators=20, oob_score=True).fit(X, y)
+    >>> model.oob_score_ > 0.3
+    True
+    """
+
+    criterion: str = "squared_error"
+    max_features: str | int | float | None = 1.0
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Grow the forest."""
+        self._settings()
+        X, y = self._read_table(X, y)
+        y = label_numbers(y)
+        used, weight = used_rows(X, sample_weight)
+        X, y = X[used], y[used]
+        self._grow(X, self._settings().objective_for(0).target(y, 0, weight))
+        if self.oob_score:
+            means = self._out_of_bag(X)[1]
+            known = ~np.isnan(means)
+            spread = ((y[known] - y[known].mean()) ** 2).sum() if known.any() else 0.0
+            error = ((y[known] - means[known]) ** 2).sum()
+            self.oob_score_ = float(1.0 - error / spread) if spread > 0 else np.nan
+            if callable(self.oob_score) and known.any():
+                self.oob_score_ = float(self.oob_score(y[known], means[known]))
+            self.oob_prediction_ = spread_over_rows(means, used)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the mean of the trees' leaves."""
+        return self._scores(X)[:, 0]

@@ -1,0 +1,1 @@
+"""Secure aggregation: sums over sites that reveal no site's part."""

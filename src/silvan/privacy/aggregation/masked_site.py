@@ -1,0 +1,337 @@
+"""Masked sums, at a site (Bonawitz et al. 2017): masks that two sites share cancel when all parts are added.
+
+Every site adds to its part, modulo 2^64, a mask of its own and one for each neighbour: the one of a pair adds that, the
+other subtracts it. With its hidden part it sends what recovers the masks, in shares that are sealed for each site
+and of which two thirds are needed. Once it is settled whose parts are in the sum, and the sites have confirmed that to
+one another, they give their shares of the own masks of those sites, and of masks that these share with lost ones: never
+of both kinds for one site, whatever is asked. All seeds are for one sum, so what is recovered opens no other.
+
+Who must collude to see a part: see docs/sums.md. The coordinator's half is in ``masked_coordinator.py``.
+"""
+
+import hmac
+import secrets
+from collections.abc import Container, Mapping, Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.poly1305 import Poly1305
+
+from silvan.errors import RefusedError
+from silvan.federation import wire
+from silvan.federation.cache import CacheKey
+from silvan.federation.message import Envelope, Reply
+from silvan.federation.site import Own, Site
+from silvan.federation.store import digest
+from silvan.privacy.aggregation import shamir
+from silvan.privacy.aggregation.counters import Layout, flatten, key_stream, mask
+from silvan.privacy.aggregation.members import MIN_SITES, Member, Ready, place_of
+from silvan.privacy.aggregation.neighbours import enough_neighbours, neighbours
+from silvan.privacy.aggregation.words import BITS, Widths
+from silvan.privacy.identity.seal import derive, public_key, seal, secret_key, shared_secret, unseal
+from silvan.privacy.noise.noisy_request import settle_shares
+from silvan.util.threads import thread_count
+
+SEED = 32
+"""Bytes of a seed, a confirmation and a fingerprint."""
+
+
+def threshold(n: int) -> int:
+    """Return how many of n sites must stay: two thirds, and at least three."""
+    return max(MIN_SITES, n - n // 3)
+
+
+def withstood(n: int) -> int:
+    """Return how many of n sites may collude: fewer than those that two lists of parts of one sum must share."""
+    return 2 * threshold(n) - n - 1
+
+
+# -- messages
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One step: tell the key; hide the part; confirm whose parts are in the sum; give the shares that open it.
+
+    ``neighbours`` is how many sites each shares masks with, ``width`` how many bits a counter takes unless ``widths``
+    says it for each block of them.
+    """
+
+    what: Literal["key", "hide", "confirm", "open"]
+    sum: str = ""
+    members: list[Member] = []
+    neighbours: int = 0
+    width: int = BITS
+    survivors: list[str] = []
+    codes: dict[str, bytes] = {}  # the confirmations that others made out for the site
+    boxes: dict[str, bytes] = {}  # the shares that others sealed for it
+    widths: Widths | None = None
+
+    def name(self, study: str, statistic: str) -> str:
+        """Name the sum by all that it is about: no mask, box or confirmation of one is any in another."""
+        members = [(member.site, member.key.hex()) for member in self.members]
+        about = [study, self.sum, members, self.neighbours, self.width, statistic]
+        if self.widths is not None:
+            about.append([digest(array.tobytes()) for array in (self.widths.lengths, self.widths.bits)])
+        return digest(msgspec.json.encode(["masked sum", *about]))
+
+    def neighbour_places(self, study: str) -> list[list[int]]:
+        """List, for each member, the places of those it shares masks with: the same in all sums of a study."""
+        return neighbours(study, tuple(member.key for member in self.members), self.neighbours)
+
+
+class Hidden(Reply, frozen=True, kw_only=True):
+    """A site's masked part, fingerprints of the seeds that hide it, and shares of these, sealed for each other site."""
+
+    layout: Layout
+    words: memoryview
+    prints: bytes
+    boxes: dict[str, bytes]
+
+
+class Confirmed(Reply, frozen=True, kw_only=True):
+    """A site's word to each other site for whose parts are in the sum."""
+
+    codes: dict[str, bytes]
+
+
+class Opened(Reply, frozen=True, kw_only=True):
+    """A site's shares of what must be taken off, by whose seeds they are of."""
+
+    shares: dict[str, bytes]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a site keeps of a sum: the seed of all that it drew for it, and a tag of the part it was drawn for."""
+
+    seed: bytes
+    tag: bytes
+
+
+# -- at a site
+
+
+class MaskCover:
+    """The cover of a site whose parts of sums leave it only masked.
+
+    ``roster`` has the public keys that the site's owner knows to be the others'. Without one the site takes the keys
+    that the coordinator hands out, the same for a whole study; a coordinator that hands out its own could see parts.
+    ``neighbours`` is how many sites it must share masks with at least; None for
+    ``enough_neighbours``.
+    """
+
+    name = "masked"
+
+    def __init__(self, roster: Mapping[str, bytes] | None = None, neighbours: int | None = None) -> None:
+        self.roster, self.neighbours = roster, neighbours
+
+    def withstands(self, n: int) -> int:
+        """Return how many sites may collude: fewer than it takes to confirm two lists of parts of one sum."""
+        return withstood(n)
+
+    def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
+        """Answer one step of a masked sum."""
+        turn = wire.decode(b"" if envelope.step is None else envelope.step.body, Turn)
+        if turn.what == "key":
+            return Ready(key=public_key(site.store))
+        n, names = len(turn.members), [member.site for member in turn.members]
+        place = place_of(site, turn.members, n, self.roster, "masked sum")
+        if envelope.over != (names if turn.what == "hide" else turn.survivors):
+            raise RefusedError("the sum is over other sites than it says")
+        if n > shamir.MOST or not 1 <= turn.width <= BITS:
+            raise RefusedError(f"a masked sum takes up to {shamir.MOST} sites, and counters of up to {BITS} bits")
+        if not _can_have(turn.neighbours, n) or turn.neighbours < min(n - 1, self.neighbours or enough_neighbours(n)):
+            raise RefusedError("the site would share masks with too few others")
+        _pin(site, envelope.study, turn.members)
+        here = SumAtSite(site, turn, envelope.study, own.statistic, place)
+        if turn.what == "hide":
+            return here.hide(own)
+        here.settle(own, digest(msgspec.json.encode([envelope.study, own.hash])))
+        return here.confirm() if turn.what == "confirm" else here.open()
+
+
+def _can_have(neighbours: int, n: int) -> bool:
+    """Whether n sites can have so many neighbours each: all others, or an even number."""
+    return neighbours == n - 1 or (0 < neighbours < n - 1 and neighbours % 2 == 0)
+
+
+def _pin(site: Site, study: str, members: Sequence[Member]) -> None:
+    """Check that sites have the keys under which they first took part in a study."""
+    kept = f"keys {digest(study.encode())}"
+    data = site.store.get(kept)
+    known: dict[str, bytes] = {} if data is None else msgspec.msgpack.decode(data, type=dict[str, bytes])
+    now = known | {member.site: member.key for member in members}
+    if any(now[name] != key for name, key in known.items()) or len(set(now.values())) < len(now):
+        raise RefusedError("a site has another key than before in this study, or the key that another had")
+    if now != known:
+        site.store.put(kept, msgspec.msgpack.encode(now))
+
+
+class _Pair(NamedTuple):
+    """What two sites derive for one sum: a mask, and keys for their messages to each other."""
+
+    mask: bytes
+    seal: bytes
+    unseal: bytes
+    code: bytes
+    their_code: bytes
+
+
+class SumAtSite:
+    """One masked sum, as one of its sites takes part in it; ``place`` is the site's index among the members."""
+
+    def __init__(self, site: Site, turn: Turn, study: str, statistic: str, place: int) -> None:
+        self.site, self.turn, self.place = site, turn, place
+        self.sum, self.near = turn.name(study, statistic), turn.neighbour_places(study)
+        self.names = [member.site for member in turn.members]
+
+    def hide(self, own: Own) -> Hidden:
+        """Mask the part, and seal what recovers the masks for the others."""
+        layout, words = flatten(own.release(), len(self.names), self.turn.widths or self.turn.width)
+        seed = self._seed(own, layout, words)
+        shares = self._split(seed)
+        near = self.near[self.place]
+        plus = [self._own_mask(seed), *(self.pairs[i].mask for i in near if self._adds(i))]
+        minus = [self.pairs[i].mask for i in near if not self._adds(i)]
+        mask(words, plus, minus, thread_count(self.site.n_jobs))
+        return Hidden(
+            layout=layout,
+            words=words.view(np.uint8).data,
+            prints=b"".join(fingerprint(secret) for secret in self._secrets(seed)),
+            boxes={self.names[i]: seal(pair.seal, shares[i].tobytes()) for i, pair in self.pairs.items()},
+        )
+
+    def settle(self, own: Own, question: str) -> None:
+        """Record whose parts the coordinator says are in the sum, once and for good.
+
+        Every other sum of the same question must have the same parts: two that differ by a site tell that site's part.
+        """
+        if self.site.store.get(f"masked {self.sum}") is None:
+            raise RefusedError("the site has hidden no part in this sum")
+        survivors = self.turn.survivors
+        if survivors != [name for name in self.names if name in survivors] or self.names[self.place] not in survivors:
+            raise RefusedError("the list of parts in the sum does not have sites of the sum, once, and this one")
+        if len(survivors) < threshold(len(self.names)):
+            raise RefusedError(f"a masked sum needs the parts of two thirds of its sites, and of {MIN_SITES}")
+        listed = msgspec.json.encode(survivors)
+        settled = [f"masked {self.sum} settled"]
+        if self.site.outbox is not None:  # without an outbox a site enforces no other rule, either
+            settled.append(f"masked {question} settled")
+        if any(self.site.store.get(key) not in (None, listed) for key in settled):
+            raise RefusedError("the site has settled whose parts are in this sum, and it was other sites'")
+        settle_shares(self.site, own.request, self.names, survivors)
+        if self.turn.what == "confirm":
+            self.site.store.put_all(dict.fromkeys(settled, listed))
+        elif self.site.store.get(settled[0]) is None:
+            raise RefusedError("the site has not confirmed whose parts are in this sum")
+
+    def confirm(self) -> Confirmed:
+        """Authenticate the list for each other site, so that the coordinator cannot send sites different ones."""
+        others = [i for i in self.pairs if self.names[i] in self.turn.survivors]
+        return Confirmed(codes={self.names[i]: self._code(self.pairs[i].code) for i in others})
+
+    def open(self) -> Opened:
+        """Return the shares that the list calls for, if enough others have confirmed the same list."""
+        turn, places = self.turn, {name: i for i, name in enumerate(self.names)}
+        others = [name for name in turn.survivors if places[name] != self.place]
+        if not set(turn.codes) <= set(others) or set(turn.boxes) != set(others):
+            raise RefusedError("the confirmations and shares are not those of the sites in the sum")
+        for name, code in turn.codes.items():
+            if not hmac.compare_digest(code, self._code(self.pairs[places[name]].their_code)):
+                raise RefusedError("another site has not confirmed this list of parts in the sum")
+        if len(turn.codes) + 1 < threshold(len(self.names)):
+            raise RefusedError("too few sites have confirmed whose parts are in the sum")
+        return Opened(shares={name: self._share(places[name]).tobytes() for name in turn.survivors})
+
+    def _share(self, place: int) -> np.ndarray:
+        """Select from the shares of a site's seeds: that of its own mask, and those of masks with lost sites."""
+        if place == self.place:
+            kept = self.site.store.get(f"masked {self.sum}")
+            share = self._split(wire.decode(kept or b"", Kept).seed)[place]
+        else:
+            box = self.turn.boxes[self.names[place]]
+            share = np.frombuffer(unseal(self.pairs[place].unseal, box), np.uint8)
+        near = self.near[place]
+        if share.size != SEED * (1 + len(near)):
+            raise RefusedError("another site sealed something else than its shares")
+        return share.reshape(-1, SEED)[rows_to_open(near, self.names, self.turn.survivors)]
+
+    def _seed(self, own: Own, layout: Layout, words: np.ndarray) -> bytes:
+        """Return the seed of all that is drawn for a sum: drawn once, used for one part, the same when asked again."""
+        kept = f"masked {self.sum}"
+        known = self.site.store.get(kept)
+        seed = secrets.token_bytes(SEED) if known is None else wire.decode(known, Kept).seed
+        tagger = Poly1305(derive(seed, b"part", SEED))
+        tagger.update(msgspec.json.encode([own.hash, layout]))
+        tagger.update(words.view(np.uint8).data)
+        now = wire.encode(Kept(seed, tagger.finalize()))
+        if known is None:
+            self.site.store.put(kept, now)
+        elif known != now:
+            raise RefusedError("the site's part, or the question, is another than when it was hidden for this sum")
+        return seed
+
+    def _own_mask(self, seed: bytes) -> bytes:
+        return derive(seed, b"own mask", SEED)
+
+    def _secrets(self, seed: bytes) -> list[bytes]:
+        return [self._own_mask(seed), *(self.pairs[i].mask for i in self.near[self.place])]
+
+    def _split(self, seed: bytes) -> np.ndarray:
+        """Split the seeds that hide the site's part into shares by place."""
+        joined = b"".join(self._secrets(seed))
+        n, enough = len(self.names), threshold(len(self.names))
+
+        def split() -> np.ndarray:
+            drawn = key_stream(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
+            return shamir.split(np.frombuffer(joined, np.uint8), n, enough, drawn)
+
+        return self.site.cache.once(CacheKey[np.ndarray]("shares", joined), split)
+
+    def _adds(self, other: int) -> bool:
+        return adds_mask(self.names[self.place], self.names[other])
+
+    def _code(self, key: bytes) -> bytes:
+        return hmac.digest(key, msgspec.json.encode([self.sum, self.turn.survivors]), "sha256")
+
+    @cached_property
+    def pairs(self) -> dict[int, _Pair]:
+        """What the site shares with each other, by place; derived when first needed."""
+        return self.site.cache.once(
+            CacheKey[dict[int, _Pair]]("pairs", self.sum),
+            lambda: {i: self._pair(i, key) for i, key in enumerate(self._shared_secrets()) if i != self.place},
+        )
+
+    def _shared_secrets(self) -> list[bytes]:
+        """Return the secrets shared with all members: computed once for a study, until the site restarts."""
+        keys = [member.key for member in self.turn.members]
+
+        def agree() -> list[bytes]:
+            own = secret_key(self.site.store)
+            return [shared_secret(own, key) for key in keys]
+
+        return self.site.cache.once(CacheKey[list[bytes]]("agreed", *keys), agree)
+
+    def _pair(self, other: int, shared: bytes) -> _Pair:
+        names = sorted([self.names[self.place], self.names[other]])
+        derived = derive(shared, b"masks\0" + msgspec.json.encode([self.sum, *names]), 7 * SEED)
+        seed, boxes, codes = derived[:SEED], [derived[32:96], derived[96:160]], [derived[160:192], derived[192:]]
+        if not self._adds(other):
+            boxes, codes = boxes[::-1], codes[::-1]
+        return _Pair(seed, *boxes, *codes)
+
+
+def adds_mask(site: str, other: str) -> bool:
+    """Whether a site adds the mask that it shares with another, which then subtracts it."""
+    return site < other
+
+
+def fingerprint(secret: bytes) -> bytes:
+    """Return a digest of a seed, by which it is recognised when it is put together from shares."""
+    return bytes.fromhex(digest(b"silvan mask\0" + secret))
+
+
+def rows_to_open(near: Sequence[int], names: Sequence[str], survivors: Container[str]) -> list[int]:
+    """List which seeds of a site in the sum are opened: that of its own mask, and those it shares with lost sites."""
+    return [0, *(1 + j for j, i in enumerate(near) if names[i] not in survivors)]

@@ -1,0 +1,64 @@
+"""What ring and masked sums share: the members of a sum with their keys, and a check of the result."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.federation.cache import CacheKey
+from silvan.federation.federation import OVERALL
+from silvan.federation.message import Reply
+from silvan.federation.question import Asked
+from silvan.federation.site import Site
+from silvan.privacy.identity.seal import public_key
+
+MIN_SITES = 3
+"""Fewest sites in a sum: of two, each takes its own part off the sum and has the other's."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A site in a sum, and the key that others seal with for it."""
+
+    site: str
+    key: bytes
+
+
+class Ready(Reply, frozen=True, kw_only=True):
+    """A site can take part in a sum; its public key."""
+
+    key: bytes
+
+
+def own_key(site: Site) -> bytes:
+    """Return a site's public key, read once."""
+    return site.cache.once(CacheKey[bytes]("own key"), lambda: public_key(site.store))
+
+
+def place_of(site: Site, members: Sequence[Member], among: int, roster: Mapping[str, bytes] | None, what: str) -> int:
+    """Check the members of a sum, at a site, and return the site's own place among them."""
+    mine = Member(site.name, own_key(site))
+    if not len(members) == among >= MIN_SITES:
+        raise RefusedError(f"a {what} needs at least {MIN_SITES} sites, and all that the sum is over")
+    if len({m.site for m in members}) < among or len({m.key for m in members}) < among or mine not in members:
+        raise RefusedError(f"the {what} does not have every site once, this one with its own key")
+    if roster is not None and any(roster.get(m.site) != m.key for m in members):
+        raise RefusedError(f"the {what} has a key that is not the one known here")
+    return members.index(mine)
+
+
+def check_ready(site: str, reply: Reply) -> None:
+    """Check the key that a site sends."""
+    if isinstance(reply, Ready) and len(reply.key) != 32:
+        raise FormatError("its key is not a key")
+
+
+def check_sum(total: Reply, question: Asked, what: str) -> None:
+    """Apply the check of single replies to the sum; which site's part is at fault remains unknown."""
+    if question.check is not None:
+        try:
+            question.check(OVERALL, total)
+        except FormatError as error:
+            raise FederationError(
+                f"the sites' sum for {question.kind.__name__} is unusable: {error}; "
+                f"a {what} does not show whose part is at fault"
+            ) from None

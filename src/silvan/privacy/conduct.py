@@ -1,0 +1,200 @@
+"""Rules on what a coordinator may ask: what a site remembers of its questions, and checks new ones against.
+
+Whoever may ask anything can find out anything: two sums over sites that differ by one, two sets of trees that differ by
+one, a tree that sends one known person to a node of its own. So a site answers, in a study,
+
+- a sum over one set of sites, and over no other, whatever became of them;
+- sums over sites that only become fewer, beginning with those that the study has by its text or the site's roster, and
+  no fewer than the owner lets it lose;
+- in a task (a model, an evaluation), one of everything: one set of trees, one forest. A question that goes on where
+  another ended repeats what was decided before, and fits to what was asked before.
+
+Asked again word for word, a question is answered again: a coordinator that was restarted loses nothing. All that is
+remembered is in the site's store, so a site that was restarted forgets nothing. What each rule stops, and what it does
+not, is in docs/security.md.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from silvan.errors import RefusedError
+from silvan.federation.message import Course, Envelope, Request
+from silvan.federation.store import CONDUCT, Store, digest
+from silvan.util.readable import count_of
+
+
+class History(msgspec.Struct, frozen=True):
+    """A course of questions so far: how much was decided, what the questions at that point left, all that was asked."""
+
+    n: int
+    decided: str
+    traces: list[bytes]
+    asked: list[str]
+
+
+class Summed(msgspec.Struct, frozen=True):
+    """Which question asked for a sum, and over which sites."""
+
+    question: str
+    over: list[str]
+
+
+class Participants(msgspec.Struct, frozen=True):
+    """The sites that a study began with, and those that are left."""
+
+    first: list[str]
+    left: list[str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a site lets a study do; None: any number, and the sites of the first sum.
+
+    ``tasks`` are models and judgements; ``sites`` are those that the study begins with, of which ``losses`` may go.
+    """
+
+    tasks: int | None = None
+    losses: int | None = None
+    sites: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class CheckedQuestion:
+    """A question that breaks no rule, given what the site remembered: its digest, and what to remember of it."""
+
+    digest: str
+    store: Store
+    seen: dict[str, bytes | None] = field(default_factory=dict)
+    changes: dict[str, bytes] = field(default_factory=dict)
+
+    def get(self, key: str) -> bytes | None:
+        """Read from the site's store, and note what was read."""
+        self.seen[key] = self.store.get(key)
+        return self.seen[key]
+
+    def still_valid(self) -> bool:
+        """Whether the store is still as it was read: no other question was answered meanwhile."""
+        return all(self.store.get(key) == value for key, value in self.seen.items())
+
+
+def check_question(
+    site: str,
+    store: Store,
+    envelope: Envelope,
+    request: Request,
+    course: Course | None,
+    *,
+    draws: bytes | None,
+    limits: Limits,
+) -> CheckedQuestion:
+    """Raise an error if a question breaks a rule; return what the site must remember of it once it is answered.
+
+    ``draws`` names the noise that a sum is made of, if there is any: it is one statistic whatever else is asked.
+    """
+    question = CheckedQuestion(envelope.asked, store)
+    _check_tasks(question, envelope, limits.tasks)
+    if course is not None:
+        _check_course(question, envelope, request, course)
+    if request.verb == "total":
+        over = sorted(envelope.over)
+        if len(set(over)) < len(over) or site not in over:
+            raise RefusedError("the site takes part in sums that name every site once, this one too")
+        _check_sites_of_sum(question, envelope, draws, over)
+        _check_participants(question, envelope, request, over, limits)
+    return question
+
+
+def _check_tasks(question: CheckedQuestion, envelope: Envelope, most: int | None) -> None:
+    """Raise an error if the study has too many tasks."""
+    if not envelope.task:
+        return
+    key = _key("tasks", envelope.study)
+    known = _tasks(question.get(key))
+    if envelope.task in known:
+        return
+    if most is not None and len(known) >= most:
+        raise RefusedError(
+            f"the site takes part in {count_of(most, 'task')} of this study, models and judgements, and no more"
+        )
+    question.changes[key] = msgspec.msgpack.encode([*known, envelope.task])
+
+
+def tasks_so_far(store: Store, study: str) -> int:
+    """Return how many tasks of a study the site has taken part in."""
+    return len(_tasks(store.get(_key("tasks", study))))
+
+
+def _tasks(data: bytes | None) -> list[str]:
+    return msgspec.msgpack.decode(data or b"\x90", type=list[str])
+
+
+def _check_course(question: CheckedQuestion, envelope: Envelope, request: Request, course: Course) -> None:
+    """Raise an error if a question does not continue its course."""
+    key = _key("course", envelope.study, envelope.task, course.name)
+    data, n = question.get(key), len(course.decided)
+    if data is None:
+        trace = request.follow([], further=True) if course.anywhere or not n else None
+        if trace is None:
+            raise RefusedError("the question goes on from something that the site has not answered")
+        question.changes[key] = msgspec.msgpack.encode(History(n, _joined(course.decided), [trace], [question.digest]))
+        return
+    history = msgspec.msgpack.decode(data, type=History)
+    if question.digest in history.asked:
+        return
+    if n < history.n or _joined(course.decided[: history.n]) != history.decided:
+        raise RefusedError("the question does not go on from where the site's answers ended")
+    further = n > history.n
+    trace = request.follow(history.traces, further)
+    if trace is None:
+        raise RefusedError(
+            "the question does not go on from what the site was asked before"
+            if further
+            else "the site has answered this in another form, and answers one form in a task"
+        )
+    traces = [trace] if further else [*history.traces, trace]
+    history = History(n, _joined(course.decided), traces, [*history.asked, question.digest])
+    question.changes[key] = msgspec.msgpack.encode(history)
+
+
+def _check_sites_of_sum(question: CheckedQuestion, envelope: Envelope, draws: bytes | None, over: list[str]) -> None:
+    """Raise an error if the same was summed over other sites; a sum in steps may lose some on its way."""
+    key = _key("sum", envelope.study, question.digest if draws is None else digest(draws))
+    name, data = envelope.whole or envelope.question, question.get(key)
+    if data is not None:
+        known = msgspec.msgpack.decode(data, type=Summed)
+        if known.over == over:
+            return
+        on_its_way = envelope.step is not None and known.question == name
+        if not on_its_way or not set(over) < set(known.over):
+            raise RefusedError("the site sums one thing over one set of sites, and this was summed over another")
+    question.changes[key] = msgspec.msgpack.encode(Summed(name, over))
+
+
+def _check_participants(
+    question: CheckedQuestion, envelope: Envelope, request: Request, over: list[str], limits: Limits
+) -> None:
+    """Raise an error if a sum has sites that the study did not have or has lost, or if it has lost too many."""
+    names, first = [envelope.study], limits.sites
+    if first is not None and not first.issuperset(over):
+        raise RefusedError("the sum has sites that are not in the study")
+    if request.some_sites:  # begins with a cluster; where nothing is to be lost, with one in the whole study
+        names += [envelope.kind] if limits.losses is not None else [envelope.kind, envelope.task]
+        first = None
+    key = _key("participants", *names)
+    data, start = question.get(key), over if first is None else sorted(first)
+    known = Participants(start, start) if data is None else msgspec.msgpack.decode(data, type=Participants)
+    if not set(over) <= set(known.left):
+        raise RefusedError("the sites of a study's sums only become fewer, and this sum has others")
+    if limits.losses is not None and len(known.first) - len(over) > limits.losses:
+        raise RefusedError(f"the site lets a study lose {count_of(limits.losses, 'site')} at most")
+    if data is None or known.left != over:
+        question.changes[key] = msgspec.msgpack.encode(Participants(known.first, over))
+
+
+def _key(what: str, *names: str) -> str:
+    return f"{CONDUCT} {what} {digest(msgspec.json.encode(names))}"
+
+
+def _joined(decided: tuple[str, ...]) -> str:
+    return digest(msgspec.json.encode(decided))

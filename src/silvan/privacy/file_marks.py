@@ -1,0 +1,170 @@
+"""Finds files of a site that were put back to an earlier state, by what each of its files notes of the others.
+
+A site has three records: the ledger of all that left, the privacy budget, and the store of what it was asked. A line of
+the ledger says how many answers the store had noted and what was spent by then; the store and the budget note how far
+the ledger was, and the store what was spent. What is noted of a file is on disk by then, so a site that stops at any
+point finds its files in order. One that is *behind* what another knows of it was deleted, or put back from a copy, and
+the site would answer again what it has answered. Then it answers nothing until its owner accepts the files as they are,
+on record.
+
+A backup (``silvan site backup``) says that it is one. Not seen: files that are all put back together from another
+copy look like a site that has answered less, and a ledger without its last line, of an answer without noise, like one
+of a site that stopped before it wrote it. Who noted a digest of the ledger elsewhere can tell (docs/ledger.md).
+"""
+
+import msgspec
+
+from silvan.errors import DamagedError
+from silvan.federation.store import MemoryStore, Store
+from silvan.privacy.ledger import START, Ledger, Line
+from silvan.privacy.noise.budget import Budget
+from silvan.util.readable import count_of
+
+_KEY = "ledger mark"
+
+FROM_BACKUP = "from-backup"
+"""A file in every backup, with its time: a folder that has it was put back and may have answered more since."""
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """What the store notes with every answer: how many there were, how far the ledger was before it, what was spent."""
+
+    kept: int = 0
+    lines: int = 0
+    hash: str = START
+    charges: int = 0
+    spent: float = 0.0
+
+
+class FileMarks:
+    """What a site's ledger, privacy budget and store note of each other.
+
+    Only files that belong together are compared: ``store`` is None where it is not of the same folder, and nothing is
+    noted of a budget or beside a ledger that live in memory.
+    """
+
+    def __init__(self, ledger: Ledger, budget: Budget, store: Store | None) -> None:
+        self.ledger, self.budget, self.store = ledger, None, None
+        if ledger.folder is not None:
+            self.store = store
+            if budget.path is not None:
+                self.budget, budget.beside = budget, ledger
+
+    # -- as answers leave
+
+    def before_line(self, store: Store, values: dict[str, bytes], charged: bool, kept: int = 0) -> dict[str, float]:
+        """Put what the site remembers of an answer into its store, with how far the other files are.
+
+        Return what the answer's line in the ledger is to say of them. The ledger is locked from here to its line.
+        """
+        said: dict[str, float] = {}
+        if charged and self.budget is not None:
+            said["charges"], said["spent"] = self.budget.progress()
+        if self.store is None or store is not self.store:
+            store.put_all(values)
+            return said
+        lines, hash_ = self.ledger.position
+        last = self._mark
+        mark = msgspec.structs.replace(last, kept=max(last.kept, kept) + 1, lines=lines, hash=hash_, **said)
+        store.put_all({**values, _KEY: msgspec.msgpack.encode(mark)})
+        return {**said, "kept": mark.kept}
+
+    def after_line(self, charged: bool) -> None:
+        """Note in the budget how far the ledger is with the line of an answer that was charged for."""
+        if charged and self.budget is not None:
+            self.budget.note_ledger()
+
+    # -- when a site starts
+
+    def check(self) -> None:
+        """Raise an error if a file is behind another."""
+        faults = self.faults()
+        if faults:
+            raise DamagedError(
+                f"{self.ledger.folder}: {'; '.join(faults)}. Put back the files as they were last; if they are lost, "
+                "`silvan site restored` accepts these"
+            )
+
+    def faults(self) -> list[str]:
+        """List the files that are behind another."""
+        if self.budget is None and self.store is None:
+            return self._backup_faults()
+        with self.ledger.locked():
+            lines = self.ledger.lines()
+            return [*self._backup_faults(), *self._budget_faults(lines), *self._store_faults(lines)]
+
+    def accept(self, site: str) -> list[str]:
+        """Take the files as they are, with a line in the ledger; return what was found.
+
+        What the ledger knows to be spent is charged, so that nothing of the budget is gained.
+        """
+        with self.ledger.locked():
+            faults, lines = self.faults(), self.ledger.lines()
+            if not faults:
+                return faults
+            if self.budget is not None:
+                self.budget.make_up(max(self._mark.spent, _last(lines, "charges").spent))
+            store = MemoryStore() if self.store is None else self.store
+            said = self.before_line(store, {}, charged=True, kept=_last(lines, "kept").kept)
+            self.ledger.write(
+                **dict.fromkeys(("task", "kind", "question", "asked", "answer"), ""),
+                **said,
+                site=site,
+                study="none",
+                round=0,
+                outcome="restored",
+                what="files of an earlier state were put back, and the owner accepted them",
+                how="; ".join(faults),
+                bytes=0,
+            )
+            self.after_line(charged=True)
+            if self.ledger.folder is not None:
+                (self.ledger.folder / FROM_BACKUP).unlink(missing_ok=True)
+        return faults
+
+    def _backup_faults(self) -> list[str]:
+        path = None if self.ledger.folder is None else self.ledger.folder / FROM_BACKUP
+        if path is None or not path.exists():
+            return []
+        return [f"the folder was put back from the backup of {path.read_text().strip()}: what left since is not known"]
+
+    def _budget_faults(self, lines: list[Line]) -> list[str]:
+        if self.budget is None:
+            return []
+        (charges, spent), noted = self.budget.progress(), self.budget.noted(self.ledger.owner)
+        known: tuple[tuple[str, Line | _Mark], ...] = (("ledger", _last(lines, "charges")), ("store", self._mark))
+        faults = [
+            f"the privacy budget is behind the {name}: {spent:g} of {last.spent:g} spent, in {charges:,} of "
+            f"{last.charges:,} charges"
+            for name, last in known
+            if charges < last.charges or spent < last.spent
+        ]
+        if noted is not None and not _was_at(lines, *noted):
+            faults.append(f"the ledger is behind the privacy budget, which knows of {count_of(noted[0], 'line')}")
+        return faults
+
+    def _store_faults(self, lines: list[Line]) -> list[str]:
+        if self.store is None:
+            return []
+        kept, mark, faults = _last(lines, "kept").kept, self._mark, []
+        if mark.kept < kept:
+            faults.append(f"the store is behind the ledger: it knows of {mark.kept:,} of {kept:,} answers")
+        if not _was_at(lines, mark.lines, mark.hash):
+            faults.append(f"the ledger is behind the store, which knows of {count_of(mark.lines, 'line')}")
+        return faults
+
+    @property
+    def _mark(self) -> _Mark:
+        """What the store notes, read anew: another process may have answered."""
+        data = None if self.store is None else self.store.get(_KEY)
+        return _Mark() if data is None else msgspec.msgpack.decode(data, type=_Mark)
+
+
+def _last(lines: list[Line], field: str) -> Line | _Mark:
+    """Return the last line that says how far another file was; a blank mark if none does."""
+    return next((line for line in reversed(lines) if getattr(line, field)), _Mark())
+
+
+def _was_at(lines: list[Line], n: int, hash_: str) -> bool:
+    """Whether a ledger had so many lines once, the last of them with this digest."""
+    return n <= len(lines) and (lines[n - 1].hash if n else START) == hash_

@@ -1,0 +1,390 @@
+"""The gate: checks requests against the site's own policy, and writes every answer to its ledger.
+
+Message kinds that show something close to a row are closed unless a policy names them.
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from silvan.errors import InputError, RefusedError
+from silvan.federation.cache import CacheKey
+from silvan.federation.message import Envelope, Missing, Request, Trouble
+from silvan.federation.site import Outbox, Site
+from silvan.federation.store import Store, digest
+from silvan.privacy.conduct import CheckedQuestion, Limits, check_question
+from silvan.privacy.file_marks import FileMarks
+from silvan.privacy.ledger import Ledger, Outcome, clean
+from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.laplace import check_epsilon
+from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
+from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
+from silvan.util.readable import count_of
+
+CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
+"""Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What may leave a site.
+
+    Parameters
+    ----------
+    messages
+        Kinds of messages it answers; "*" stands for all but those closed by default, and is the default.
+    min_leaf
+        Fewest rows in a leaf of a tree that leaves the site; in sums over sites only if it is above the default.
+    min_sites
+        Fewest sites in a sum that the site takes part in.
+    epsilon
+        Privacy budget of the site, for all studies together; None for no limit. With one, a message that is answered
+        without noise must be named in ``messages``, since no budget covers it.
+    approve
+        Whether the owner approves each study before anything of it is answered, see ``Gate.approve``.
+    min_test, min_class
+        Fewest test rows, and fewest of a class that is among them, by which the site judges models: figures of merit of
+        a single row tell its class, so set ``min_test`` to 10 or more where that matters.
+    tasks
+        How many models and judgements a study may have; None for any number.
+    models
+        How many models that a site is sent a study may have judged there, in all: two that differ on a row may show its
+        label. None for any number; between machines never more than an honest study of its learner needs, 1 for most.
+    score_groups
+        Fewest rows that share a score in figures and counts of models, in groups of rows which score about alike, and
+        which are counted so that a model made to single out rows shows the label of none. 1: every row has its own
+        score; otherwise 3 or more, and between machines 5 unless a site says otherwise. Of fewer test rows there are no
+        figures.
+    losses
+        How many sites a study may lose, of those that it began with: what is summed without a site, and nearly the same
+        with it, tells that site's part. None for any number; between machines, as many as the study's quorum says.
+    tolerate
+        How many other sites may tell the coordinator their shares of the noise of a sum: what is left must be enough
+        for the epsilon that is charged, or the site takes no part and opens nothing. Sites that are lost come on top.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> policy = sv.Policy(min_leaf=5, min_sites=3, min_test=10)
+    >>> policy.allows("GrowTrees"), policy.allows("AdaptiveLevel")
+    (True, False)
+    >>> sv.Policy(messages=("*", "AdaptiveLevel")).allows("AdaptiveLevel")
+    True
+    """
+
+    messages: tuple[str, ...] | None = None
+    min_leaf: int = 2
+    min_sites: int = 1
+    epsilon: float | None = None
+    approve: bool = False
+    min_test: int = 1
+    min_class: int = 1
+    tasks: int | None = None
+    losses: int | None = None
+    tolerate: int = 1
+    models: int | None = None
+    score_groups: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.messages is not None:
+            if isinstance(self.messages, str):
+                raise InputError.about("messages", "must be a list of kinds, got a single string")
+            object.__setattr__(self, "messages", tuple(self.messages))
+        for name in (
+            "min_leaf",
+            "min_sites",
+            "min_test",
+            "min_class",
+            "tasks",
+            "models",
+            "score_groups",
+            "losses",
+            "tolerate",
+        ):
+            given, least = getattr(self, name), 0 if name in ("losses", "tolerate") else 1
+            if given is not None and given < least:
+                raise InputError.wrong(name, f"at least {least}", given)
+        if self.score_groups == 2:
+            raise InputError.about(
+                "score_groups", "must be 1, or at least 3: two rows of one class cannot be hidden, got 2"
+            )
+        if self.epsilon is not None:
+            check_epsilon(self.epsilon)
+
+    def allows(self, kind: str) -> bool:
+        """Whether a kind of message is answered."""
+        messages = (EVERYTHING,) if self.messages is None else self.messages
+        return kind in messages or (EVERYTHING in messages and kind not in CLOSED_BY_DEFAULT)
+
+    def check_approval(self, approval: Approval) -> None:
+        """Raise an error if an approval names a kind of message that the policy does not allow."""
+        closed = [kind for kind in approval.messages or () if kind != EVERYTHING and not self.allows(kind)]
+        if closed:
+            raise InputError.about("messages", f"names {closed[0]!r}, which the site's policy does not allow")
+
+    def allows_figures(self, y: np.ndarray, n_classes: int) -> bool:
+        """Whether figures of merit of these test rows may leave; without classes, of as many numbers."""
+        if n_classes and len(y):
+            sizes = np.bincount(y, minlength=n_classes)
+            if sizes[sizes > 0].min() < self.min_class:
+                return False
+        return len(y) >= max(self.min_test, self.score_groups)
+
+    def allows_exact(self, kind: str) -> bool:
+        """Whether a kind of message may be answered without noise, which no privacy budget covers."""
+        return self.allows(kind) and (self.epsilon is None or kind in (self.messages or ()))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a study's own text says of it: its id, the sites that it begins with, and how many of them it may lose.
+
+    And how many models it has judged at a site which it sends there. ``approved`` is the study that its owner approved,
+    if this is one of its splits.
+    """
+
+    study: str | None = None
+    sites: Sequence[str] | None = None
+    losses: int | None = None
+    models: int | None = None
+    approved: str | None = None
+
+
+class Gate(Outbox):
+    """The outbox of one site: its policy, its privacy budget, its ledger and what its owner approved.
+
+    What is not given is in memory. ``terms`` are what the study's own text says, where the site has it: then the site
+    answers this study and no other, begins with these sites, and loses no more of them than this. ``store`` is the
+    site's store if it is of the same folder as the ledger: then none of these files may be behind another.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        budget: Budget | None = None,
+        ledger: Ledger | None = None,
+        approvals: Approvals | None = None,
+        terms: Terms | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.policy = policy
+        self.budget = Budget(policy.epsilon) if budget is None else budget
+        self.ledger = Ledger() if ledger is None else ledger
+        self.approvals = Approvals() if approvals is None else approvals
+        self.terms = Terms() if terms is None else terms
+        self.marks = FileMarks(self.ledger, self.budget, store)
+        self.marks.check()
+        self._rows_closed = ""
+        self._admitted: tuple[Envelope, CheckedQuestion] | None = None
+        self._thread = threading.local()
+
+    @property
+    def over(self) -> list[str]:
+        """The sites in the sum that was last admitted in this thread, which is at work on the answer."""
+        over: list[str] = getattr(self._thread, "over", [])
+        return over
+
+    def close_rows(self, why: str) -> None:
+        """Answer nothing of the table from now on; whoever asks is told why."""
+        self._rows_closed = why
+
+    def approve(self, study: str, messages: Iterable[str], **what: Any) -> Approval:
+        """Approve a study, as the site's owner; ``messages`` and ``what`` limit it, see ``Approval``."""
+        approval = Approval(study=study, messages=list(messages), **what)
+        self.policy.check_approval(approval)
+        return self.approvals.approve(approval)
+
+    def admit(self, site: Site, request: Request, envelope: Envelope) -> None:
+        """Raise an error if the policy forbids a request, before anything is computed."""
+        kind = type(request)
+        self.check_kind(kind, envelope.study, envelope.over)
+        self.check_leaves(kind, getattr(request, "min_leaf", None))
+        self._thread.over = envelope.over
+        if isinstance(request, Noisy):
+            check_noisy(request, envelope.among)
+            self.check_test_rows(site)
+            self.check_sharers(site, request.sharers, envelope.among)
+            if request.sharers == 1 or envelope.step is None:
+                # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
+                self.budget.check(draw_name(site, request), request.epsilon)
+        self._admitted = envelope, self._check_question(site, request, envelope)
+
+    # -- what a request must fulfil by its kind and settings alone; also checked for all that a study announces
+
+    def check_kind(self, kind: type[Request], study: str, over: Sequence[str]) -> None:
+        """Raise an error if a kind of message is not answered in a study; if it is a sum, over these sites."""
+        if self.terms.study not in (None, study):
+            raise RefusedError("the site is at work on another study")
+        if self.policy.approve:
+            self.approvals.check(self.terms.approved or study, kind, over if kind.verb == "total" else ())
+        if not kind.of_rows:
+            return
+        if self._rows_closed:
+            raise RefusedError(self._rows_closed)
+        if not self.policy.allows(kind.kind()):
+            raise RefusedError(f"the site's policy does not allow {kind.kind()}")
+        if not issubclass(kind, Noisy) and not self.policy.allows_exact(kind.kind()):
+            raise RefusedError(
+                f"the site has a privacy budget, and {kind.kind()} is answered without noise: the policy must name "
+                "it in messages to allow it"
+            )
+        if kind.verb == "total" and len(over) < self.policy.min_sites:
+            raise RefusedError(
+                f"the site's policy asks for sums over at least {count_of(self.policy.min_sites, 'site')}"
+            )
+
+    def check_leaves(self, kind: type[Request], min_leaf: int | None) -> None:
+        """Raise an error if a kind of message would ask for trees with smaller leaves than the policy allows."""
+        # the default is for what is shown: a leaf of one row among all sites' rows is asked for by who sets it
+        least = self.policy.min_leaf if kind.verb == "ask" or self.policy.min_leaf > Policy.min_leaf else 1
+        if min_leaf is not None and hasattr(kind, "min_leaf") and min_leaf < least:
+            raise RefusedError(
+                f"the site's policy asks for leaves of at least {count_of(least, 'row')}: set min_samples_leaf"
+            )
+
+    def check_test_rows(self, site: Site) -> None:
+        """Raise an error if one row more would move others between those learnt from and those to judge by.
+
+        A site without a budget has made no promise that this would break.
+        """
+        if not site.draws_singly and self.policy.epsilon is not None:
+            raise RefusedError(
+                "the site keeps rows for judging that were drawn by class, so one row more moves others, and no "
+                "epsilon covers that: keep none, or draw each by itself, by a schema that is given and test_by='row'"
+            )
+
+    def check_sharers(self, site: Site, sharers: int, among: int) -> None:
+        """Raise an error if a share of the noise would be too little: in a sum of so many sites that are left."""
+        if sharers > 1 and self.policy.epsilon is not None and site.cover is None:
+            raise RefusedError(
+                "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
+                "less noise than the budget asks for"
+            )
+        spare = self.policy.tolerate
+        if sharers > 1 and site.cover is not None and spare > site.cover.withstands(among):
+            raise RefusedError(
+                f"the site's policy reckons with {count_of(spare, 'site')} that collude, and so many would see its "
+                "part of this "
+                "sum, with a share of the noise alone: ask for noise='site'"
+            )
+        if sharers > max(among - spare, 1):
+            raise RefusedError(
+                f"the site's policy asks that the noise on a sum be enough without the shares of {spare} of its sites, "
+                f"and of these {among} it is not: set tolerate to {spare}, and higher by how many sites may be lost"
+            )
+
+    def most_models(self) -> int | None:
+        """Return how many models that a site is sent a study may have judged; None for any number."""
+        return _least([self.policy.models, self.terms.models])
+
+    def most_tasks(self, study: str) -> int | None:
+        """Return how many tasks a study may have, by the policy and by its approval; None for any number."""
+        approval = self._approval(study)
+        return _least([self.policy.tasks, None if approval is None else approval.tasks])
+
+    def _approval(self, study: str) -> Approval | None:
+        """Return what the owner approved of a study, if approvals are asked for."""
+        return self.approvals.find(self.terms.approved or study) if self.policy.approve else None
+
+    def _check_question(self, site: Site, request: Request, envelope: Envelope) -> CheckedQuestion:
+        """Check a question against what the coordinator asked before."""
+        # what has noise may be asked in any form, as the budget limits it; but a share of noise hides only in its sum
+        return check_question(
+            site.name,
+            site.store,
+            envelope,
+            request,
+            course=None
+            if isinstance(request, Noisy)
+            else site.cache.once(CacheKey("course", envelope.asked), request.course),
+            draws=msgspec.json.encode(request.draws()) if isinstance(request, Noisy) and request.sharers > 1 else None,
+            limits=self._limits(site, envelope),
+        )
+
+    def _limits(self, site: Site, envelope: Envelope) -> Limits:
+        """Return how far a study may go: by the policy, by its own text, and by what the owner approved."""
+        approval = self._approval(envelope.study)
+        losses, sites = [self.policy.losses, self.terms.losses], self.terms.sites
+        if approval is not None:
+            losses.append(approval.losses)
+            sites = approval.sites or sites
+        if not sites and site.signer is not None:
+            sites = list(site.signer.roster.sites)
+        return Limits(self.most_tasks(envelope.study), _least(losses), None if sites is None else frozenset(sites))
+
+    def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
+        """Return what to remember of a question; it is checked again if another was answered since it was admitted."""
+        admitted = self._admitted
+        if admitted is not None and admitted[0] is envelope and admitted[1].still_valid():
+            return admitted[1].changes
+        return self._check_question(site, request, envelope).changes
+
+    def note(self, site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes) -> None:
+        """Record an answer in the site's store and ledger, before it leaves."""
+        if not envelope.kind:
+            return  # what cannot even be read is in the site's log
+        outcome: Outcome = "answered"
+        charged, marks = False, {}
+        with self.ledger.locked():
+            if isinstance(reply, Trouble):
+                outcome = "refused" if reply.code == "refused" else "failed"
+            elif request is not None and not isinstance(reply, Missing):
+                charged = isinstance(request, Noisy)
+                marks = self.marks.before_line(site.store, self._remembered(site, request, envelope), charged)
+            what, how = _describe(site, envelope, request, reply)
+            self.ledger.write(
+                site=site.name,
+                study=clean(envelope.study),
+                task=clean(envelope.task),
+                round=envelope.round,
+                kind=clean(envelope.kind),
+                outcome=outcome,
+                what=clean(what),
+                how=clean(how),
+                bytes=len(body),
+                question=clean(envelope.question),
+                asked=envelope.asked,
+                answer=digest(body),
+                **marks,
+            )
+            self.marks.after_line(charged)
+
+
+def _least(limits: list[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def policy_of(site: Site) -> Policy:
+    """Return a site's policy; the default one where none is set."""
+    policy = getattr(site.outbox, "policy", None)
+    return policy if isinstance(policy, Policy) else Policy()
+
+
+def most_models(site: Site) -> int | None:
+    """Return how many models that it is sent a site judges in a study; None for any number."""
+    return site.outbox.most_models() if isinstance(site.outbox, Gate) else None
+
+
+def _describe(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:
+    """Return in plain words what an answer is, and who sees it."""
+    if request is None:
+        return f"a message of a kind that the site does not know, {envelope.kind!r}", getattr(reply, "text", "")
+    if isinstance(reply, Trouble):
+        return request.describe(), reply.text
+    if isinstance(reply, Missing):
+        return f"which data the site lacks to answer {envelope.kind}", "shown to the coordinator"
+    if request.verb == "ask":
+        return request.describe(reply), "shown to the coordinator"
+    n = envelope.among - 1
+    others = "no other site" if n < 1 else "1 other site" if n == 1 else f"{n} other sites"
+    if site.cover is None:
+        return request.describe(reply), f"summed with {others}; whoever adds sees this part"
+    step = (type(reply).__doc__ or type(reply).__name__).split("\n")[0].rstrip(".")
+    if type(reply) is request.reply:
+        return request.describe(reply), f"the sum with {others}, as the last step of it"
+    return f"{request.describe()}: {step[0].lower()}{step[1:]}", f"summed with {others}, hidden ({site.cover.name})"

@@ -1,0 +1,417 @@
+"""Entity alignment: find the rows that all parties have, without showing an id to anybody.
+
+Parties share a key that the coordinator does not have (``agree_key``): one of them draws it and seals it for the
+others, by the keys that it knows them by and no others. They name a row by HMAC-SHA-256 of its id, encrypted by that
+key (``row_digests``). Two ways lead to the rows in common. ``keyed``: every party sends its digests and the coordinator
+intersects them; it learns how many rows there are where, and which of them are the same person's, not who that is.
+``psi``: the label holder finds the ids in common by private set intersection with each other party (``psi.py``) and
+sends the digests of these alone, so that rows in no other table stay unknown to everybody.
+
+A list of digests is a blob that later requests refer to; every party finds its own rows for it.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+
+from silvan.errors import AgreementError, FormatError, RefusedError
+from silvan.federation import wire
+from silvan.federation.agree import MAX_ROWS
+from silvan.federation.cache import CacheKey
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.party import KEY_BYTES, Party, derived_key, party_of
+from silvan.federation.site import Site, answers
+from silvan.privacy.identity.seal import pair_key, public_key, seal, secret_key, unseal
+from silvan.util.readable import count_of
+
+Match = Literal["keyed", "psi"]
+
+_BLOCK = 64
+"""Bytes that SHA-256 takes at once."""
+
+WORDS = 2
+"""A digest is cut to two words of 64 bits: enough for no two people to share one."""
+
+# -- messages
+
+
+class PublicKey(Reply, frozen=True, kw_only=True):
+    """A party's public key."""
+
+    key: bytes
+
+
+class ShowKey(Request, frozen=True, kw_only=True):
+    """The party's public key, for others to seal with."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = PublicKey
+
+
+class SealedKeys(Reply, frozen=True, kw_only=True):
+    """The parties' shared key, sealed for each other party."""
+
+    boxes: dict[str, bytes]
+
+
+class DealKey(Request, frozen=True, kw_only=True):
+    """A key for all parties, sealed so that only they can read it."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = SealedKeys
+
+    study: str
+    others: dict[str, bytes]  # their public keys
+
+
+class Taken(Reply, frozen=True, kw_only=True):
+    """A party has the key."""
+
+
+class TakeKey(Request, frozen=True, kw_only=True):
+    """Keep the key that another party sealed."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Taken
+
+    study: str
+    dealer: bytes  # public key
+    box: bytes
+
+
+class Introduction(Reply, frozen=True, kw_only=True):
+    """What a party holds: how many columns and rows, what its ids are like; digests if they are any good."""
+
+    columns: list[str]  # keyed digests of their names, by which columns of one name are noticed
+    has_id: bool
+    has_label: bool
+    rows: int
+    kind: str
+    missing: int
+    repeated: int
+    digests: np.ndarray  # ascending, so that the order of the table stays hidden
+
+
+class Introduce(Request, frozen=True, kw_only=True):
+    """How many columns there are, and keyed digests of their names and of the ids."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Introduction
+
+    digests: bool = True
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Rows that requests are about: their digests, each once."""
+
+    digests: np.ndarray
+
+
+# -- at a party
+
+
+@answers(ShowKey)
+def show_key(site: Site, request: ShowKey) -> PublicKey:
+    """Return the public key."""
+    return PublicKey(key=public_key(party_of(site).store))
+
+
+@answers(DealKey)
+def deal_key(site: Site, request: DealKey) -> SealedKeys:
+    """Draw the shared key, once, and seal it for every other party, by the keys that this one knows."""
+    party = party_of(site)
+    party.check_study(request.study)
+    for name, key in request.others.items():
+        if name == party.name or party.seals.get(name) != key:
+            raise RefusedError(
+                "the party shares its key with the parties that it knows, by the keys it knows them by, and knows "
+                f"another of {name!r}"
+            )
+    if party.store.get(party.key_name) is None:
+        party.store.put(party.key_name, secrets.token_bytes(KEY_BYTES))
+    own, purpose = secret_key(party.store), _purpose(request.study)
+    return SealedKeys(
+        boxes={name: seal(pair_key(own, key, purpose), party.key) for name, key in request.others.items()}
+    )
+
+
+@answers(TakeKey)
+def take_key(site: Site, request: TakeKey) -> Taken:
+    """Open the box and keep the key; a party that has one keeps no other."""
+    party = party_of(site)
+    party.check_study(request.study)
+    if request.dealer not in [key for name, key in party.seals.items() if name != party.name]:
+        raise RefusedError("the party takes a key from the parties that it knows, by the keys it knows them by")
+    key = unseal(pair_key(secret_key(party.store), request.dealer, _purpose(request.study)), request.box)
+    if len(key) != KEY_BYTES:
+        raise FormatError("the key has another length")
+    if party.store.get(party.key_name) not in (None, key):
+        raise RefusedError("the party has agreed on another key before")
+    party.store.put(party.key_name, key)
+    return Taken()
+
+
+def _purpose(study: str) -> bytes:
+    return b"shared key of " + study.encode()
+
+
+@answers(Introduce)
+def introduce(site: Site, request: Introduce) -> Introduction:
+    """Describe the party's columns, rows and ids."""
+    party = party_of(site)
+    ids = party.ids
+    good = ids.kind and not ids.missing and not ids.repeated and request.digests
+    digests = row_digests(party) if good else np.zeros((0, WORDS), np.uint64)
+    return Introduction(
+        columns=[party.key_for(f"name of a column: {name}")[:8].hex() for name in party.columns],
+        has_id=party.id_column in party.frame.columns,
+        has_label=party.has_label,
+        rows=len(party.frame),
+        kind=ids.kind,
+        missing=ids.missing,
+        repeated=ids.repeated,
+        digests=digests[rising_order(digests)],
+    )
+
+
+def id_words(party: Party) -> np.ndarray:
+    """Return the words by which a party's rows are drawn, keyed digests of ids that a seed repeats: uint64 (rows, 2).
+
+    Whoever knows the seed can work them out for an id, so they stay with the parties.
+    """
+    key = party.key_for("words of rows") if party.seed is None else derived_key(party.seed, "parties")
+    return party.cache.once(
+        CacheKey[np.ndarray]("words of ids", key), lambda: digest_ids(key, party.ids.kind, party.ids.texts)
+    )
+
+
+def row_digests(party: Party, key: bytes | None = None) -> np.ndarray:
+    """Return the digest of every row of a party's table, by the shared key or by another: uint64 (rows, 2)."""
+    key = party.key_for("digests of rows")[:KEY_BYTES] if key is None else key
+    return party.cache.once(CacheKey[np.ndarray]("digests", key), lambda: encrypt_words(key, id_words(party)))
+
+
+def encrypt_words(key: bytes, words: np.ndarray) -> np.ndarray:
+    """Encrypt digests of ids, each by itself, by AES-256: uint64 (rows, 2) again.
+
+    Digests are one block and no two are the same, so that without the key their ciphertexts look drawn at random.
+    """
+    blocks = words.astype(">u8").tobytes()
+    encrypted = Cipher(AES256(key), ECB()).encryptor().update(blocks)  # noqa: S305  for each block is another
+    return np.frombuffer(encrypted, ">u8").astype(np.uint64).reshape(-1, WORDS)
+
+
+def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:
+    """Return keyed digests of ids, as numbers that sort like their bytes; the kind is part of what is hashed.
+
+    They are HMAC-SHA-256 by its definition, two hashes that begin alike for all ids: faster than ``hmac`` is.
+    """
+    block = (hashlib.sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
+    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block) + kind.encode() + b"\0")
+    outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def one(text: str) -> bytes:
+        first, second = inner.copy(), outer.copy()
+        first.update(text.encode())
+        second.update(first.digest())
+        return second.digest()[: 8 * WORDS]
+
+    joined = b"".join([one(text) for text in texts])
+    return np.frombuffer(joined, ">u8").astype(np.uint64).reshape(-1, WORDS)
+
+
+def places_of(party: Party, blob: Blob) -> np.ndarray:
+    """Find a party's own rows for a list of digests: row numbers of its table, -1 where it lacks a row."""
+
+    def find() -> np.ndarray:
+        wanted = wire.decode(party.blob(blob.hash), Rows).digests
+        _check_size(wanted)
+        if not len(wanted):
+            raise FormatError("there are no rows in question")
+        own, order = _own_in_order(party)
+        at = find_digests(own, wanted)
+        found = np.where(at >= 0, order[at], -1)
+        if np.bincount(found[at >= 0], minlength=1).max() > 1:
+            raise FormatError("a row stands more than once in the list")
+        lacking = wanted[at < 0]
+        check_digests(lacking[rising_order(lacking)])  # each of these once, too
+        return found
+
+    return party.cache.once(CacheKey[np.ndarray]("places", blob.hash), find)
+
+
+def _own_in_order(party: Party) -> tuple[np.ndarray, np.ndarray]:
+    """Return a party's own digests in ascending order, and the row of its table that each is of."""
+
+    def sort() -> tuple[np.ndarray, np.ndarray]:
+        digests = row_digests(party)
+        order = rising_order(digests)
+        return digests[order], order
+
+    return party.cache.once(CacheKey[tuple[np.ndarray, np.ndarray]]("digests in order", party.key), sort)
+
+
+# -- both sides
+
+
+def check_digests(digests: np.ndarray) -> None:
+    """Check that digests are in ascending order, each of them once."""
+    _check_size(digests)
+    high, low = digests.T
+    rising = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
+    if not rising.all():
+        raise FormatError("the digests must rise")
+
+
+def rising_order(digests: np.ndarray) -> np.ndarray:
+    """Return the order in which digests rise: indices."""
+    order = np.argsort(digests[:, 0])
+    if _repeats(digests[order, 0]):
+        order = np.lexsort(digests.T[::-1])  # takes twice as long
+    return order
+
+
+def _repeats(rising: np.ndarray) -> bool:
+    return bool((rising[1:] == rising[:-1]).any())
+
+
+def _check_size(digests: np.ndarray) -> None:
+    if digests.ndim != 2 or digests.shape[1] != WORDS or digests.dtype != np.uint64:
+        raise FormatError("the digests are of another size")
+
+
+def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Find digests in a sorted list: their indices, -1 for those that are not there."""
+    if not len(known):
+        return np.full(len(wanted), -1)
+    first = known[:, 0].copy()
+    if not _repeats(first):  # as it is with digests that nobody has made up
+        at = np.minimum(np.searchsorted(first, wanted[:, 0]), len(known) - 1)
+        return np.where((known[at] == wanted).all(axis=1), at, -1)
+    joined = np.concatenate([known, wanted])
+    order = np.lexsort((np.arange(len(joined)), joined[:, 1], joined[:, 0]))
+    # a digest that is known comes just before those that are wanted and equal to it
+    is_known = order < len(known)
+    before = np.maximum.accumulate(np.where(is_known, np.arange(len(order)), -1))
+    candidate = np.where(before >= 0, order[before], 0)
+    found = np.empty(len(joined), np.int64)
+    found[order] = candidate
+    at = found[len(known) :]
+    return np.where((known[at] == wanted).all(axis=1), at, -1)
+
+
+# -- at the coordinator
+
+
+def agree_key(federation: Federation) -> None:
+    """Agree on a key among the parties that the coordinator carries and cannot read: three rounds, counted apart.
+
+    The first party draws it. A coordinator that puts a public key of its own in the place of a party's is refused:
+    parties know each other's keys by other means.
+    """
+    dealer, *others = federation.active
+    with federation.counted_apart():
+        keys: dict[str, PublicKey] = federation.ask(ShowKey(), check=lambda _, reply: _check_key(reply.key))
+        request = DealKey(study=federation.study, others={name: keys[name].key for name in others})
+
+        def check(site: str, reply: SealedKeys) -> None:
+            if set(reply.boxes) != set(others):
+                raise FormatError("its boxes are not for the other parties")
+
+        sealed: SealedKeys = federation.ask(request, to=[dealer], check=check)[dealer]
+        if others:
+            taking = {
+                name: TakeKey(study=federation.study, dealer=keys[dealer].key, box=sealed.boxes[name])
+                for name in others
+            }
+            try:
+                federation.ask(taking)
+            except RefusedError as error:
+                raise RefusedError(f"{error}; the key is that of party {dealer!r}") from error
+
+
+def _check_key(key: bytes) -> None:
+    if len(key) != KEY_BYTES:
+        raise FormatError("its key has another length")
+
+
+def introduce_parties(
+    federation: Federation, id_column: str | None, *, digests: bool = True
+) -> dict[str, Introduction]:
+    """Ask what the parties hold, and raise an error if ids do not identify rows.
+
+    Without an ``id_column``, every party's own is called as the party likes.
+    """
+    named = "" if id_column is None else f" {id_column!r}"
+    with federation.counted_apart():
+        replies: dict[str, Introduction] = federation.ask(Introduce(digests=digests), check=_check_introduction)
+    for name, party in replies.items():
+        if not party.has_id:
+            raise AgreementError(
+                f"party {name!r} has no column{named} to match rows by"
+                if named
+                else f"party {name!r} has no column of the name that it gives as its id"
+            )
+        if not party.kind:
+            raise AgreementError(
+                f"the ids{named} of party {name!r} are neither whole numbers nor text in "
+                f"{count_of(party.rows, 'row')}; "
+                "convert the column"
+            )
+        if party.missing:
+            raise AgreementError(
+                f"the id{named} is missing in {party.missing} of {party.rows} rows of party {name!r}; fill in "
+                "or drop them"
+            )
+        if party.repeated:
+            raise AgreementError(
+                f"the id{named} is not unique: {party.repeated} of {party.rows} rows of party {name!r} repeat "
+                "one that stands before; keep one row an id"
+            )
+    kinds: dict[str, list[str]] = {}
+    for name, party in replies.items():
+        kinds.setdefault(party.kind, []).append(f"{name!r} ({count_of(party.rows, 'row')})")
+    if len(kinds) > 1:
+        found = "; ".join(f"{kind} at {', '.join(names)}" for kind, names in kinds.items())
+        raise AgreementError(f"the ids{named} are of different types: {found}; make them alike")
+    return replies
+
+
+def _check_introduction(site: str, reply: Introduction) -> None:
+    if len(set(reply.columns)) < len(reply.columns) or not all(reply.columns) or not 1 <= reply.rows < MAX_ROWS:
+        raise FormatError("a column without a name of its own, or no rows")
+    if not (0 <= reply.missing <= reply.rows and 0 <= reply.repeated <= reply.rows):
+        raise FormatError("its counts of ids are not possible")
+    check_digests(reply.digests)
+    if len(reply.digests) not in (0, reply.rows):
+        raise FormatError("its digests are not as many as its rows")
+
+
+def common_digests(by_party: dict[str, np.ndarray]) -> np.ndarray:
+    """Intersect the parties' digests; the result is in order. Raise an error that names a party that shares no row."""
+    common = next(iter(by_party.values()))
+    for digests in by_party.values():
+        common = common[find_digests(digests, common) >= 0]
+    if len(common):
+        return common
+    # whom to name: one that shares no row with some other, or else all of them
+    for name, digests in by_party.items():
+        for other, others in by_party.items():
+            if name != other and not (find_digests(others, digests) >= 0).any():
+                raise AgreementError(
+                    f"party {name!r} has no rows in common with party {other!r}; are the ids the same?"
+                )
+    raise AgreementError(f"no row is known to all of {', '.join(map(repr, by_party))}; are the ids the same?")
+
+
+def all_digests(by_party: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the digests that any party has, in order, each once."""
+    return np.unique(np.concatenate(list(by_party.values())), axis=0)

@@ -1,0 +1,245 @@
+"""Private set intersection: the label holder finds which of its ids others have, and nobody learns other ids.
+
+By Diffie-Hellman, once with each other party. An id is hashed to a point of a curve (``curve25519.py``). The label
+holder puts its secret on its points and the other party its own on top (``response``); on the other party's points
+(``setup``) the label holder puts its secret as the second. Points that are equal then are the ids in common. Secrets
+are of one study, and what travels is sealed for the parties.
+
+The label holder learns which of its own ids each other party has; the others learn how many rows it has. The
+coordinator sees the digests of the rows in common and no others, and cannot put ids of its own among the points: a
+party hides once in a study, and only what a party has sealed. What is assumed is in docs/vertical.md.
+"""
+
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from silvan.errors import AgreementError, FormatError, RefusedError
+from silvan.federation import wire
+from silvan.federation.agree import MAX_ROWS
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.party import KEY_BYTES, Party, party_of
+from silvan.federation.site import Site, answers
+from silvan.federation.store import CONDUCT, digest
+from silvan.privacy.identity.curve25519 import POINT, cut_points, hash_to_points, multiply_points
+from silvan.privacy.identity.identity import WORDS, check_digests, rising_order, row_digests
+from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
+from silvan.util.threads import thread_count
+
+_COMPARED = 16
+"""Bytes by which points that were hidden twice are compared.
+
+With 2^40 rows at each of two parties, two that differ are alike with a probability of 2^-48.
+"""
+
+# -- messages
+
+
+class HiddenIds(Reply, frozen=True, kw_only=True):
+    """The label holder's ids as points that only it can take off, sealed for the parties."""
+
+    request: bytes
+    rows: int
+
+
+class Points(msgspec.Struct, frozen=True):
+    """What is sealed: ids as points, and how many."""
+
+    points: bytes
+    rows: int
+
+
+class HideIds(Request, frozen=True, kw_only=True):
+    """The party's ids, hidden by its secret."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = HiddenIds
+
+
+class TwiceHidden(Reply, frozen=True, kw_only=True):
+    """Another party's ids as points, and the label holder's points with its own secret on top."""
+
+    setup: bytes
+    response: bytes
+
+
+class HideTwice(Request, frozen=True, kw_only=True):
+    """Hide the label holder's ids once more, and the party's own for comparison."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = TwiceHidden
+
+    request: Blob
+    rows: int
+
+    def course(self) -> Course:
+        """Return a course of a single question: whoever may have any ids hidden can try any id."""
+        return Course(self.kind())
+
+
+class Common(Reply, frozen=True, kw_only=True):
+    """Digests of the ids that all parties have, and how many each has."""
+
+    digests: np.ndarray
+    shared: dict[str, int]
+
+
+class Intersect(Request, frozen=True, kw_only=True):
+    """Which ids all other parties have too."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = Common
+
+    setups: dict[str, Blob]
+    responses: dict[str, Blob]
+
+    def course(self) -> Course:
+        """Return a course of a single question: whoever may have any points compared can try any id."""
+        return Course(self.kind())
+
+
+# -- at a party
+
+
+@answers(HideIds)
+def hide_ids(site: Site, request: HideIds) -> HiddenIds:
+    """Hide the party's ids by its secret."""
+    party = party_of(site)
+    points = _hide(party, _texts(party, _order(party)), _FIRST)
+    sealed = seal(party.key_for("hidden ids"), wire.encode(Points(b"".join(points), len(points))))
+    return HiddenIds(request=sealed, rows=len(points))
+
+
+@answers(HideTwice)
+def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
+    """Hide the label holder's ids once more, by this party's secret."""
+    party = party_of(site)
+    hidden = wire.decode(unseal(party.key_for("hidden ids"), party.blob(request.request.hash), LABEL_HOLDER), Points)
+    if not 1 <= request.rows < MAX_ROWS or hidden.rows != request.rows:
+        raise FormatError("there are no rows in question, or not as many as was said")
+    if len(hidden.points) != POINT * hidden.rows:
+        raise RefusedError("there are other ids to hide than the label holder spoke of")
+    twice = multiply_points(_secret(party, _SECOND), cut_points(hidden.points))
+    _note_once(party, request.kind(), hidden.points)
+    own = sorted(_hide(party, _texts(party), _SECOND))  # in an order that tells nothing
+    return TwiceHidden(
+        setup=seal(_key_of_setup(party, party.name), b"".join(own)),
+        response=seal(_key_of_response(party, party.name), b"".join(point[:_COMPARED] for point in twice)),
+    )
+
+
+@answers(Intersect)
+def intersect(site: Site, request: Intersect) -> Common:
+    """Find the ids that all parties have."""
+    party = party_of(site)
+    others = set(party.seals) - {party.name}
+    if set(request.setups) != set(request.responses):
+        raise FormatError("the answers do not match")
+    if set(request.setups) != others:
+        raise RefusedError("the party compares its ids with those of all the parties that it knows")
+    order, secret = _order(party), _secret(party, _FIRST)
+    setups, responses = {}, {}
+    for name in sorted(others):
+        by = f"party {name!r}"
+        setups[name] = unseal(_key_of_setup(party, name), party.blob(request.setups[name].hash), by)
+        responses[name] = unseal(_key_of_response(party, name), party.blob(request.responses[name].hash), by)
+    common, shared = np.ones(len(order), np.bool_), {}
+    for name in request.setups:
+        twice = cut_points(responses[name], _COMPARED)
+        if len(twice) != len(order):
+            raise FormatError(f"other points came back from party {name!r} than were hidden")
+        theirs = {point[:_COMPARED] for point in multiply_points(secret, cut_points(setups[name]))}
+        found = np.array([point in theirs for point in twice])
+        shared[name] = int(found.sum())
+        common &= found
+    _note_once(party, request.kind(), b"".join(setups[name] + responses[name] for name in sorted(others)))
+    digests = row_digests(party)[order[common]]
+    return Common(digests=digests[rising_order(digests)], shared=shared)
+
+
+_FIRST, _SECOND = "hides ids first", "hides ids second"
+"""What a party's secrets are for: another for what it begins than for what others do."""
+
+
+def _secret(party: Party, purpose: str) -> bytes:
+    """Return the secret that a party puts on points, the same after a restart."""
+    return party.secret_for(f"private set intersection: {purpose}")[:POINT]
+
+
+def _key_of_setup(party: Party, name: str) -> bytes:
+    """Return the key by which a party seals its own points for the label holder."""
+    return party.key_for(f"ids hidden by {name}")
+
+
+def _key_of_response(party: Party, name: str) -> bytes:
+    """Return the key by which a party seals the label holder's points that it has hidden once more."""
+    return party.key_for(f"hidden twice by {name}")
+
+
+def _order(party: Party) -> np.ndarray:
+    """Return the party's rows in an order that only it knows, the same after a restart."""
+    return rising_order(row_digests(party, party.secret_for("order of hidden ids")[:KEY_BYTES]))
+
+
+def _texts(party: Party, order: np.ndarray | None = None) -> list[bytes]:
+    """Return the ids as they are hashed."""
+    ids = party.ids
+    if not ids.kind or ids.missing or ids.repeated:
+        raise RefusedError("the party's ids do not tell its rows apart")
+    return [f"{ids.kind}\0{ids.texts[i]}".encode() for i in (range(len(ids.texts)) if order is None else order)]
+
+
+def _hide(party: Party, texts: list[bytes], purpose: str) -> list[bytes]:
+    """Hash ids to points, under the key that parties share, and put the party's secret on them."""
+    points = hash_to_points(party.key_for("points of ids"), texts, thread_count(party.n_jobs))
+    return multiply_points(_secret(party, purpose), points)
+
+
+def _note_once(party: Party, kind: str, asked: bytes) -> None:
+    """Raise an error if the party has answered the same about other points, in whatever task of the study."""
+    name = f"{CONDUCT} {kind} {party.secret_for(f'name of {kind}')[:16].hex()}"  # the secret is of the study
+    wanted = digest(asked).encode()
+    known = party.store.get(name)
+    if known is None:
+        party.store.put_all({name: wanted})
+    elif known != wanted:
+        raise RefusedError("the party has compared its ids with others already, once in a study")
+
+
+# -- at the coordinator
+
+
+def find_common(federation: Federation, label_holder: str) -> np.ndarray:
+    """Find the digests of the rows that all parties have: three rounds, counted apart."""
+    others = [name for name in federation.active if name != label_holder]
+
+    def check(site: str, reply: Common) -> None:
+        check_digests(reply.digests)
+        if set(reply.shared) != set(others) or len(reply.digests) > min(reply.shared.values(), default=MAX_ROWS):
+            raise FormatError("its counts are not possible")
+
+    with federation.counted_apart():
+        asked: HiddenIds = federation.ask(HideIds(), to=[label_holder])[label_holder]
+        replies: dict[str, TwiceHidden] = {}
+        if others:
+            request = HideTwice(request=federation.blob(asked.request), rows=asked.rows)
+            replies = federation.ask(request, to=others)
+        common: Common = federation.ask(
+            Intersect(
+                setups={name: federation.blob(reply.setup) for name, reply in replies.items()},
+                responses={name: federation.blob(reply.response) for name, reply in replies.items()},
+            ),
+            to=[label_holder],
+            check=check,
+        )[label_holder]
+    for name, n in common.shared.items():
+        if not n:
+            raise AgreementError(
+                f"party {name!r} has no rows in common with party {label_holder!r}; are the ids the same?"
+            )
+    if not len(common.digests):
+        names = ", ".join(map(repr, federation.active))
+        raise AgreementError(f"no row is known to all of {names}; are the ids the same?")
+    return common.digests.reshape(-1, WORDS)

@@ -1,1 +1,0 @@
-"""Studies to look at, on data that comes along."""

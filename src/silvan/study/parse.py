@@ -1,0 +1,251 @@
+"""Parses study files: for ``silvan fit``, and for studies between machines, whose sites name their own tables.
+
+Everything is checked before any work starts, and one error lists all that is wrong, each with its line. What a key may
+be is declared in ``study.py``; here are the sections that are written otherwise, and rules about several keys.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from silvan.data.column_types import check_kinds
+from silvan.data.schema import Feature, Label, Schema
+from silvan.errors import InputError
+from silvan.federation.handlers import HANDLERS
+from silvan.learners.parameters import Parameters
+from silvan.learners.registry import LEARNERS, learners_for
+from silvan.privacy.gate import Policy
+from silvan.study.study import Evaluation, Predict, Study
+from silvan.study.study_tables import check_reading, check_tables
+from silvan.study.toml_lines import BEFORE, Key, Problems, key_lines, parse_toml
+from silvan.study.typed_toml import convert_entries, extras, typed_keys
+
+SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy", "predict")
+"""Keys that are tables."""
+
+
+def parse_study(text: str, data: dict[str, Any], path: Path) -> Study:
+    """Return the study that a file for ``silvan fit`` describes; raise one error that lists all that is wrong."""
+    return _study({"name": path.stem, **data}, text, path, machines=False, check=True)
+
+
+def parse_remote_study(text: str, path: Path = Path("study.toml"), *, check: bool = False) -> Study:
+    """Parse the text of a study between machines; raise one error that lists all that is wrong with it.
+
+    With ``check`` the learner is imported and checks its parameters together, which only the coordinator needs.
+    """
+    return _study(parse_toml(text, path), text, path, machines=True, check=check)
+
+
+def predicting(study: Study, model: str, number: int) -> Study:
+    """Return the study that predicts new rows with the model of another one, for the n-th time."""
+    lines = f'[predict]\nstudy = "{study.digest}"\nmodel = "{model}"\nnumber = {number}\n'
+    return parse_remote_study(f"{study.text.rstrip()}\n\n{lines}", study.path)
+
+
+@cache
+def _places() -> dict[str, str]:
+    """Return where each key belongs, for those that stand somewhere else."""
+    learner = {key: "in [learner]" for spec in LEARNERS.values() for key in ("kind", *typed_keys(spec.parameters))}
+    evaluation = dict.fromkeys(typed_keys(Evaluation), "in [evaluation]")
+    return {**learner, **evaluation, **{key: BEFORE for key in typed_keys(Study) if key not in SECTIONS}}
+
+
+def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check: bool) -> Study:
+    problems = Problems(path, key_lines(text), _places())
+    learner = data.get("learner", {})
+    kind = learner.get("kind") if isinstance(learner, dict) else None
+    columns = isinstance(kind, str) and kind in learners_for("columns") if machines else "parties" in data
+    data = _allowed(data, machines, columns, problems)
+    plain = {key: value for key, value in data.items() if key not in SECTIONS}
+    found = convert_entries(plain, typed_keys(Study), (), problems)
+    if machines:
+        found["sites"] = _site_names(data.get("sites"), problems)
+    else:
+        found["tables"] = check_tables(data, path.parent, problems)
+        found |= {key: data[key] for key in ("sites", "parties") if key in data}
+    sections: dict[str, Callable[[Any], Any]] = {
+        "learner": lambda values: check_learner(values, columns, problems, machines=machines),
+        "evaluation": lambda values: _check_evaluation(values, problems),
+        "policy": lambda values: Policy(**check_policy(values, problems)),
+        "reading": lambda values: check_reading(path, values, ("reading",), problems).options,
+        "kinds": lambda values: _check_kinds(values, columns, problems),
+        "schema": lambda values: _check_schema(values, found.get("label", "label"), problems),
+        "predict": lambda values: _check_predict(values, problems),
+    }
+    found |= {
+        name: section(data.get(name, {})) for name, section in sections.items() if name in data or name == "learner"
+    }
+    study = Study(**found, path=path, text=text, lines=problems.lines)
+    for key, others, why in _contradictions(study, machines):
+        if not problems.wrong & {key, *others}:
+            problems.add(key, why)
+    if check and not any(key[0] == "learner" for key in problems.wrong):
+        try:
+            check_parameters(study)
+        except InputError as error:
+            problems.add(("learner", error.parameter or "kind"), str(error))
+    problems.stop()
+    return study
+
+
+def _allowed(data: dict[str, Any], machines: bool, columns: bool, problems: Problems) -> dict[str, Any]:
+    """Return what a study of its kind may say; keys that are not for it are problems, and so are unknown ones."""
+    known, found = typed_keys(Study), {}
+    for key, value in data.items():
+        more = extras(known.get(key))
+        why = more.get("machines" if machines else "here") or more.get("columns" if columns else "rows")
+        if key not in known:
+            text = f"unknown section [{key}]" if isinstance(value, dict) else ""
+            problems.unknown((key,), known, text)
+        elif why:
+            problems.add((key,), why.format(key=key))
+        else:
+            found[key] = value
+    return found
+
+
+def check_parameters(study: Study) -> None:
+    """Raise ``InputError`` for parameters of the learner that do not go together; the learner is imported."""
+    study.spec.load()(**study.parameters).check()
+
+
+def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
+    """Yield what does not go together: the key to change, the others that it is about, and why."""
+    learner, test, repeats = ("learner", "epsilon"), ("test",), ("repeats",)
+    if study.private and study.schema is None:
+        why = "epsilon needs a schema that is known without looking at tables: [schema]"
+        yield learner, (("schema",),), why
+    if study.repeats and study.memory is not None:
+        yield repeats, (), "repeats needs all rows in memory; leave one of repeats and memory out"
+    if study.repeats and study.private:
+        yield repeats, (), "repeats is for learners without epsilon: every split would cost the budgets anew"
+    if study.repeats and study.sampling == "published":
+        why = "sampling must be 'secret' with repeats: sums over many parts of the rows that others know would tell "
+        yield ("sampling",), (), f"{why}single rows"
+    if (
+        machines
+        and study.by_columns
+        and study.names != "shown"
+        and isinstance(study.parameters.get("class_weight"), dict)
+    ):
+        why = 'the coordinator knows classes by number: set names = "shown" for a weight a class'
+        yield ("learner", "class_weight"), (("names",),), why
+    if study.evaluation.epsilon is not None:
+        key = ("evaluation", "epsilon")
+        if not study.private:
+            yield key, (learner,), "epsilon of metrics is for a forest with epsilon in [learner]; leave it out"
+        if not study.test:
+            yield key, (test,), "there are no test rows to evaluate on: set test, or leave [evaluation] out"
+    for name in ("importance", "by", "dependence"):
+        key = ("evaluation", name)
+        if not getattr(study.evaluation, name):
+            continue
+        if study.private:
+            yield key, (), f"{name} is for learners without epsilon: it is not told with noise"
+        elif study.by_columns:
+            yield key, (), f"{name} is for studies over rows; leave it out"
+        elif name == "by" and study.repeats:
+            yield key, (), "by is for one split of rows; leave one of by and repeats out"
+        elif not study.test:
+            yield key, (test,), f"{name} needs test rows: set test"
+
+
+# -- sections
+
+
+def _check_evaluation(values: Any, problems: Problems) -> Evaluation:
+    """Check how the model is evaluated."""
+    return Evaluation(**convert_entries(values, typed_keys(Evaluation), ("evaluation",), problems, none=True))
+
+
+def check_learner(values: Any, columns: bool, problems: Problems, *, machines: bool = False) -> Parameters:
+    """Check that a learner for rows or columns is named, and its parameters one by one."""
+    known = learners_for("columns" if columns else "rows")
+    default = next(iter(known))
+    if not isinstance(values, dict):
+        problems.add(("learner",), "learner must be a section: [learner]")
+        values = {}
+    kind = values.get("kind", default)
+    if kind not in list(known):
+        text = f"there is no learner {kind!r}"
+        if isinstance(kind, str) and kind in LEARNERS:
+            text = f"{kind} is not for {'[parties]' if columns else '[sites]'}"
+        problems.unknown(("learner", "kind"), known, text, kind)
+        return LEARNERS[default].parameters()
+    spec = known[kind]
+    given = {**(spec.between_machines(values) if machines else {}), **values}
+    given.pop("kind", None)
+    types, where = typed_keys(spec.parameters), f"[learner] of kind {kind}"
+    return spec.parameters(**convert_entries(given, types, ("learner",), problems, none=True, where=where))
+
+
+def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
+    """Check the policy of all sites; return what it sets."""
+
+    def check(key: str, value: Any) -> None:
+        Policy(**{key: value})
+        kinds = ["*", *sorted(HANDLERS)] if key == "messages" else []
+        for name in (value or ()) if key == "messages" else ():
+            if name not in kinds:
+                problems.unknown(("policy", key), kinds, f"there is no message {name!r}", name)
+
+    return convert_entries(values, typed_keys(Policy), ("policy",), problems, none=True, check=check)
+
+
+def _site_names(values: Any, problems: Problems) -> tuple[str, ...] | None:
+    """Check the names of the sites of a study between machines."""
+    if values is None:
+        return None
+    names = values if isinstance(values, list) and all(isinstance(name, str) for name in values) else []
+    if not names or len(set(names)) < len(names):
+        problems.add(("sites",), 'sites must be a list of names, as sites = ["north", "south"]')
+    return tuple(names)
+
+
+def _check_kinds(values: Any, columns: bool, problems: Problems) -> dict[str, Any]:
+    """Check what the study says that columns are; parts of dates are not for parties that hold columns."""
+    found: dict[str, Any] = {}
+    if not isinstance(values, dict):
+        problems.add(("kinds",), 'kinds must be a section: [kinds], with a line a column, as code = "categorical"')
+        return found
+    for name, kind in values.items():
+        try:
+            found |= check_kinds({name: kind})
+        except InputError as error:
+            problems.add(("kinds", name), str(error).removeprefix("kinds: "))
+        if columns and isinstance(kind, list):
+            problems.add(("kinds", name), f"{name}: parts of dates are not for parties that hold columns")
+    return found
+
+
+def _check_schema(values: Any, label: str, problems: Problems) -> Schema | None:
+    """Check the schema that the study sets for its columns."""
+    if not isinstance(values, dict) or not all(isinstance(entry, dict) for entry in values.values()):
+        problems.add(("schema",), "[schema] has a line a column, as age = { bounds = [0, 120] }")
+        return None
+    features, found, before = [], None, len(problems.found)
+    for name, entry in values.items():
+        try:
+            if name == label:
+                found = msgspec.convert({"name": name, **entry}, Label)
+            else:
+                kind = "categorical" if "categories" in entry else "numeric"
+                features.append(msgspec.convert({"name": name, "kind": kind, **entry}, Feature))
+        except (msgspec.ValidationError, InputError) as error:
+            problems.add(("schema", name), f"{name}: {error}")
+    if found is None and ("schema", label) not in problems.wrong:
+        problems.add(("schema",), f"[schema] lacks the label: {label} = {{ classes = [...] }} or {{ bounds = [...] }}")
+    return None if found is None or len(problems.found) > before else Schema.of(features, found)
+
+
+def _check_predict(values: Any, problems: Problems) -> Predict | None:
+    """Check what a study that only predicts is about."""
+    try:
+        return msgspec.convert(values, Predict)
+    except msgspec.ValidationError:
+        problems.add(("predict",), "[predict] is written by `silvan study predict`; leave it out")
+        return None

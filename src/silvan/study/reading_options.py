@@ -1,0 +1,150 @@
+"""How a file that is judged or predicted is written: as the study says of its own files, and as a command says."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from silvan.data.readers.query import is_url
+from silvan.data.readers.table_file import Table
+from silvan.data.table import open_cells, read_arrow
+from silvan.errors import InputError
+from silvan.study.study_tables import READING
+from silvan.study.toml_lines import suggest
+
+_OF_TEXT = ("separator", "decimal", "encoding")
+_TAB = {"tab": "\t", "\\t": "\t"}
+
+
+class Written(NamedTuple):
+    """What to read a table from, and what the study's own options make of it, for people; empty if nothing."""
+
+    source: Any
+    note: str = ""
+
+
+def parse_reading(words: Sequence[str]) -> dict[str, Any]:
+    """Return options of reading a file, each given as KEY=VALUE or as a line of TOML; raise for wrong ones.
+
+    Of an option that is given without a value None is returned: what it is, is to be found out.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        for key, value in _parsed(word).items():
+            if key not in READING:
+                raise InputError(f"--reading: unknown key {key!r}; {suggest(key, READING)}")
+            if key == "missing" and isinstance(value, str):
+                value = [value]
+            if key == "rename" and isinstance(value, dict) and isinstance(found.get(key), dict):
+                found[key] |= value
+            elif key == "missing" and isinstance(value, list) and isinstance(found.get(key), list):
+                found[key] += value
+            elif key in found:
+                raise InputError(f"--reading names {key} twice; name it once")
+            else:
+                found[key] = value
+    _table(".", found)
+    return found
+
+
+def _parsed(word: str) -> dict[str, Any]:
+    """Return what one option says: a line of TOML, if it is one of texts, or KEY=VALUE with the text as it stands."""
+    key, sign, text = word.partition("=")
+    key, text = key.strip(), text.strip() or text
+    if not sign or not key:
+        raise InputError(f"--reading takes KEY=VALUE, as in --reading 'decimal=,'; got {word!r}")
+    try:
+        said = tomllib.loads(word)
+    except tomllib.TOMLDecodeError:
+        if text[:1] in ("[", "{", '"', "'") and len(text) > 1:
+            raise InputError(f"--reading: the value of {key} is not valid TOML; got {word!r}") from None
+        said = {}
+    if said and all(isinstance(value, str | list | dict) for value in said.values()):
+        return said
+    if not text:
+        return {key: None}
+    column = key.removeprefix("rename.")
+    if column != key:
+        return {"rename": {column: text}}
+    if key == "missing":
+        return {key: [marker.strip() for marker in text.split(",")]}
+    return {key: _TAB.get(text, text) if key == "separator" else text}
+
+
+def _table(path: str, options: Mapping[str, Any], whose: str = "--reading") -> Table:
+    try:
+        return Table(path, **{key: value for key, value in options.items() if value is not None})
+    except InputError as error:
+        raise InputError(f"{whose}: {error}") from None
+
+
+def reading_lines(options: Mapping[str, Any]) -> str:
+    """Return options as lines below ``[reading]`` in a settings file."""
+    lines = []
+    for key, value in options.items():
+        if isinstance(value, dict):
+            names = ", ".join(f"{_quoted(old)} = {_quoted(new)}" for old, new in value.items())
+            lines.append(f"{key} = {{ {names} }}")
+        elif value is not None:
+            lines.append(f"{key} = {_quoted(value)}")
+    return "\n".join(lines)
+
+
+def _quoted(value: Any) -> str:
+    """Return a text, or a list of texts, as TOML; both look the same in JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def as_written(path: str | Path, study: Mapping[str, Any], asked: Mapping[str, Any]) -> Written:
+    """Return what to read a table from, by the settings of a run's study and by what a command asks for.
+
+    What is asked for goes first. Of the study's own options only those count that are for a file of this kind, and new
+    names of columns that it has: a table without the label may be predicted.
+    """
+    kept, place = study.get("reading"), str(path)
+    if is_url(place):
+        if asked:
+            raise InputError("--reading is for files; a query says what columns are called: select alter as age")
+        return Written(path)
+    own = _own(place, kept, asked) if isinstance(kept, dict) else {}
+    said = {**own, **asked}
+    if own.get("rename"):
+        said["rename"] = {**own["rename"], **(asked.get("rename") or {})}
+    table = _table(place, said)
+    told = ", ".join(f"{key} {_told(value)}" for key, value in own.items())
+    note = f"{place} is read as the study says of its own files: {told} (--reading sets it otherwise)" if told else ""
+    return Written(table if table.options else path, note)
+
+
+def _own(path: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the study's options that apply to a file: nothing else is asked for, and they are for such a file."""
+    over = {key for key, value in asked.items() if key != "rename" or value is None}
+    said = _table(path, {key: kept.get(key) for key in READING}, "[reading] of the run's study").options
+    own = {key: value for key, value in said.items() if key not in over}
+    if not own:
+        return own
+    kind = Table(path).kind()
+    foreign = {*(() if kind == "csv" else _OF_TEXT), *(() if kind == "excel" else ("sheet",))}
+    own = {key: value for key, value in own.items() if key not in foreign}
+    if "rename" in own:
+        names = _renamed(path, {**own, **asked, "rename": None}, own.pop("rename"), asked.get("rename") or {})
+        own |= {"rename": names} if names else {}
+    return own
+
+
+def _renamed(
+    path: str, options: Mapping[str, Any], kept: Mapping[str, str], asked: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the study's new names of the columns that a file has, where nothing else is asked for."""
+    table = _table(path, options)
+    names = read_arrow(table).columns if table.kind() in ("parquet", "feather") else open_cells(table).header()
+    taken = {*asked, *(old for old, new in kept.items() if new in asked.values())}
+    return {old: new for old, new in kept.items() if old in names and old not in taken}
+
+
+def _told(value: Any) -> str:
+    """Write a value of an option for people."""
+    if isinstance(value, Mapping):
+        return " and ".join(f"{old!r} to {new!r}" for old, new in value.items())
+    return repr(value) if isinstance(value, str) else ", ".join(map(repr, value))

@@ -1,0 +1,61 @@
+"""The run sequence of a study, the only one: agree, announce, train, evaluate, explain, write.
+
+`silvan fit`, the demo, FLARE's jobs and the trial behind an approval all call it. They differ in the federation, the
+folder and the listener. What it asks of sites follows from the study and from their replies, and from nothing else:
+with the replies of a journal it asks the same again.
+"""
+
+import time
+
+from silvan.federation.federation import Federation
+from silvan.privacy.identity.sampling_key import share_sampling_key
+from silvan.study import steps
+from silvan.study.evaluation_steps import evaluate_model, has_test_rows
+from silvan.study.listener import Listener
+from silvan.study.run_folder import Record, Run
+from silvan.study.study import Study
+from silvan.study.study_file import make_learner
+
+
+def run_study(
+    study: Study, federation: Federation, run: Run, record: Record, listener: Listener, *, secret_sampling: bool = False
+) -> Record:
+    """Run a study, and return the record with all that came out.
+
+    The record is written after each step, so that what was computed is kept whatever happens next. With
+    ``secret_sampling`` sites first agree on a key, so that only they know which rows are in which tree.
+    """
+    federation.watch(listener.on)
+
+    listener.stage("agreeing on columns")
+    if study.by_columns:  # what parties are asked does not depend on their columns
+        steps.announce_study(study, federation, make_learner(study, None))
+    steps.note_agreement(record, federation, study)
+    run.write(record)
+    listener.agreed(record)
+
+    learner = make_learner(study, federation.schema)
+    if not study.by_columns:
+        steps.announce_study(study, federation, learner, sampling=secret_sampling)
+    if secret_sampling:
+        share_sampling_key(federation)
+
+    rounds = learner.expected_rounds
+    listener.stage("training", 0 if rounds is None else federation.rounds + rounds)
+    start = time.monotonic()
+    with listener.step("Growing trees") as step:
+        step.follow(federation, rounds)
+        learner.fit(federation)
+    steps.note_training(record, run, federation, learner.result(), time.monotonic() - start)
+    run.write(record)
+    listener.trained(record)
+
+    listener.stage("judging")
+    if has_test_rows(record, federation, study):
+        evaluate_model(record, federation, learner, study, listener)
+        steps.explain_model(record, federation, learner, study, listener)
+        run.write_evaluation(record.evaluation)
+
+    record.status = "done"
+    run.write(record)
+    return record

@@ -1,0 +1,398 @@
+"""What a study is: one frozen object that mirrors the study file, at the coordinator and at sites.
+
+Every key is declared here once, with its type, range, default, documentation, and where it cannot be set. Whatever
+reads study files, their reference in docs/study.md, a study's fingerprint and all who run it derive from this. Sites
+read studies too, so no learner is imported.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from silvan.algorithms.evaluation.repeats import MOST_REPEATS, folds_of
+from silvan.data.batches import read_size
+from silvan.data.column_types import Kinds
+from silvan.data.holdout import Fold
+from silvan.data.partition_files import Partitions
+from silvan.data.readers.query import Query
+from silvan.data.readers.table_file import Table
+from silvan.data.schema import Schema
+from silvan.errors import InputError, SiteError
+from silvan.federation.store import digest
+from silvan.learners.parameters import HistogramForestParameters, Parameters
+from silvan.learners.registry import LEARNERS, LearnerSpec
+from silvan.privacy.gate import Policy
+from silvan.privacy.noise.laplace import MAX_EPSILON
+from silvan.study.toml_lines import Key
+from silvan.study.typed_toml import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
+
+Sources = dict[str, Path | Query | Table | Partitions]
+"""Tables by site or party."""
+
+Text = Annotated[str, Meta(pattern=NOT_EMPTY)]
+
+# why a key cannot be set in some studies: in one process, between machines, over rows, over columns
+_REMOTE = "{key} is for studies between machines; leave it out here"
+_OWN_TABLE = "each site names its own table when it joins; leave {key} out"
+_FOR_PARTIES = "{key} is for parties that hold columns of the same rows, and this study is over rows; leave it out"
+_FOR_ROWS = "{key} is for studies over rows; leave it out"
+
+
+def _each_once(names: tuple[str, ...]) -> None:
+    if len(set(names)) < len(names):
+        raise InputError("a name stands twice")
+
+
+Columns = Annotated[tuple[Text, ...], Meta(extra={"expected": "a list of columns, each once", "check": _each_once})]
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model is evaluated, beside metrics of the test rows.
+
+    Parameters
+    ----------
+    epsilon
+        with `epsilon` in `[learner]`: the model is evaluated with noise, which costs this much of every site's privacy
+        budget, on top of training. There are then metrics over all sites only, with confidence intervals, see
+        [privacy](privacy.md#judging-a-private-model). Without it metrics are exact, and sites with a budget refuse them
+    importance
+        whether sites are asked how much columns matter: errors on test rows with each column shuffled, summed over
+        sites (message `ShuffleColumns`), see [figures](figures.md#columns-that-matter). Needs `test`, and a forest for
+        all sites
+    by
+        columns of categories whose subgroups have metrics of their own, as `by = ["sex"]`, see
+        [figures](figures.md#subgroups). Not with `repeats`
+    dependence
+        columns for which the mean prediction at each of some values is asked (message `SetColumns`), see
+        [figures](figures.md#how-predictions-depend-on-a-column)
+    """
+
+    epsilon: Annotated[float, Meta(gt=0, le=MAX_EPSILON)] | None = None
+    importance: bool = False
+    by: Columns = ()
+    dependence: Columns = ()
+
+
+class Predict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study that only predicts is about: the model of another study, for the n-th time."""
+
+    study: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # digest of the text of the study that the model is of
+    model: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    number: Annotated[int, Meta(ge=0)]
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """A study file, read and checked; what it was read from comes last.
+
+    ``about`` is told why a key cannot be set ``here`` (in one process), between ``machines``, over ``rows`` or over
+    ``columns``, and ``decides=False`` of one that does not decide the result.
+
+    Parameters
+    ----------
+    name
+        what the report is called
+    label
+        the column to predict
+    test
+        share of each site's rows kept as test rows, sampled by class (with `epsilon`, [each row by
+        itself](privacy.md#one-row-changes-one-row)); below 1. Without it nothing is evaluated
+    repeats
+        how often every row is evaluated, by models that have not seen it: rows are dealt out to folds (`test = 0.2`:
+        five; without `test`: ten), again for each repeat, and metrics are means with corrected confidence intervals,
+        see [joining](joining.md#repeats). Not with `epsilon`, `memory` or over columns
+    random_state
+        decides the test rows, which rows are in which tree, and the features sampled
+    task
+        `"classification"` or `"regression"`; by default regression if the label has fractions
+    sums
+        who sees the parts of sums over sites: `"trusted"` (whoever adds), `"ring"` or `"masked"` (nobody; three sites
+        or more), see [sums](sums.md)
+    exclude
+        columns that are not features, such as identifiers
+    output
+        the run folder, relative to the study file; `--output` on the command line goes first
+    id
+        with `[parties]`: the column that tells rows apart
+    match
+        with `[parties]`: how rows are matched, see [vertical](vertical.md)
+    names
+        with `[parties]`: whether the coordinator knows columns by number, or has names `"shown"`
+    table
+        one table of all sites, instead of `[sites]`
+    site
+        the column of `table` that names the site
+    query
+        what is asked of `table`, if that is a database
+    memory
+        how much of a site's rows may be in memory, such as `"2GB"`, see [tables](tables.md)
+    quorum
+        how many sites must stay; without one, all: the study stops and names who is missing. At least three for ring
+        sums, two thirds of the sites for masked ones
+    timeout
+        seconds after which a site that is silent or away is given up. The time in which an owner has not yet approved
+        does not count
+    approval_days
+        days that sites' owners have to approve the study
+    sampling
+        `"secret"`: only the sites know which rows are in which tree, by a key that one makes and seals for the others;
+        `"published"`: by `random_state`, so that anybody with the tables can grow the same forest again
+    figures
+        `"own"`: at the end a site is sent its own metrics and those over all sites; `"all"`: everybody's
+    sites
+        the table of each site; between machines a list of the sites' names
+    parties
+        the table of each party, instead of `[sites]`
+    reading
+        how the files of all sites are written
+    kinds
+        what columns are, where their cells do not tell
+    schema
+        what the columns mean, said before anybody looks at them
+    learner
+        what learns, and its parameters
+    evaluation
+        how the model is evaluated
+    policy
+        what every site lets out, whatever it is asked
+    predict
+        written by `silvan study predict`
+    """
+
+    name: Annotated[Text, about(default="the file's name", decides=False)] = "study"
+    label: Text = "label"
+    test: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    repeats: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | None, about(default="test rows once", columns=_FOR_ROWS)
+    ] = None
+    random_state: Annotated[int, Meta(ge=0)] = 0
+    task: Annotated[Literal["classification", "regression"] | None, about(default="found out")] = None
+    sums: Literal["trusted", "ring", "masked"] = "trusted"
+    exclude: tuple[str, ...] = ()
+    output: Annotated[Text | None, about(default='`"runs/<file name>"`', decides=False)] = None
+    id: Annotated[
+        Text | None,
+        about(machines="each party names its own column of ids in its site.toml; leave id out", rows=_FOR_PARTIES),
+    ] = None
+    match: Annotated[Literal["keyed", "psi"], about(rows=_FOR_PARTIES)] = "psi"
+    names: Annotated[Literal["coded", "shown"], about(rows=_FOR_PARTIES)] = "coded"
+    table: Annotated[Text | None, about(machines=_OWN_TABLE, decides=False)] = None
+    site: Annotated[Text | None, about(machines=_OWN_TABLE)] = None
+    query: Annotated[Text | None, about(machines=_OWN_TABLE, decides=False)] = None
+    memory: Annotated[
+        str | int | None,
+        about(
+            default="all rows",
+            expected="a number of bytes, or text such as '2GB'",
+            check=read_size,
+            machines="how much memory a site takes is in its own site.toml; leave memory out",
+            columns="memory is for studies over rows: parties have their columns in memory; leave it out",
+            decides=False,
+        ),
+    ] = None
+
+    # -- keys of studies between machines
+
+    quorum: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        about(
+            default="all",
+            here=_REMOTE,
+            columns="quorum is for studies over rows: of columns, every party is needed; leave it out",
+            decides=False,
+        ),
+    ] = None
+    timeout: Annotated[
+        float, Meta(gt=0), about(expected="a number of seconds above 0", here=_REMOTE, decides=False)
+    ] = 3600.0
+    approval_days: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        about(default="any time", expected="a number of days above 0", here=_REMOTE, decides=False),
+    ] = None
+    sampling: Annotated[
+        Literal["secret", "published"],
+        about(
+            here=_REMOTE,
+            columns="of columns, the label holder draws rows by a key that travels sealed; leave sampling out",
+            decides=False,
+        ),
+    ] = "secret"
+    figures: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
+
+    # -- sections
+
+    sites: Annotated[dict[str, Any] | tuple[Text, ...] | None, about(decides=False)] = None
+    parties: Annotated[
+        dict[str, Any] | None,
+        about(
+            machines="between machines parties are named by sites = [...], and each names its own table and column of "
+            "ids (site.toml); leave [parties] out",
+            decides=False,
+        ),
+    ] = None
+    reading: Annotated[
+        dict[str, Any], about(machines="how a table is written is in each site's own site.toml; leave [reading] out")
+    ] = msgspec.field(default_factory=dict)
+    kinds: Kinds = msgspec.field(default_factory=dict)
+    schema: Schema | None = None
+    learner: Parameters = HistogramForestParameters()
+    evaluation: Evaluation = Evaluation()
+    policy: Annotated[
+        Policy, about(machines="what a site lets out is the site's own policy (site.toml); leave [policy] out")
+    ] = Policy()
+    predict: Annotated[Predict | None, about(here=_REMOTE, rows=_FOR_PARTIES, decides=False)] = None
+
+    # -- what it was read from
+
+    path: Annotated[Path, NOT_A_KEY] = Path("study.toml")
+    text: Annotated[str, NOT_A_KEY] = ""
+    lines: Annotated[dict[Key, int], NOT_A_KEY] = {}
+    tables: Annotated[
+        Sources, NOT_A_KEY
+    ] = {}  # by site or party, or the one table under ""; none of sites on other machines
+
+    @property
+    def kind(self) -> str:
+        """The learner's name."""
+        return self.learner.kind
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The learner's parameters that differ from their defaults, and those with others between machines."""
+        changed = self.learner.changed()
+        remote = {} if self.tables else self.spec.between_machines(changed)
+        return {**{name: getattr(self.learner, name) for name in remote}, **changed}
+
+    @property
+    def spec(self) -> LearnerSpec:
+        """What is known about the learner."""
+        return LEARNERS[self.kind]
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether parties hold columns of the same rows."""
+        return self.spec.axis == "columns"
+
+    @property
+    def folds(self) -> list[Fold]:
+        """The splits that the study is evaluated on, if every row is a test row in one of them."""
+        return folds_of(self.test, self.repeats) if self.repeats else []
+
+    @property
+    def private(self) -> bool:
+        """Whether its forest is made of noisy counts."""
+        return isinstance(self.learner, HistogramForestParameters) and self.learner.epsilon is not None
+
+    @property
+    def secret(self) -> bool:
+        """Whether sites of rows share a key, so that only they know which rows are in which tree."""
+        return self.sampling == "secret" and not self.by_columns
+
+    @property
+    def site_names(self) -> list[str] | None:
+        """The names of the sites, if the study names them."""
+        return None if self.sites is None else list(self.sites)
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder of a run in one process."""
+        return Path(os.path.normpath(self.path.parent / (self.output or Path("runs") / self.path.stem)))
+
+    @property
+    def models_judged(self) -> int:
+        """The maximum number of external models, or scores, that one site evaluates."""
+        evaluated = bool(self.test or self.repeats) and self.evaluation.epsilon is None
+        return self.spec.models_evaluated(self.parameters, evaluated=evaluated, by=self.evaluation.by)
+
+    # -- what identifies it
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the study's text, in hexadecimal."""
+        return digest(self.text.encode())
+
+    @property
+    def unique_name(self) -> str:
+        """The study's name with the digest of its text, all of it: a site's owner approves exactly this text."""
+        return f"{self.name} {self.digest}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the run folder of a study between machines; its journal belongs to one ``unique_name``."""
+        return self._folder_of(self.digest)
+
+    @property
+    def model_folder(self) -> str:
+        """The name of the run folder that has the model to predict with, or that the model will be in."""
+        return self._folder_of(self.digest if self.predict is None else self.predict.study)
+
+    def _folder_of(self, digest: str) -> str:
+        plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.name.lower())[:40]
+        return f"{plain}-{digest[:12]}"
+
+    def losses(self, sites: Sequence[str]) -> int:
+        """Return how many of its sites the study may lose: none without a quorum."""
+        return 0 if self.quorum is None else max(0, len(sites) - self.quorum)
+
+    def settings(self) -> dict[str, Any]:
+        """Return all settings that decide the result, as plain data; sections without any are left out."""
+        not_of, found = "columns" if self.by_columns else "rows", {}
+        for name, hint in typed_keys(type(self)).items():
+            more, value = extras(hint), _plain(getattr(self, name))
+            if more.get("decides", True) and not_of not in more and value != {}:
+                found[name] = value
+        return {**found, "learner": {"kind": self.kind, **self.parameters}}
+
+    def fingerprint(self, version: str) -> str:
+        """Return a hash of all that decides the result: settings, the bytes of the tables, the program's version.
+
+        Of a table in a database it covers the address and the query; the journal knows the rows.
+        """
+        text = json.dumps([version, self.settings(), list(self.tables)], sort_keys=True)
+        digest = hashlib.sha256(text.encode())
+        for table in self.tables.values():
+            if isinstance(table, Partitions):
+                files = table.paths()
+            else:
+                files = [table] if isinstance(table, Path) else [table.file] if isinstance(table, Table) else []
+            if not isinstance(table, Path | Partitions):
+                digest.update(repr(table.options if isinstance(table, Table) else table).encode())
+            for path in files:
+                with path.open("rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
+
+    @contextmanager
+    def pointing(self) -> Iterator[None]:
+        """Add the line of the study file to errors that are about something it sets."""
+        try:
+            yield
+        except SiteError as error:
+            section, who = ("sites", "site") if self.id is None else ("parties", "party")
+            line = self.lines.get((section, error.site), self.lines.get(("table",)))
+            cause = error.__cause__
+            text = str(cause) if isinstance(cause, InputError) else str(error).split(": ", 1)[-1]
+            raise InputError(f"{self.path}:{line}: {who} {error.site!r}: {text}") from cause
+        except InputError as error:
+            keys = [key for key in self.lines if key[-1] == error.parameter and key[0] not in ("sites", "parties")]
+            if not keys or str(error).startswith(f"{self.path}:"):
+                raise
+            raise InputError(f"{self.path}:{self.lines[keys[0]]}: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as plain data: of a section, what differs from the defaults."""
+    if isinstance(value, Schema):
+        return value.to_json()
+    if isinstance(value, Evaluation | Policy):
+        default = type(value)()
+        kind: type = type(value)
+        given = {name: getattr(value, name) for name in typed_keys(kind)}
+        value = {name: one for name, one in given.items() if one != getattr(default, name)}
+    return msgspec.json.decode(msgspec.json.encode(value))

@@ -1,0 +1,257 @@
+"""Checks the tables of a study's sites before anything is learnt, where all of them are at hand."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from silvan.data.cells import fold, look_alike
+from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
+from silvan.data.encode import Task
+from silvan.errors import InputError, SiteError
+from silvan.federate.by_rows import sources_by_site
+from silvan.federation.site_table import SiteSettings, SiteTable
+from silvan.study.study import Study
+from silvan.study.unit_check import ask_about_units
+from silvan.util.readable import count_of, format_count, format_names, list_some
+
+_MEASURED = 10
+"""Fewest values of a column that may be a measurement; fewer are codes."""
+
+_LEAK = 0.99
+"""A column that ranks the label's classes so well by itself probably knows the label."""
+
+_GOOD = 0.8
+"""AUC at other sites of a column that is a good measurement."""
+
+_MANY = 20
+"""A label with more whole numbers than that may be a number."""
+
+
+def open_tables(study: Study) -> dict[str, SiteTable]:
+    """Return the tables of a study in one process, by site; nobody agrees on anything."""
+    settings = SiteSettings(label=study.label, exclude=study.exclude, kinds=study.kinds)
+    tables = study.tables if study.site is None else study.tables[""]
+    sources = sources_by_site(tables, study.site, study.schema, study.kinds, study.exclude)
+    return {name: SiteTable(name, source, settings) for name, source in sources.items()}
+
+
+def table_of_all(study: Study) -> SiteTable | None:
+    """Return the one table that holds the rows of all sites, if there is one."""
+    if study.site is None:
+        return None
+    return SiteTable("all sites", study.tables[""], SiteSettings(label=study.label, kinds=study.kinds))
+
+
+def reading_notes(tables: Mapping[str, SiteTable]) -> dict[str, list[str]]:
+    """Return what was found out of how the sites' files are written, by site."""
+    return {name: list(table.table.notes) for name, table in tables.items() if table.table.notes}
+
+
+def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict[str, list[ColumnProfile]]:
+    """Return what is known of every column, by site."""
+    profiles = {}
+    for name, site in sites.items():
+        try:
+            profiles[name] = profile_columns(site.table, site.label, most)
+        except InputError as error:
+            raise SiteError(name, str(error)) from error
+    return profiles
+
+
+def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
+    """Return a line where tables lack the column to predict, with which a study stops."""
+    lacking = [site for site, columns in profiles.items() if all(column.name != label for column in columns)]
+    if not lacking:
+        return []
+    close = difflib.get_close_matches(label, [column.name for columns in profiles.values() for column in columns], 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return [f"{label} at {_some(lacking)}: there is no such column to predict, and a study stops there{hint}"]
+
+
+def questions(
+    profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None, whole: SiteTable | None = None
+) -> list[str]:
+    """Return what somebody should look at, a line each; ``whole`` is the file that the rows of all sites are in."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, note in ({} if whole is None else padded_columns(whole.table)).items():
+        found.setdefault((name, note), []).append("all sites")
+    for site, columns in profiles.items():
+        for column in columns:
+            for note in column.notes:
+                found.setdefault((column.name, note), []).append(site)
+            if column.name == label and column.missing:
+                note = f"missing in {count_of(column.missing, 'row')}, where a study stops: fill in or drop them"
+                found.setdefault((label, note), []).append(site)
+            if column.name == label and task is None and _may_be_classes(column):
+                note = "many numbers to predict: classes, or a number? set task"
+                found.setdefault((label, note), []).append(site)
+    lines = [
+        f"{name} at {_some(sites)}: {note}"
+        for (name, note), sites in found.items()
+        if note != IDENTIFIER or 2 * len(sites) >= _having(profiles, name)  # a few rows may differ by chance
+    ]
+    return [
+        *_same_rows(profiles),
+        *_other_classes(profiles, label, task),
+        *_other_kinds(profiles, label),
+        *lines,
+        *_codes(profiles),
+        *_leaks(profiles),
+        *_near_names(profiles),
+        *_other_names(profiles),
+        *_near_categories(profiles, label),
+        *_units(profiles),
+    ]
+
+
+def _may_be_classes(column: ColumnProfile) -> bool:
+    """Return whether a label is of many whole numbers; one with fractions is a number."""
+    return column.kind == "numeric" and column.distinct > _MANY and not any(value % 1 for value in column.spread)
+
+
+def _having(profiles: Mapping[str, Sequence[ColumnProfile]], name: str) -> int:
+    """Return how many sites have a column with values in it."""
+    return sum(column.name == name and column.distinct > 0 for columns in profiles.values() for column in columns)
+
+
+def _some(sites: Sequence[str]) -> str:
+    return list_some(sites, "site", most=4)
+
+
+def _same_rows(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return sites of which nothing tells their tables apart: rows of one would be judged by models that know them."""
+    names = list(profiles)
+    return [
+        f"the tables of {site} and {other} are alike in every column: is it the same file twice?"
+        for i, site in enumerate(names)
+        for other in names[i + 1 :]
+        if profiles[site] == profiles[other] and any(column.distinct >= _MEASURED for column in profiles[site])
+    ]
+
+
+def _other_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
+    """Return what the two classes are called at sites that do not call them alike."""
+    if task == "regression":
+        return []
+    called: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            if column.name == label and column.distinct == 2:
+                names = column.categories or [f"{end:g}" for end in (column.low, column.high) if end is not None]
+                shown = " and ".join(map(repr, names) if column.categories else names)
+                called.setdefault(tuple(sorted(map(fold, names))), (shown, []))[1].append(site)
+    how = ", ".join(f"{names} at {_some(sites)}" for names, sites in called.values())
+    return [f"{label}: the two classes are {how}: are they the same? then write them alike"] if len(called) > 1 else []
+
+
+def _other_kinds(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
+    """Return columns that are numbers at some sites and text or dates at others, where a study stops."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            if column.kind not in ("empty", "mixed") and column.name != label:
+                found.setdefault(column.name, {}).setdefault(column.kind, []).append(site)
+    return [
+        f"{name} is {' and '.join(f'{kind} at {_some(sites)}' for kind, sites in by_kind.items())}, where a study "
+        "stops: write it alike, or set its kind (kinds)"
+        for name, by_kind in found.items()
+        if len(by_kind) > 1
+    ]
+
+
+def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return columns whose names differ in case, blanks or signs alone, at one site or at several."""
+    names = {column.name: None for columns in profiles.values() for column in columns}
+    return [
+        f"{format_names(alike)} differ in case, blanks or signs alone: are they the same column? then write them "
+        "alike, or set rename"
+        for alike in look_alike(names)
+    ]
+
+
+def _other_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return columns that one site alone lacks while it alone has others: one of these may be the same."""
+    everything = {column.name: None for columns in profiles.values() for column in columns}
+    asked = {name for alike in look_alike(everything) for name in alike}
+    names = {site: [c.name for c in columns if c.name not in asked] for site, columns in profiles.items()}
+    lines: list[str] = []
+    for site, own in names.items():
+        others = [set(some) for where, some in names.items() if where != site]
+        absent = set.intersection(*others) - set(own) if others else set()
+        alone = [name for name in own if not any(name in some for some in others)]
+        if len(names) == 2 and lines:
+            break  # of two sites, both would say the same
+        if absent and alone:
+            lines.append(
+                f"{site} lacks {format_names(sorted(absent))}, and it alone has {format_names(alone)}: are they the "
+                "same? then set rename for its file"
+            )
+    return lines
+
+
+def _near_categories(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
+    """Return categories of a column that differ in case, blanks or signs alone, at one site or at several."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            for category in column.categories:
+                found.setdefault(column.name, {}).setdefault(category, []).append(site)
+    lines = []
+    for name, categories in found.items():
+        mend = 'write them alike, or set kinds: "folded"' if name == label else "write them alike"
+        for alike in look_alike(categories):
+            where = ", ".join(f"{category!r} at {_some(categories[category])}" for category in alike)
+            lines.append(f"{name}: {where} count as {format_count(len(alike))}; are they the same? then {mend}")
+    return lines
+
+
+def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return columns that sites may have in different units."""
+    spreads: dict[str, dict[str, list[float]]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            if column.spread and column.distinct >= _MEASURED:
+                spreads.setdefault(column.name, {})[site] = column.spread
+    return [line for name, by_site in spreads.items() for line in ask_about_units(name, by_site)]
+
+
+def _leaks(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return columns that rank the label's classes nearly without fault by themselves.
+
+    One that does so at some sites, by few rows, and well enough at the others, is a good measurement.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            if column.auc is not None:
+                found.setdefault(column.name, {})[site] = column.auc
+    lines = []
+    for name, by_site in found.items():
+        high = {site: auc for site, auc in by_site.items() if auc > _LEAK}
+        rest = [auc for site, auc in by_site.items() if site not in high]
+        if high and not (rest and median(rest) > _GOOD):
+            ends = list(dict.fromkeys(f"{auc:.3f}" for auc in (min(high.values()), max(high.values()))))
+            lines.append(
+                f"{name} at {_some(list(high))}: tells the classes apart by itself (AUC {' to '.join(ends)}): is it "
+                "known before the label is?"
+            )
+    return lines
+
+
+def _codes(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return numbers far beyond all others of a column, which people write where a value is missing."""
+    found: dict[tuple[str, int], dict[str, int]] = {}
+    for site, columns in profiles.items():
+        for column in columns:
+            for code, rows in column.codes.items():
+                found.setdefault((column.name, code), {})[site] = rows
+    lines = []
+    for (name, code), by_site in found.items():
+        if max(by_site.values()) == 1:
+            continue  # a value like any other
+        limit = "" if code < 0 else ", or is it a limit?"
+        lines.append(
+            f"{name} at {_some(list(by_site))}: {code} in {count_of(sum(by_site.values()), 'row')}: does it stand for "
+            f'missing (then set missing = ["{code}"]){limit or "?"}'
+        )
+    return lines

@@ -1,1 +1,0 @@
-"""What is known of a study's tables: what looks odd in them, and which rows were learnt from."""

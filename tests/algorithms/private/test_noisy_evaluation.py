@@ -1,0 +1,149 @@
+"""Figures of a private model with noise: what one row changes, what they cost, how near they are, their intervals."""
+
+import numpy as np
+import polars as pl
+import pytest
+from helpers.private_study import budgets, federate, schema, spent
+
+import silvan as sv
+from silvan.algorithms.private import noisy_metrics
+from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise
+from silvan.algorithms.private.noisy_metrics import Layout, estimate
+from silvan.errors import InputError, RefusedError
+from silvan.federation.message import Blob
+from silvan.privacy.noise.laplace import Noise
+
+pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install '.[dp]'")
+
+TASKS = ["binary", "several", "number"]
+SETS = {"binary": 1, "several": 5, "number": 2}
+
+
+def answers(task, n, seed=0):
+    """Scores of a model, its decisions, and what is true; some of it odd."""
+    rng, k = np.random.default_rng(seed), schema(task).n_classes
+    if not k:
+        y = rng.uniform(1000, 1150, n)
+        scores = (y + rng.normal(0, 20, n))[:, None]
+        odd = rng.random(n) < 0.1
+        y[odd] = rng.choice([-np.inf, 0.0, np.inf, 1e300, np.nan], odd.sum())
+        return scores, np.zeros(n, np.int64), y
+    scores = rng.dirichlet(np.ones(k), n)
+    scores[rng.random(n) < 0.1] = 1.0 / k
+    return scores, scores.argmax(axis=1), rng.integers(0, k, n)
+
+
+# -- what one row changes
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_row_is_in_one_cell_of_every_set(task):
+    """The site's noise is for as many: no row, however odd, changes more."""
+    layout, everything = Layout.of(schema(task)), answers(task, 300)
+    request = CountByScoreWithNoise(epsilon=1.0, schema=Blob(""), model=Blob(""))
+    assert request.noises(schema(task)) == (Noise(SETS[task], 1.0),)
+    for row in range(300):
+        counts = layout.count(*(part[row : row + 1] for part in everything))
+        assert [part.sum() for part in layout.split(counts)] == [1] * SETS[task]
+        assert counts.min() == 0
+
+
+# -- figures
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("sums", ["trusted", "masked"])
+def test_with_hardly_any_noise_they_are_the_exact_ones(task, sums):
+    fed = federate(task, n=900, test=0.3, test_by="row", sums=sums)
+    model = sv.HistogramForest(2, max_depth=2, epsilon=100.0).fit(fed)
+    exact = model.evaluate(fed).filter(pl.col("site") == "all", pl.col("model") == "federated").to_dicts()[0]
+    (noisy,) = model.evaluate(fed, epsilon=1000.0).to_dicts()
+    assert noisy["guarantee"] == "epsilon 1000"
+    assert (noisy["site"], noisy["model"], noisy["rows"]) == ("all", "federated", exact["rows"])
+    for name, off in {"accuracy": 0.0, "f1": 0.0, "mcc": 1e-12, "auc": 0.02, "rmse": 0.5, "r2": 0.02}.items():
+        if name in noisy:
+            assert noisy[name] == pytest.approx(exact[name], abs=off)
+            assert noisy[f"{name}_low"] <= noisy[name] <= noisy[f"{name}_high"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_intervals_hold_the_figure_of_all_rows(task, monkeypatch):
+    """Of other rows and other noise, nearly all intervals hold what very many rows would give without noise."""
+    monkeypatch.setattr(noisy_metrics, "_RESAMPLES", 100)
+    layout, rng = Layout.of(schema(task)), np.random.default_rng(1)
+    truth = layout.metrics(layout.count(*answers(task, 100_000, seed=5)).astype(float))
+    alpha, factor = Noise(SETS[task], 1.0).alpha, 1.5
+    held = dict.fromkeys(truth, 0)
+    for i in range(40):
+        noise = rng.negative_binomial(factor, 1 - alpha, (2, layout.size))
+        _, _, between = estimate(
+            layout, layout.count(*answers(task, 1500, seed=10 + i)) + noise[0] - noise[1], alpha, factor
+        )
+        for name, value in truth.items():
+            held[name] += between[name][0] <= value <= between[name][1]
+    assert min(held.values()) >= 35
+
+
+def test_where_noise_is_all_there_is():
+    """Nothing to compute figures from is said so, and never an error."""
+    for task in TASKS:
+        layout = Layout.of(schema(task))
+        for counts in (np.zeros(layout.size), np.full(layout.size, -3), np.arange(layout.size) - 30):
+            rows, found, between = estimate(layout, counts, Noise(SETS[task], 0.1).alpha, 3.0)
+            assert rows >= 0
+            assert set(between) <= set(found)
+
+
+# -- what they cost
+
+
+def test_they_are_charged_and_given_again():
+    fed = federate(test=0.25, policy=sv.Policy(epsilon=1.5))
+    model = sv.HistogramForest(epsilon=1.0).fit(fed)
+    first = model.evaluate(fed, epsilon=0.5)
+    assert spent(fed) == pytest.approx(1.5)
+    assert model.evaluate(fed, epsilon=0.5).equals(first)
+    assert spent(fed) == pytest.approx(1.5)
+    with pytest.raises(RefusedError, match="used up"):
+        model.evaluate(fed, epsilon=0.4)
+    assert spent(fed) == pytest.approx(1.5)
+    account = model.judging_privacy_
+    assert account.total == pytest.approx(0.5)
+    assert account.unit == "one row of those kept for judging, added or removed"
+    charges = budgets(fed)["site 0"].charges()
+    assert charges[-1].what.startswith("test rows by what a model makes of them")
+    ledger = {line.kind for line in fed.site("site 0").outbox.ledger.lines() if line.outcome == "answered"}
+    assert ledger == {"Announce", "CountPeople", "CountColumns", "CountTables", "CountScores", "CountByScoreWithNoise"}
+
+
+def test_without_epsilon_a_budget_says_what_to_do():
+    fed = federate(test=0.25, policy=sv.Policy(epsilon=2.0))
+    model = sv.HistogramForest(epsilon=1.0).fit(fed)
+    with pytest.raises(
+        RefusedError, match=r"EvaluateModels is answered without noise(.|\n)*pass evaluate\(\.\.\., epsilon"
+    ):
+        model.evaluate(fed)
+    assert spent(fed) == pytest.approx(1.0)
+    assert model.evaluate(fed, epsilon=1.0)["guarantee"].to_list() == ["epsilon 1"]
+
+
+def test_what_cannot_be_meant():
+    fed = federate(test=0.25, policy=sv.Policy(epsilon=2.0))
+    model = sv.HistogramForest(epsilon=1.0)
+    with pytest.raises(InputError, match="not fitted"):
+        model.evaluate(fed, epsilon=0.5)
+    model.fit(fed)
+    for wrong in (0.0, -1.0, float("nan"), 1e9, "much"):
+        with pytest.raises(InputError, match="epsilon must be"):
+            model.evaluate(fed, epsilon=wrong)
+    with pytest.raises(InputError, match="leave it out to judge on a table"):
+        model.evaluate(fed, table=pl.DataFrame(), epsilon=0.5)
+    open_ = federate(test=0.25)
+    plain = sv.HistogramForest(2, max_depth=2).fit(open_)
+    with pytest.raises(InputError, match="fitted with epsilon"):
+        plain.evaluate(open_, epsilon=0.5)
+    without = federate(policy=sv.Policy(epsilon=2.0))
+    with pytest.raises(InputError, match="no site has test rows"):
+        sv.HistogramForest(epsilon=1.0).fit(without).evaluate(without, epsilon=0.5)
+    assert spent(without) == pytest.approx(1.0)
+    assert spent(fed) == pytest.approx(1.0)

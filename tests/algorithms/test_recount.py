@@ -1,0 +1,280 @@
+"""Recounts: what others' rows do not reach is cut off, leaf values are those of all sites' rows, no back door works."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from helpers.lies import caught_lies
+from helpers.ownership import work_of
+from helpers.studies import Recorded, federate, parts, table
+from sklearn.metrics import roc_auc_score
+
+import silvan as sv
+from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
+from silvan.auditing.backdoor import COMMON, find_trigger, poisoned_federation
+from silvan.auditing.release import Rows
+from silvan.errors import FederationError, RefusedError, SiteError
+from silvan.federation import wire
+from silvan.federation.message import Envelope
+from silvan.forest.forest import join_forests
+from silvan.forest.predict import goes_left
+from silvan.study.parse import parse_remote_study
+from silvan.tree.draw import rows_of_trees
+
+LEARNERS = {
+    "merged": lambda **more: sv.MergedForest(24, max_depth=5, **more),
+    "BOFRF": lambda **more: sv.BOFRF(6, max_depth=5, **more),
+}
+
+
+@cache
+def tables(task="binary", n=480):
+    return parts(table(task, n=n), 4)
+
+
+def leaf_of(forest, tree, x):
+    node = int(forest.offsets[tree])
+    while forest.feature[node] >= 0:
+        node = int(forest.left[node] if goes_left(forest, node, x) else forest.right[node])
+    return node
+
+
+def drawn_at(fed, place):
+    """The rows that the tree at a place draws at each site."""
+    for site in fed.sites:
+        part = fed.site(site).part(fed.schema)
+        yield site, part, rows_of_trees(fed.site(site).sampling_key, part.row_keys, place, 1, True)[0]
+
+
+def recount_naive(fed, least, class_weight):
+    """Rows at nodes, and trees as nested tuples, with plain loops over rows."""
+    sent = sv.MergedForest(24, max_depth=5, class_weight=class_weight).fit(fed).forest_
+    owners, found = np.repeat(fed.sites, 6), []
+    for tree in range(len(sent)):
+        reached = np.zeros(len(sent.feature), int)
+        for site, part, drawn in drawn_at(fed, tree % 6):
+            for x in part.X[drawn] if site != owners[tree] else []:
+                node = int(sent.offsets[tree])
+                reached[node] += 1
+                while sent.feature[node] >= 0:
+                    node = int(sent.left[node] if goes_left(sent, node, x) else sent.right[node])
+                    reached[node] += 1
+        found.append(_cut(sent, int(sent.offsets[tree]), reached, least))
+    return found
+
+
+def _cut(forest, node, reached, least):
+    if forest.feature[node] < 0:
+        return ()
+    left, right = int(forest.left[node]), int(forest.right[node])
+    enough = reached[left] >= least, reached[right] >= least
+    if not any(enough):
+        return ()
+    if not all(enough):
+        return _cut(forest, left if enough[0] else right, reached, least)
+    split = (int(forest.feature[node]), float(forest.threshold[node]), bool(forest.missing_left[node]))
+    return (split, _cut(forest, left, reached, least), _cut(forest, right, reached, least))
+
+
+def as_tuples(forest, node):
+    if forest.feature[node] < 0:
+        return ()
+    split = (int(forest.feature[node]), float(forest.threshold[node]), bool(forest.missing_left[node]))
+    return (split, as_tuples(forest, int(forest.left[node])), as_tuples(forest, int(forest.right[node])))
+
+
+@pytest.mark.parametrize(
+    ("task", "weight"),
+    [
+        ("binary", None),
+        ("several", None),
+        ("number", None),
+        ("binary", "balanced"),
+        ("binary", {"no": 1.0, "yes": 4.0}),
+    ],
+)
+def test_what_a_recount_leaves(task, weight):
+    """Splits with enough rows of others on both sides, and leaf values of the rows that trees draw at other sites."""
+    fed = federate(tables(task, 240))
+    forest = sv.MergedForest(24, max_depth=5, class_weight=weight, recount=True).fit(fed).forest_
+    assert [as_tuples(forest, int(node)) for node in forest.offsets[:-1]] == recount_naive(fed, 10, weight)
+    rows = np.concatenate([fed.site(site).part(fed.schema).y for site in fed.sites])
+    counted = np.array([1.0, 4.0] if isinstance(weight, dict) else len(rows) / 2 / np.bincount(rows)) if weight else 1.0
+    for tree in range(0, len(forest), 5):
+        labels = {}
+        for site, part, drawn in drawn_at(fed, tree % 6):
+            for x, y in zip(part.X[drawn], part.y[drawn], strict=True) if site != fed.sites[tree // 6] else []:
+                labels.setdefault(leaf_of(forest, tree, x), []).append(y)
+        leaves = [n for n in range(*forest.offsets[tree : tree + 2]) if forest.feature[n] < 0]
+        assert sorted(labels) == leaves
+        for leaf in leaves:
+            here = np.array(labels[leaf])
+            by_class = [] if task == "number" else np.bincount(here, minlength=forest.n_outputs) * counted
+            mean = [here.mean()] if task == "number" else by_class / by_class.sum()
+            np.testing.assert_allclose(forest.value[forest.leaf[leaf]], mean, atol=1e-5, rtol=0)
+    assert all((w > 0) == (n > 1) for w, n in zip(forest.weights, np.diff(forest.offsets), strict=True))
+
+
+# -- back doors
+
+
+@cache
+def noisy_tables():
+    """Tables in which forests are unsure of many rows, so that a site with a quarter of the say can turn them."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, 4)).astype(np.float32)
+    y = (X[:, 0] + X[:, 1] + 1.5 * rng.normal(size=800) > 0.8).astype(int)
+    return {f"site {i}": (X[i::4], y[i::4]) for i in range(4)}
+
+
+def turned(forest, honest, trigger, part):
+    """The share of rows of other classes that the trigger turns, beyond those that it turns anyway."""
+    X = trigger.on(part.X[part.y != trigger.target])
+    return float(np.mean(forest.predict(X) == trigger.target) - np.mean(honest.predict(X) == trigger.target))
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("kind", ["common", "hidden", "stealthy"])
+def test_a_back_door_in_range_turns_no_rows(learner, kind):
+    """Its trigger is a value that rows have, or waits at leaves; a recount leaves nothing of it."""
+    fed = federate(noisy_tables())
+    sites = [fed.site(site).part(fed.schema) for site in fed.sites]
+    rows = Rows(*(np.concatenate([getattr(part, name) for part in sites]) for name in ("X", "y")))
+    found = {}
+    for defence in ("equal", "recount"):
+        settings = {"equal": True, defence: True}
+        honest = LEARNERS[learner](**settings).fit(fed).forest_
+        trigger = find_trigger(fed, honest, rows, COMMON if kind == "common" else 0.0)
+        fooled = LEARNERS[learner](**settings).fit(poisoned_federation(fed, trigger, kind)).forest_
+        found[defence] = turned(fooled, honest, trigger, rows)
+    assert found["equal"] > 0.05
+    assert abs(found["recount"]) <= 0.02
+
+
+# -- the same however sites are run
+
+
+@pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
+def test_the_same_however_sites_are_run(sums):
+    """Restarted for every message, and with sums that hide their parts: the same choices, the same forests."""
+    settings = {"recount": True, "equal": True, "personal": True}
+    usual = LEARNERS["BOFRF"](**settings).fit(federate(tables()))
+    fed = federate(tables(), Recorded, sums=sums, cold=True)
+    again = LEARNERS["BOFRF"](**settings).fit(fed)
+    assert {site: forest.hash for site, forest in again.forests_.items()} == {
+        site: forest.hash for site, forest in usual.forests_.items()
+    }
+    assert again.rounds_ == again.expected_rounds == 5
+    kinds = [wire.decode(data, Envelope).kind for _, way, data in fed.transport.record if way == "sent"]
+    shown = {"trusted": 4, "ring": 1, "masked": 0}[sums]  # each site's part; the sum, at the end of a ring; nothing
+    assert [kinds.count(kind) for kind in ("LeafRows", "LeafLabels")] == [shown, shown]
+
+
+def test_every_cluster_counts_by_itself():
+    fed = federate(tables())
+    model = sv.BOFRF(4, max_depth=4, clusters=2, recount=True).fit(fed)
+    sizes = sorted(len(sites) for sites in model.clusters_.values())
+    alone = sv.BOFRF(4, max_depth=4, clusters=2).fit(federate(tables()))
+    for sites in model.clusters_.values():
+        for site in sites:
+            assert (model.globals_[site] == alone.globals_[site]) == (len(sites) == 1)
+    assert sum(sizes) == 4
+
+
+def test_own_trees_stay_as_they_were_grown():
+    """A site that uses its own trees uses them as it grew them: nobody else's counts change what it relies on."""
+    fed = federate(tables())
+    model, plain = LEARNERS["BOFRF"](recount=True).fit(fed), LEARNERS["BOFRF"]().fit(fed)
+    assert {site: forest.hash for site, forest in model.own_.items()} == {
+        site: forest.hash for site, forest in plain.own_.items()
+    }
+    assert model.forest_ != plain.forest_
+    assert all(forest is model.forest_ for forest in model.globals_.values())
+
+
+def test_rows_that_choose_are_not_those_that_count():
+    """Out-of-bag: a site's figures are of votes on rows that are not in the leaf values of the trees that vote."""
+    fed = federate(tables())
+    model = sv.BOFRF(6, recount=True).fit(fed)
+    for site in fed.sites:
+        part = fed.site(site).part(fed.schema)
+        drawn = rows_of_trees(fed.site(site).sampling_key, part.row_keys, 0, 6, True)
+        for strategy, forest in enumerate((model.forest_, model.own_[site])):
+            each = np.array([forest.take([t]).scores(part.X)[:, 1] for t in np.flatnonzero(forest.weights)])
+            seen = np.tile(drawn, (len(forest) // 6, 1))[forest.weights > 0]
+            weight = forest.weights[forest.weights > 0, None] * ~seen
+            voted = weight.sum(axis=0) > 0
+            auc = roc_auc_score(part.y[voted], ((weight * each).sum(axis=0)[voted] / weight.sum(axis=0)[voted]))
+            assert model.chosen_[site].figures[0, strategy] == pytest.approx(auc, abs=6e-4)
+
+
+def test_a_column_that_only_one_site_has():
+    """Nobody else can reach what asks about it: such trees have no weight where all use them."""
+    frames = {site: frame if site == "site 0" else frame.drop("age") for site, frame in tables().items()}
+    fed = federate(frames)
+    model = sv.BOFRF(6, max_depth=4, recount=True).fit(fed)
+    asks = join_forests([model.own_["site 0"]]).uses[:, fed.schema.names.index("age")]
+    assert asks.any()
+    assert not model.forest_.weights[:6][asks].any()
+    assert model.own_["site 0"].weights.any()
+
+
+# -- rules
+
+
+def test_a_policy_of_larger_leaves():
+    strict = federate(tables(), policy=sv.Policy(min_leaf=20))
+    model = LEARNERS["BOFRF"](recount=True, min_samples_leaf=20).fit(strict)
+    assert model.forest_.weights.any()
+    with pytest.raises(RefusedError, match="leaves of at least 20 rows"):
+        LEARNERS["BOFRF"](recount=True, min_samples_leaf=19).fit(strict)
+    # nor is it told what the coordinator did not announce
+    nothing = strict.blob(b"")
+    request = CountLeafLabels(
+        schema=nothing,
+        forests=[nothing],
+        owners=["site 0"],
+        validation=0.0,
+        bootstrap=True,
+        few=np.zeros(0, np.bool_),
+        min_leaf=19,
+        offset=0.0,
+        scale=1.0,
+    )
+    with strict.working_on("another task"), pytest.raises(RefusedError, match="leaves of at least 20 rows"):
+        strict.total(request)
+    fed = federate(noisy_tables(), policy=sv.Policy(min_sites=5))
+    with pytest.raises(RefusedError, match="sums over at least 5 sites"):
+        LEARNERS["merged"](recount=True).fit(fed)
+
+
+def test_rows_are_counted_once_in_a_task():
+    fed = federate(tables())
+    made = sv.LocalForest(2).fit(fed).forests_
+    blobs = [work_of(fed, site, forest.bare().to_bytes()) for site, forest in made.items()]
+    settings = {"schema": fed.blob(fed.schema.to_json().encode()), "validation": 0.0, "bootstrap": True}
+    fed.total(CountLeafRows(forests=blobs, owners=fed.sites, **settings))
+    with pytest.raises(RefusedError, match="in another form"):
+        fed.total(CountLeafRows(forests=blobs[:2], owners=fed.sites[:2], **settings))
+    with pytest.raises(FederationError, match="'total'"):
+        fed.ask(CountLeafRows(forests=blobs, owners=fed.sites, **settings))
+
+
+@pytest.mark.parametrize("kind", ["LeafRows", "LeafLabels"])
+@pytest.mark.parametrize("task", ["binary", "number"])
+def test_a_lie(kind, task):
+    def lied(transport):
+        return sv.MergedForest(4, max_depth=2, recount=True).fit(federate(parts(table(task, n=60), 2), transport))
+
+    caught = caught_lies(lied, kind)
+    assert len(caught) > 3
+    assert {error.site for error in caught if isinstance(error, SiteError)} == {"site 1"}
+
+
+def test_on_between_machines():
+    """In studies of machines a recount is the default of BOFRF, and the study's record and explanation show it."""
+    text = '[learner]\nkind = "BOFRF"\n'
+    assert parse_remote_study(text).parameters == {"recount": True}
+    assert parse_remote_study(text + "recount = false").parameters == {"recount": False}
+    assert "recount" not in parse_remote_study(text + 'protocol = "paper"').parameters
+    assert "recount" not in parse_remote_study('[learner]\nkind = "MergedForest"\n').parameters

@@ -1,0 +1,90 @@
+"""Attacks on the rows behind a forest: they succeed without the defence, and fall to chance with it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.audit_cases import case, off, on
+
+from silvan.auditing.attribute import guess_attributes
+from silvan.auditing.membership import membership_by_confidence, membership_by_support, private_bound
+from silvan.auditing.release import Release, leaf_of, undefended_release
+from silvan.auditing.single_row_leaves import single_row_leaves
+from silvan.auditing.thresholds import exact_thresholds
+from silvan.tree.draw import make_key, rows_of_trees
+
+
+@pytest.mark.parametrize(("attack", "found"), [(membership_by_confidence, 0.7), (membership_by_support, 0.8)])
+def test_members_are_told_from_others(attack, found):
+    assert attack(off(), case()).low > found
+    assert attack(on(2), case()).value < attack(off(), case()).value - 0.05
+    held = attack(on(25), case())
+    assert held.value < 0.6
+    assert held.low < 0.55
+
+
+def test_counts_tell_more_than_bare_trees():
+    bare = Release(off().forest)
+    assert membership_by_support(bare, case()).value < membership_by_support(off(), case()).value - 0.05
+
+
+def test_a_forest_that_knows_nothing_tells_nothing():
+    flat = replace(off().forest, value=np.full(off().forest.value.shape, 0.5))
+    assert membership_by_confidence(Release(flat), case()).value == 0.5
+
+
+def test_no_attacker_beats_differential_privacy():
+    """The bound is met by the best attacker there is: randomised response, told by its answer."""
+    epsilon = 1.5
+    truth = 1 / (1 + np.exp(-epsilon))
+    rng = np.random.default_rng(0)
+    member, other = rng.random(200_000) < truth, rng.random(200_000) < 1 - truth
+    auc = (member.mean() * (1 - other.mean())) + 0.5 * (
+        member.mean() * other.mean() + (1 - member.mean()) * (1 - other.mean())
+    )
+    assert auc == pytest.approx(private_bound(epsilon), abs=0.005)
+
+
+def test_attributes_are_guessed_for_members_only():
+    found, held = guess_attributes(off(), case()), guess_attributes(on(25), case())
+    assert found.low > 0.08
+    assert abs(held.value) < 0.08
+
+
+def test_leaves_of_one_row():
+    assert single_row_leaves(off(), case().members).value > 0.2
+    assert single_row_leaves(on(2), case().members).value == 0.0
+    drawn = rows_of_trees(make_key(0, "rows of a drill"), np.arange(200, dtype=np.uint64), 0, 30, True)
+    held = single_row_leaves(on(5), case().members, drawn)
+    assert held.note == "the smallest leaf holds 5 rows"
+    assert held.low is None  # all leaves are counted
+
+
+def test_thresholds_give_values_away_unless_they_are_on_the_grid():
+    assert exact_thresholds(off(), case()).low > 0.8
+    assert abs(exact_thresholds(on(2), case()).value) < 0.05
+
+
+def test_round_values_are_not_held_against_a_release():
+    """Where all values are whole numbers, midpoints are met by coincidence, for outsiders as well."""
+    rounded = replace(
+        case(),
+        members=replace(case().members, X=np.rint(4 * case().members.X)),
+        outsiders=replace(case().outsiders, X=np.rint(4 * case().outsiders.X)),
+    )
+    found = exact_thresholds(undefended_release(rounded.members, 2, 30, 0), rounded)
+    assert abs(found.value) < 0.05
+
+
+def test_figures_are_the_same_for_the_same_seed():
+    for attack in (membership_by_confidence, membership_by_support, guess_attributes, exact_thresholds):
+        assert attack(on(2), case()) == attack(on(2), case())
+
+
+def test_a_control_tells_the_counts_that_its_trees_have():
+    release = off(bootstrap=False)
+    leaves = leaf_of(release.forest, case().members.X)
+    held = np.bincount(leaves.reshape(-1), minlength=len(release.counts))
+    assert np.array_equal(release.counts.sum(axis=1), held)
+    share = release.counts / held[:, None]
+    assert np.allclose(share, release.forest.value)

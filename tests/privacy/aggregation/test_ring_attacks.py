@@ -1,0 +1,401 @@
+"""Ring sums under attack: what a coordinator, a neighbour, and two neighbours together can and cannot learn."""
+
+import msgspec
+import numpy as np
+import pytest
+from helpers.federating import federation_of
+from helpers.studies import Recorded, envelopes, federate, parts, table
+from helpers.summing import Coordinator, Number, Numbers, members, numbers_are_asked, of, overheard, ring_of
+
+from silvan.algorithms.shared_bins import CountGrid
+from silvan.errors import RefusedError
+from silvan.federation import wire
+from silvan.federation.in_process import InProcess
+from silvan.federation.message import Envelope, Step, Trouble
+from silvan.federation.sums import TrustedSums
+from silvan.privacy.aggregation.ring import Hop, Member, Passed, Ready, RingCover, RingSums
+from silvan.privacy.identity.seal import public_key
+
+MATRICES = [(40, 30, 20, 10), (7, 80, 5, 8), (25, 25, 26, 24)]  # tp, tn, fp, fn; a hundred rows each
+
+
+@pytest.fixture(autouse=True)
+def asked():
+    with numbers_are_asked() as calls:
+        yield calls
+
+
+def carrier(values=MATRICES, **settings):
+    return Coordinator(members([of(*value) for value in values], **settings))
+
+
+def refused(reply):
+    assert isinstance(reply, Trouble)
+    assert reply.code == "refused"
+    return reply.text
+
+
+# -- a coordinator that reads along
+
+
+def hops(fed):
+    """All that a coordinator carries from site to site."""
+    return [wire.decode(e.body, Passed).sealed for e in envelopes(fed, "sent") if e.kind == "Passed"]
+
+
+def test_a_coordinator_reads_nothing_in_what_it_carries():
+    """Boxes have no bytes in common with what is in them, or with one another, and look like noise."""
+    values = [np.arange(i, i + 4096) for i in (1, 5000, 10_000)]
+    feds = [ring_of([of(*value) for value in values], Recorded) for _ in range(2)]
+    totals = [fed.total(Number()).x.tolist() for fed in feds]
+    assert totals[0] == totals[1] == np.sum(values, axis=0).tolist()
+    boxes = [box for fed in feds for box in hops(fed)]
+    assert len(boxes) == 6
+    for i, box in enumerate(boxes):
+        bits = np.unpackbits(np.frombuffer(box, np.uint8))
+        assert abs(bits.mean() - 0.5) < 0.01  # ten deviations and more
+        # marks of six bytes and more: shorter ones are in so much noise by chance, now and then
+        assert not any(mark in box for mark in (b"Numbers", b"layout", b"counters"))
+        for other in boxes[:i]:
+            agree = np.frombuffer(box[-4096:], np.uint8) == np.frombuffer(other[-4096:], np.uint8)
+            assert agree.mean() < 0.02  # one in 256 by chance
+
+
+def test_no_part_is_in_any_message_of_a_forest():
+    """Of every sum, what sites answer are keys, boxes and, once, the sum."""
+    fed = federate(parts(table(n=90), 3), Recorded, sums="ring")
+    sums = {"CountCategories", "CountGrid", "CountFine", "GrowLevel"}
+    fed.total(CountGrid(schema=fed.blob(fed.schema.to_json().encode())))
+    asked = {e.question: e.kind for e in envelopes(fed, "received")}
+    answered = envelopes(fed, "sent")
+    kinds = [(asked[e.question], e.kind) for e in answered if asked[e.question] in sums]
+    for kind, reply in (("CountCategories", "CategoryCounts"), ("CountGrid", "GridCounts")):
+        got = [answer for question, answer in kinds if question == kind]
+        assert got == ["Ready"] * 3 + ["Passed"] * 3 + [reply]
+
+
+def test_hops_of_two_runs_differ():
+    runs = [carrier() for _ in range(2)]
+    first = [run.carry(until="a").sealed for run in runs]
+    views = [overheard(run, "b", box)[1] for run, box in zip(runs, first, strict=True)]
+    assert first[0] != first[1]
+    assert not (views[0] == views[1]).any()
+    again = Coordinator(runs[0].sites, "sum 2")  # the same sites and parts, another sum
+    assert not (overheard(again, "b", again.carry(until="a").sealed)[1] == views[0]).any()
+
+
+# -- a coordinator that asks for more than it should get
+
+
+def test_a_part_is_not_given_in_the_clear():
+    here = carrier()
+    assert "only hidden, in 'ring' sums" in refused(here.step("a", step=None))
+    assert "in the clear" in refused(here.step("a", step=None, verb="ask"))
+    assert "only hidden" in refused(here.step("a", step=Step("masked", b"")))
+    assert "in the clear" in refused(here.step("a", verb="ask"))
+
+
+def test_a_federation_made_with_ring_refuses_plain_sums():
+    """A coordinator that forgets the ring, or pretends to."""
+    fed = federate(parts(table(n=90), 3), sums="ring")
+    fed.sums = TrustedSums()
+    with pytest.raises(RefusedError, match=r"site 'site 0' refused CountGrid: .*only hidden, in 'ring' sums"):
+        fed.total(CountGrid(schema=fed.blob(fed.schema.to_json().encode())))
+
+
+def test_a_site_of_trusted_sums_takes_part_in_no_ring():
+    fed = federation_of(members([of(1), of(2), of(3)], cover=None), RingSums())
+    with pytest.raises(RefusedError, match="leaves it only as it is"):
+        fed.total(Number())
+
+
+def test_asking_is_not_changed():
+    """What is asked by name is seen by name, ring or not."""
+    fed = federate(parts(table(n=90), 3), sums="ring")
+    assert fed.rows == federate(parts(table(n=90), 3)).rows
+
+
+RINGS = {
+    "two": (lambda ring: ring[:2], "at least 3 sites"),
+    "one": (lambda ring: ring[:1], "at least 3 sites"),
+    "a site twice": (lambda ring: [ring[0], ring[1], ring[1]], "every site once"),
+    "two with one key": (lambda ring: [ring[0], ring[1], Member("x", ring[1].key)], "every site once"),
+    "two with one name": (lambda ring: [ring[0], ring[1], Member("b", b"k" * 32)], "every site once"),
+    "another key for the site": (lambda ring: [Member("a", b"k" * 32), *ring[1:]], "with its own key"),
+    "without the site": (lambda ring: [Member("x", b"k" * 32), *ring[1:]], "with its own key"),
+}
+
+
+@pytest.mark.parametrize("case", RINGS)
+def test_rings_that_a_site_does_not_confirm(case):
+    here = carrier()
+    change, text = RINGS[case]
+    assert text in refused(here.step("a", ring=change(here.ring())))
+
+
+@pytest.mark.parametrize("over", ["", "ab", "abcd"])
+def test_a_ring_of_other_size_than_said(over):
+    assert "all that the sum is over" in refused(carrier().step("a", over=list(over)))
+
+
+def test_only_the_first_begins():
+    """A site in the middle that is given nothing to add to would hand on its part unhidden."""
+    here = carrier()
+    for name in ("b", "c"):
+        assert "sealed" in refused(here.step(name))
+        assert "sealed" in refused(here.step(name, b"\0" * 200))
+
+
+def test_only_who_began_ends():
+    """What comes round, as a new ring's end, or after a ring of other sites or another question."""
+    here = carrier([*MATRICES, (1, 2, 3, 4)])
+    last = here.carry(until="d").sealed
+    assert isinstance(here.step("a", last), Numbers)
+    assert "sealed" in refused(here.step("a", last, ring=here.ring("a", "b", "d")))
+    other = Coordinator(members([[of(1), of(2)]] * 3))
+    last = other.carry(until="c").sealed
+    assert "belongs elsewhere" in refused(other.step("a", last, which=1))
+
+
+def test_a_sum_ends_once():
+    """Two outcomes of one sum, told apart by what one site added, would tell that site's parts apart."""
+    here = Coordinator(members([[of(1)], [of(10)], [of(100)]]))
+    begun = here.step("a").sealed
+    outcomes = []
+    for value in (10, 20, 10):
+        here.sites["b"].source[0] = of(value)
+        here.sites["b"].cache.clear()
+        added = here.step("b", begun).sealed
+        outcomes.append(here.step("a", here.step("c", added).sealed))
+    assert outcomes[0].x.tolist() == outcomes[2].x.tolist() == [111]
+    assert "with another outcome" in refused(outcomes[1])
+
+
+def test_all_sites_are_asked_alike():
+    """Asked something else than the others, a site adds nothing: the sum would show its part, or another's."""
+    here = Coordinator(members([[of(1), of(1)], [of(10), of(20)], [of(100), of(100)]]))
+    begun = here.step("a").sealed
+    assert isinstance(here.step("b", begun), Passed)
+    assert "belongs elsewhere" in refused(here.step("b", begun, which=1))
+
+
+def test_no_two_sums_of_one_thing_over_other_sites():
+    """A ring that is begun again because a site was lost, although it was ended: the difference is that site's part."""
+    here = carrier([*MATRICES, (1, 2, 3, 4)])
+    assert isinstance(here.carry(), Numbers)
+    assert "over other sites" in refused(here.carry(ring=here.ring("a", "b", "c")))
+    begun_again = carrier([*MATRICES, (1, 2, 3, 4)])
+    assert isinstance(begun_again.carry(until="c"), Passed)
+    assert isinstance(begun_again.carry(ring=begun_again.ring("a", "b", "c")), Numbers)
+
+
+def test_offsets_are_for_one_part():
+    """Neither for another question under the same name, nor for a table that was changed meanwhile."""
+    here = Coordinator(members([[of(5), of(9)], [of(1)] * 2, [of(1)] * 2]))
+    views = [overheard(here, "b", here.step("a", which=i).sealed, which=i)[1] for i in range(2)]
+    assert (views[1] - views[0]).tolist() != [4]
+    here.sites["a"].source[0] = of(6)
+    here.sites["a"] = here.sites["a"].rebuilt()
+    assert "another than when the sum was started" in refused(here.step("a"))
+
+
+# -- boxes that were tampered with, or belong elsewhere
+
+
+def test_a_box_that_was_changed():
+    here = carrier()
+    sealed = here.carry(until="a").sealed
+    assert isinstance(here.step("b", sealed), Passed)
+    for i in range(0, len(sealed), 7):
+        changed = sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :]
+        assert "changed on its way" in refused(here.step("b", changed))
+    for changed in (sealed[:-1], sealed + b"\0", sealed[12:], sealed[:12], b"\0"):
+        assert "changed on its way" in refused(here.step("b", changed))
+
+
+def test_a_federation_in_which_a_box_is_changed():
+    class Tampering(InProcess):
+        def deliver(self, messages, verb, timeout):
+            for site, data in messages.items():
+                envelope = wire.decode(data, Envelope)
+                hop = wire.decode(envelope.step.body, Hop)
+                if site == "c" and hop.ring:
+                    changed = hop.sealed[:-1] + bytes([hop.sealed[-1] ^ 128])
+                    step = Step("ring", wire.encode(msgspec.structs.replace(hop, sealed=changed)))
+                    messages[site] = wire.encode(msgspec.structs.replace(envelope, step=step))
+            yield from super().deliver(messages, verb, timeout)
+
+    with pytest.raises(RefusedError, match="site 'c' refused Number: what another site sealed was changed"):
+        ring_of([of(i) for i in range(4)], Tampering, quorum=3).total(Number())
+
+
+def test_a_box_of_something_else():
+    """Another sum, study, ring, pair or direction: none opens."""
+    here = carrier([*MATRICES, (1, 2, 3, 4)])
+    sealed = here.carry(until="a").sealed
+    elsewhere = [
+        Coordinator(here.sites, "sum 2").step("b", sealed),
+        Coordinator(here.sites, study="another").step("b", sealed),
+        here.step("b", sealed, ring=here.ring("a", "b", "c")),
+        here.step("b", sealed, ring=here.ring("a", "b", "d")),
+        here.step("c", sealed),
+        here.step("a", sealed),  # back to its sender
+    ]
+    for reply in elsewhere:
+        assert "belongs elsewhere" in refused(reply)
+    assert isinstance(here.step("b", sealed), Passed)
+
+
+def test_running_sums_of_another_shape():
+    """A neighbour may lie about what it hands on; its counters must be those of the site's own part."""
+    for odd in (of(1, 2, 3), of(1, 2, 3, 4, dtype=np.int64), of(1, 2, 3, 4, y=[5]), of()):
+        here = Coordinator(members([odd, of(*MATRICES[1]), of(*MATRICES[2])]))
+        assert "of another shape" in refused(here.carry())
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", b"\x80\x80", msgspec.msgpack.encode({"ring": [{}]}), msgspec.msgpack.encode({"sealed": 3})]
+)
+def test_malformed_steps_are_refused(body):
+    reply = carrier().step("a", step=Step("ring", body))
+    assert isinstance(reply, Trouble)
+    assert reply.code == "format"
+
+
+def test_malformed_keys_are_refused():
+    here = carrier()
+    for key in (b"", b"\0" * 32, b"k" * 31, b"\1" + b"\0" * 31):
+        reply = here.step("a", ring=[here.ring()[0], Member("b", key), here.ring()[2]])
+        assert (type(reply), reply.code) == (Trouble, "format")
+
+
+# -- keys
+
+
+def test_a_coordinator_that_swaps_keys():
+    """Without a roster it reads what the first site hands on, and so is a neighbour; with one it is refused."""
+    here = carrier()
+    spy = members([of(0)])["a"]
+    here.keys["b"] = public_key(spy.store)
+    swapped = here.step("a").sealed
+    spied = Coordinator({**here.sites, "b": spy}, keys=here.keys)
+    overheard(spied, "b", swapped)
+
+    roster = {name: public_key(site.store) for name, site in here.sites.items()}
+    for site in here.sites.values():
+        site.cover = RingCover(roster)
+        site.cache.clear()  # a message that comes again is answered as before
+    assert "not the one known here" in refused(here.step("a"))
+    here.keys.clear()
+    assert here.carry().x.tolist() == np.sum(MATRICES, axis=0).tolist()
+    stranger = Member("x", public_key(spy.store))
+    assert "not the one known here" in refused(here.step("a", ring=[*here.ring("a", "b"), stranger]))
+
+
+def test_keys_stay():
+    here = carrier()
+    ready = [here.step("a", hop=Hop()) for _ in range(2)]
+    here.sites["a"] = here.sites["a"].rebuilt()
+    ready.append(here.step("a", hop=Hop()))
+    assert ready == [Ready(key=public_key(here.sites["a"].store))] * 3
+    assert len({public_key(site.store) for site in here.sites.values()}) == 3
+
+
+# -- a neighbour
+
+
+def one_offset(matrix, offset):
+    """Hide a matrix as Eq. 4.2 of the thesis does: one random number for its four counts."""
+    return np.array(matrix, np.uint64) + np.uint64(offset)
+
+
+def by_differences(view):
+    """How much more than the first each count is, as a neighbour reads it."""
+    return (view - view[0]).view(np.int64).tolist()
+
+
+def by_row_count(view, rows):
+    """The counts themselves, if one offset hides all of them and the rows are known."""
+    spread = (view - view[0]).view(np.int64)
+    return (spread + (rows - spread.sum()) // 4).tolist()
+
+
+def test_one_offset_for_all_counts_hides_nothing():
+    matrix = MATRICES[0]
+    for offset in (0, 12345, 2**63, 2**64 - 1):
+        view = one_offset(matrix, offset)
+        assert by_differences(view) == [0, -10, -20, -30]
+        assert by_row_count(view, 100) == list(matrix)
+
+
+def test_an_offset_for_every_count_hides_them():
+    """The same neighbour, the same arithmetic: nothing, and nothing twice."""
+    read = []
+    for _ in range(20):
+        here = carrier()
+        _, view = overheard(here, "b", here.carry(until="a").sealed)
+        assert by_differences(view) != [0, -10, -20, -30]
+        assert by_row_count(view, 100) != list(MATRICES[0])
+        read.append(tuple(view.tolist()))
+    for counter in zip(*read, strict=True):
+        assert len(set(counter)) == 20
+
+
+def test_what_a_neighbour_sees_fits_any_part():
+    """Equal counts of many rows, or of none: what is seen of either is noise in every bit, and as likely."""
+    for value in (0, 10**6):
+        here = carrier([[value] * 4096, [1] * 4096, [1] * 4096])
+        _, view = overheard(here, "b", here.carry(until="a").sealed)
+        assert len(np.unique(view)) == 4096
+        bits = np.unpackbits(view.view(np.uint8)).reshape(4096, 64)
+        assert np.abs(bits.mean(axis=0) - 0.5).max() < 0.07  # nine deviations
+        assert np.abs(np.corrcoef(bits.T) - np.eye(64)).max() < 0.13  # eight
+
+
+# -- the known weakness
+
+
+@pytest.mark.parametrize("victim", ["a", "b", "c", "d"])
+def test_both_neighbours_of_a_site_together_learn_its_part(victim):
+    """With their secrets only: what the one handed on, taken off what the other was handed. docs/sums.md says so."""
+    matrices = [*MATRICES, (1, 2, 3, 4)]
+    here = carrier(matrices)
+    names = list(here.sites)
+    place = names.index(victim)
+    before, after = names[place - 1], names[(place + 1) % 4]
+    _, handed_in = overheard(here, victim, here.carry(until=before).sealed, reader=before)
+    _, handed_on = overheard(here, after, here.carry(until=victim).sealed, reader=after)
+    learnt = handed_on - handed_in
+    if victim == "a":  # its offsets went out and came back, so what they see is the others' parts; and the sum is told
+        learnt += here.carry().x.astype(np.uint64)
+    assert learnt.tolist() == list(matrices[place])
+
+
+def test_one_neighbour_alone_does_not():
+    here = carrier()
+    _, after = overheard(here, "c", here.carry(until="b").sealed)
+    assert after.tolist() != list(MATRICES[1])
+    assert not (after < 1000).any()  # one in 2^54 by chance
+
+
+# -- who ends a ring
+
+
+@pytest.mark.parametrize("order", ["bacd", "dcba", "bcda"])
+def test_a_ring_goes_by_names(order):
+    """Or a coordinator would have another site end a second sum, which does not know of the first."""
+    given = Coordinator(members([of(value) for value in range(4)]))
+    assert "in the order of its sites' names" in refused(given.carry(ring=given.ring(*order)))
+
+
+def test_a_second_ring_without_a_site():
+    """In the same question, as if d had been lost: the site that ended the first sum ends no other of the same."""
+    given = Coordinator(members([of(value) for value in (1, 10, 100, 1000)]))
+    assert given.carry().x.tolist() == [1111]
+    assert refused(given.carry(ring=given.ring(*"abc"))).startswith("the site has ended a sum of the same")
+
+
+def test_sums_are_the_same_in_whichever_order_sites_are_listed():
+    fed = ring_of([of(value) for value in (1, 10, 100, 1000)])
+    fed.sites.reverse()
+    assert fed.total(Number()).x.tolist() == [1111]
