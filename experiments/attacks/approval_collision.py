@@ -56,6 +56,7 @@ def run(small: bool) -> list[Outcome]:
         hidden = [kind for kind in kinds if kind not in listed and HANDLERS[kind][0].of_rows]
         return [
             Outcome("1 of 2 studies that came in, hidden from the owner", "1", 2 - len(member.studies())),
+            _control(member, sorted(listed), shown),
             _outcome("of a study that was never approved", "56", member, kinds, other, other),
             _outcome("that were not among those shown", "48", member, hidden, shown, shown),
             _outcome("under another study's name", "56", member, kinds, other, shown),
@@ -67,12 +68,19 @@ def _outcome(what: str, before: str, member: Member, kinds: list[str], made_for:
     gate, read, note = member.gate(made_for), 0, ""
     for kind in kinds:
         try:
-            gate.check_kind(HANDLERS[kind][0], asked_as.id, list(SITES))
+            gate.check_kind(HANDLERS[kind][0], asked_as.unique_name, list(SITES))
             read += 1
         except RefusedError as error:
             note = str(error)
     gate.budget.close()
     return Outcome(f"{len(kinds)} kinds of messages {what}", before, read, note=note.split(";")[0])
+
+
+def _control(member: Member, listed: list[str], shown: Study) -> Outcome:
+    """Count the approved study's own kinds that the gate refuses: with all refused, the attacks would show nothing."""
+    target, before = "messages of the approved study itself that are refused", "none"
+    answered = _outcome("", "", member, listed, shown, shown)
+    return Outcome(target, before, len(listed) - answered.read, note=answered.note)
 
 
 def make_member(folder: Path) -> Member:
