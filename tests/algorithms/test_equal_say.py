@@ -9,7 +9,7 @@ from helpers.studies import disturbed, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.bofrf.choose import CandidateTrees, score_candidates
-from silvan.algorithms.bofrf.tree_messages import OwnTrees
+from silvan.algorithms.bofrf.weigh import OwnTrees
 from silvan.errors import InputError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope

@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.drawn_rows import drawn_by_place
+from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
 from silvan.algorithms.requests import forests_of, own_trees, schema_of
-from silvan.algorithms.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire

@@ -11,12 +11,12 @@ from msgspec.structs import replace as replace_fields
 from silvan import metrics
 from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Models, Named, PersonalForest
-from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
-from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.evaluation.personal_forest import MIXES, OWN_ALONE, Ingredients, make_forest
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
 from silvan.algorithms.horizontal.own_share import UNTOLD, ChooseShare, ChosenShare, choose_shares, site_models
 from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, RECOUNTED, Compared, CompareHalves, compare, join_halves
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
 from silvan.algorithms.vertical.in_one_place import pooled_rows, rows_drawn_at_sites

@@ -26,7 +26,7 @@ from silvan.algorithms.bofrf.choose import (
 )
 from silvan.algorithms.bofrf.weigh import thresholded
 from silvan.algorithms.evaluation.score_quality import score_quality
-from silvan.algorithms.validation_rows import SHARES, learning_rows
+from silvan.algorithms.keyed_rows import SHARES, learning_rows
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import FLOOR

@@ -254,7 +254,7 @@ def test_large_tables_grow_in_parts(monkeypatch):
     search = Search(kind="grid", grid=SMALL, folds=4)
     before = tune_settings(site.rebuilt(), schema, Settings(), search, KEY)
     for at_once in (1, 150 * 9, 150 * 30):  # fewer trees than a fold has; more than one fold's; more than two folds'
-        monkeypatch.setattr("silvan.algorithms.bofrf.folds.ROWS_AT_ONCE", at_once)
+        monkeypatch.setattr("silvan.algorithms.bofrf.tune.ROWS_AT_ONCE", at_once)
         assert tune_settings(site.rebuilt(), schema, Settings(), search, KEY) == before
 
 

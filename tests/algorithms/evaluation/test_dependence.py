@@ -6,7 +6,7 @@ import pytest
 from helpers.studies import TASKS, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.evaluation.dependence import Grid, SetColumns, make_grid, set_columns
+from silvan.algorithms.evaluation.column_effects import Grid, SetColumns, make_grid, set_columns
 from silvan.errors import FormatError, InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores

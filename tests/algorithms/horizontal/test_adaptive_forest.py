@@ -12,7 +12,7 @@ from hypothesis import given
 import silvan as sv
 from silvan.algorithms.horizontal import adaptive_forest
 from silvan.algorithms.horizontal.adaptive_bins import merge_down, summarise
-from silvan.algorithms.horizontal.adaptive_messages import SPLIT_TYPES, AdaptiveLeaves, AdaptiveLevel
+from silvan.algorithms.horizontal.adaptive_forest import SPLIT_TYPES, AdaptiveLeaves, AdaptiveLevel
 from silvan.federation.handlers import HANDLERS
 from silvan.tree.draw import make_key, rows_of_trees
 from silvan.tree.fit import Settings

@@ -6,9 +6,8 @@ import pytest
 from helpers.private_study import budgets, federate, schema, spent
 
 import silvan as sv
-from silvan.algorithms.private import noisy_metrics
-from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise
-from silvan.algorithms.private.noisy_metrics import Layout, estimate
+from silvan.algorithms.private import noisy_evaluation
+from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, Layout, estimate
 from silvan.errors import InputError, RefusedError
 from silvan.federation.message import Blob
 from silvan.privacy.noise.laplace import Noise
@@ -69,7 +68,7 @@ def test_with_hardly_any_noise_they_are_the_exact_ones(task, sums):
 @pytest.mark.parametrize("task", TASKS)
 def test_intervals_hold_the_figure_of_all_rows(task, monkeypatch):
     """Of other rows and other noise, nearly all intervals hold what very many rows would give without noise."""
-    monkeypatch.setattr(noisy_metrics, "_RESAMPLES", 100)
+    monkeypatch.setattr(noisy_evaluation, "_RESAMPLES", 100)
     layout, rng = Layout.of(schema(task)), np.random.default_rng(1)
     truth = layout.metrics(layout.count(*answers(task, 100_000, seed=5)).astype(float))
     alpha, factor = Noise(SETS[task], 1.0).alpha, 1.5

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from silvan.algorithms.bofrf.clusters import characterise, figure_names, find_distances, owners
-from silvan.algorithms.bofrf.distances import Metric, chance_distances, check_clustering, farthest_first
+from silvan.algorithms.bofrf.clusters import (
+    Metric,
+    chance_distances,
+    characterise,
+    check_clustering,
+    farthest_first,
+    figure_names,
+    find_distances,
+    owners,
+)
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.util.notebook import html_text

@@ -16,13 +16,12 @@ import numpy as np
 
 from silvan.algorithms.bofrf.kept_leaves import choosing_rows, kept_leaves
 from silvan.algorithms.bofrf.weigh import Weighted
-from silvan.algorithms.drawn_rows import drawn_by_place
 from silvan.algorithms.evaluation.score_groups import Answer, in_groups, one_class
 from silvan.algorithms.evaluation.score_quality import MetricName, score_quality
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
+from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
 from silvan.algorithms.recount import places_of, read_recount
 from silvan.algorithms.requests import check_owners, forests_of, joined_trees, schema_of
-from silvan.algorithms.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS

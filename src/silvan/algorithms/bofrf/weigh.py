@@ -7,32 +7,35 @@ skill 1 - MSE / variance: both are ours, not the publication's.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
+from typing import Any, ClassVar
 
 import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.bofrf.kept_leaves import keep_leaves, note_leaves
-from silvan.algorithms.bofrf.score_checks import check_scores, check_total
 from silvan.algorithms.bofrf.site_forest import site_forest
-from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTrees, TreeScores
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
+from silvan.algorithms.keyed_rows import learning_rows
 from silvan.algorithms.local_forest import local_forest
 from silvan.algorithms.recount import Counting, recount
 from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, schema_of
-from silvan.algorithms.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.federation import Federation
-from silvan.federation.message import Blob
+from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
+from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.tree.fit import Settings
+from silvan.util.readable import count_of
 from silvan.util.user_warnings import warn_user
 
 MAX_CELLS = 1 << 26
@@ -43,6 +46,87 @@ _ERROR_BITS = 24
 
 _FINER = 1 << (_ERROR_BITS // 2)
 """How much finer labels are kept than squared errors, so that as many bits of them are left."""
+
+# -- messages
+
+
+class OwnTrees(SignedReply, frozen=True, kw_only=True):
+    """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
+
+    forest: bytes
+    rows: int
+    absent: np.ndarray
+    brought: bool
+    settings: Settings
+
+    def work(self) -> bytes:
+        """Return the trees."""
+        return self.forest
+
+
+class BringTrees(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = OwnTrees
+
+    schema: Blob
+    settings: Settings
+    feature_key: np.ndarray
+    validation: float  # share of the training rows that trees do not see
+    oob: bool  # whether the site will choose on rows that its trees did not draw
+    tune: Search | None
+    max_trees: int | None = None  # the most that are taken from a site
+
+    @property
+    def min_leaf(self) -> int:
+        """Fewest rows of a leaf, which the site's policy judges."""
+        return self.settings.min_samples_leaf
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        size = "" if reply is None else f" ({count_of(len(reply.forest), 'byte')})"
+        return (
+            f"up to {count_of(self.settings.n_estimators, 'tree')} of the site's own{size}: splits and leaf values, no "
+            "counts; "
+            "how many rows there are, which columns it lacks"
+        )
+
+    def course(self) -> Course:
+        """Allow the question once."""
+        return Course(self.kind())
+
+
+class TreeScores(Reply, frozen=True, kw_only=True):
+    """How each tree does: rows scored, and rows by true and voted class.
+
+    Where a number is predicted: squared error, label and squared label in fixed point.
+    """
+
+    rows: np.ndarray
+    counts: np.ndarray
+
+
+class ScoreTrees(Request, frozen=True, kw_only=True):
+    """How every site's trees do on the site's training rows, each tree by itself."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = TreeScores
+    some_sites: ClassVar[bool] = True  # a cluster's
+
+    schema: Blob
+    forests: list[Blob]
+    validation: float
+    # fixed point of numbers; of no use for classes
+    offset: float
+    scale: float
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        trees = "the trees" if reply is None else count_of(len(reply.rows), "tree")
+        each = "" if reply is None else f": {' x '.join(f'{n:,}' for n in reply.counts.shape[1:])} numbers a tree"
+        return f"how {trees} of {count_of(len(self.forests), 'site')} do on the site's training rows{each}"
+
 
 # -- at a site
 
@@ -283,6 +367,67 @@ def _alphas(
     total: TreeScores = federation.total(dict.fromkeys(members, request), check=check_scores(schema, expected))
     check_total(total, schema, expected, federation.lost)
     return np.array([_correlation(m) for m in total.counts]) if k else _skill(total)
+
+
+def check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) -> Check:
+    """Return the check of one site's scores, given which trees abstain at each site and how many rows it has."""
+
+    def check(site: str, reply: TreeScores) -> None:
+        if site != OVERALL:  # the sum has a check of its own, see ``check_total``
+            silent, rows = expected[site]
+            _check_counts(reply, schema, np.where(silent, 0, rows), silent[None])
+
+    return check
+
+
+def check_total(
+    total: TreeScores, schema: Schema, expected: dict[str, tuple[np.ndarray, int]], lost: Collection[str]
+) -> None:
+    """Raise ``FederationError`` for an impossible sum; a site that was lost on the way may be part of it, or not."""
+    left, doubtful = [s for s in expected if s not in lost], [s for s in expected if s in lost]
+    found: FormatError | None = None
+    for n in range(len(doubtful) + 1):
+        for more in combinations(doubtful, n):
+            parts = [expected[site] for site in expected if site in left or site in more]
+            try:
+                _check_counts(
+                    total,
+                    schema,
+                    np.sum([np.where(silent, 0, rows) for silent, rows in parts], axis=0),
+                    np.array([silent for silent, _ in parts]),
+                )
+            except FormatError as error:
+                found = found or error
+            else:
+                return
+    raise FederationError(f"the sum over the sites cannot be: {found}; one of them answered nonsense")
+
+
+def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: np.ndarray) -> None:
+    """Raise ``FormatError`` if scores do not add up to the rows, or their labels are not the same for all trees.
+
+    ``silent`` (sites, trees) says at which sites a tree abstains: these rows are not among its scores.
+    """
+    k = schema.n_classes
+    shape = (len(rows), k, k) if k else (len(rows), 3)
+    if scores.counts.shape != shape or scores.rows.shape != rows.shape:
+        raise FormatError("scores of other trees than asked for")
+    if scores.counts.dtype != np.int64 or scores.rows.dtype != np.int64:
+        raise FormatError("scores of another type")
+    if not np.array_equal(scores.rows, rows):
+        raise FormatError("scores of more or fewer rows than there are")
+    if k:
+        margins = scores.counts.sum(axis=2)
+        if scores.counts.min() < 0 or scores.counts.max() > MAX_ROWS or not np.array_equal(margins.sum(axis=1), rows):
+            raise FormatError("a matrix does not add up to the rows scored")
+    else:
+        margins = scores.counts[:, 1:]
+        if (scores.counts[:, [0, 2]] < 0).any():
+            raise FormatError("a squared error or label is negative")
+    _, group = np.unique(silent, axis=1, return_inverse=True)
+    _, first = np.unique(group, return_index=True)
+    if not np.array_equal(margins, margins[first[group.reshape(-1)]]):
+        raise FormatError("trees were scored on different labels")
 
 
 def _correlation(matrix: np.ndarray) -> float:

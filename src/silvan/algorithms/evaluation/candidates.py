@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from silvan.algorithms.boosting.stumps import Boosting
-from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.keyed_rows import Draws
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.cache import CacheKey

@@ -47,10 +47,10 @@ from silvan.algorithms.evaluation.evaluation import (
     rounded_intervals,
 )
 from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.evaluation.score_groups import Answer, arrange, hides_one_class
 from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, shown_threshold, test_cells
 from silvan.algorithms.evaluation.subgroups import Subgroup, check_by, check_subgroups, name_of, places_of
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError

@@ -22,8 +22,9 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.evaluation.candidates import PersonalModel, model_of
-from silvan.algorithms.evaluation.out_of_bag import Draws, check_draws, rows_drawn, score_unseen
+from silvan.algorithms.evaluation.out_of_bag import score_unseen
 from silvan.algorithms.evaluation.score_quality import ScoreQuality, score_quality
+from silvan.algorithms.keyed_rows import Draws, check_draws, rows_drawn
 from silvan.algorithms.recount import fixed_point, mean_label, whole_labels
 from silvan.algorithms.requests import read_trees
 from silvan.data.schema import Schema

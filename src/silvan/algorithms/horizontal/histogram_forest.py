@@ -14,10 +14,8 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.drawn_rows import check_draw
-from silvan.algorithms.horizontal.row_bounds import RowBounds
-from silvan.algorithms.level_checks import are_different, check_histograms, check_nodes
-from silvan.algorithms.level_rules import follow_level
+from silvan.algorithms.keyed_rows import check_draw
+from silvan.algorithms.level_checks import are_different, check_histograms, check_nodes, follow_level
 from silvan.algorithms.requests import MAX_TREES, schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
@@ -28,6 +26,7 @@ from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Request, Verb
 from silvan.federation.part import Part, StoredPart
+from silvan.federation.question import Bounds
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
@@ -334,3 +333,29 @@ class SplitHistory:
         joined = [np.concatenate(column) for column in zip(empty, *self.rounds, strict=True)]
         sizes = np.array([len(r[0]) for r in self.rounds], np.int64)
         return {"round_sizes": sizes, **dict(zip(_SPLIT_TYPES, joined, strict=True))}
+
+
+class RowBounds:
+    """The rows of each node at most: of every class, or of all if a number is predicted.
+
+    ``label`` counts training rows by label, ``in_bins`` the most rows of a bin of each feature.
+    """
+
+    def __init__(self, n_trees: int, measure: Measure, label: np.ndarray, in_bins: np.ndarray) -> None:
+        self.counts = measure.row_counts
+        self.n_stats, self.in_bins = measure.n_stats, in_bins
+        at_root = label if measure.counts_rows else label.sum(keepdims=True)
+        self.rows = np.broadcast_to(at_root.astype(np.int64), (n_trees, len(at_root)))
+
+    def add(self, splits: Splits) -> None:
+        """Add the nodes that a round's splits make."""
+        children = np.stack([splits.left, splits.total - splits.left], axis=1)[:, :, self.counts]
+        self.rows = np.concatenate([self.rows, children.reshape(-1, children.shape[2])])
+
+    def of(self, nodes: np.ndarray, features: np.ndarray, bins: Bins) -> Bounds:
+        """Return what no sum of the nodes' histograms is above; sums of a number's values have no bound."""
+        drawn = features >= 0
+        in_bin = np.where(drawn, self.in_bins[features], 0).max(axis=1, initial=0)
+        most = np.full((len(nodes), self.n_stats), np.iinfo(np.int64).max)
+        most[:, self.counts] = np.minimum(self.rows[nodes], in_bin[:, None])
+        return Bounds(np.where(drawn, bins.n_bins[features], 0).sum(axis=1, dtype=np.int64), most)

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.evaluation.candidates import PersonalForest, PersonalModel, check_candidates
-from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.evaluation.personal_forest import MIXES, Ingredients, MixChoice, choose_mix, make_forest
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
 from silvan.algorithms.evaluation.score_quality import MetricName, score_quality
 from silvan.algorithms.kept_results import keep_made_model
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError

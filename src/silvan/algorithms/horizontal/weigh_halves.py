@@ -11,9 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of, sent_model
-from silvan.algorithms.evaluation.out_of_bag import Draws, Scored, score_unseen
+from silvan.algorithms.evaluation.out_of_bag import Scored, score_unseen
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
 from silvan.algorithms.evaluation.score_quality import score_quality
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
