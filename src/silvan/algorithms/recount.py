@@ -38,7 +38,6 @@ from silvan.forest.score import labels_at_leaves
 from silvan.forest.snap import prune
 from silvan.tree.draw import RowDraw
 from silvan.tree.fit import Settings
-from silvan.util.readable import count_of
 
 _BITS = 24
 """Bits of a label as far from the middle as the answers of most sites' trees are."""
@@ -68,11 +67,6 @@ class CountLeafRows(Request, frozen=True, kw_only=True):
     validation: float  # the share of training rows that are not counted
     bootstrap: RowDraw
 
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        leaves = "each leaf" if reply is None else f"each of {count_of(len(reply.rows), 'leaf')}"
-        return f"how many of the site's rows reach {leaves} of the trees of {count_of(len(self.forests), 'site')}"
-
 
 class LeafLabels(Reply, frozen=True, kw_only=True):
     """Rows by leaf and class; where a number is predicted, rows and the sum of their labels in fixed point.
@@ -83,32 +77,16 @@ class LeafLabels(Reply, frozen=True, kw_only=True):
     counts: np.ndarray
 
 
-class CountLeafLabels(Request, frozen=True, kw_only=True):
+class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
     """How many rows of each class of other sites reach the leaves of a site's trees, once these are cut back."""
 
-    verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = LeafLabels
-    some_sites: ClassVar[bool] = True  # a cluster's
 
-    schema: Blob
-    forests: list[Blob]
-    owners: list[str]
-    validation: float
-    bootstrap: RowDraw
     few: np.ndarray  # the nodes that too few rows of others reach
     min_leaf: int  # how many are enough, which the site's policy judges
     # fixed point of numbers; of no use for classes
     offset: float
     scale: float
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        leaves = "the leaves" if reply is None else count_of(len(reply.counts), "leaf")
-        return (
-            f"how many of the site's rows of each class reach {leaves} of the trees of "
-            f"{count_of(len(self.forests), 'site')}, cut "
-            f"back to what {count_of(self.min_leaf, 'row')} of others reach"
-        )
 
 
 class Recounted(msgspec.Struct, frozen=True):
@@ -150,7 +128,7 @@ def count_labels(site: Site, request: CountLeafLabels) -> LeafLabels:
 
 def _count(
     site: Site,
-    request: CountLeafRows | CountLeafLabels,
+    request: CountLeafRows,
     forests: Sequence[Forest],
     forest: Forest,
     part: Part,
@@ -255,7 +233,7 @@ def recount(
     most = sum(rows.values())  # no count is above it
     own = {site: np.repeat([owner == site for owner in owners], [len(f) for f in forests.values()]) for site in rows}
     counted: LeafRows = federation.total(
-        CountLeafRows(**same), over=rows, check=_check_rows(forest, rows, own), most=most
+        CountLeafRows(**same), over=rows, check=_check_counts(forest, 1, rows, own), most=most
     )
     few = sum_at_nodes(forest, counted.rows) < counting.min_leaf
     pruned = prune(forest, few)
@@ -264,45 +242,36 @@ def recount(
     labels: LeafLabels = federation.total(
         request,
         over=rows,
-        check=_check_labels(pruned, rows, own),
+        check=_check_counts(pruned, schema.n_classes or 2, rows, own),
         most=most if schema.n_classes else None,
     )
     values = _leaf_values(pruned, labels.counts, offset, scale, counting.class_weight)
     return _with_values(pruned, values), federation.blob(wire.encode(Recounted(few, values)))
 
 
-def _check_rows(forest: Forest, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:
-    def check(site: str, reply: LeafRows) -> None:
-        if reply.rows.shape != (len(forest.value),):
-            raise FormatError("it counts rows at other leaves than those of the trees")
-        _check_counts(forest, reply.rows[:, None], rows.get(site, sum(rows.values())), own.get(site))
+def _check_counts(forest: Forest, columns: int, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:
+    """Return a check of rows, or labels, at the leaves of trees.
 
-    return check
+    No tree counts more rows than there are, nor any at a site that it is from (``own``).
+    """
+    tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
 
-
-def _check_labels(forest: Forest, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:
-    def check(site: str, reply: LeafLabels) -> None:
-        if reply.counts.shape != (len(forest.value), forest.schema.n_classes or 2):
-            raise FormatError("it counts labels at other leaves than those of the trees")
-        counts = reply.counts if forest.schema.n_classes else reply.counts[:, :1]
-        _check_counts(forest, counts, rows.get(site, sum(rows.values())), own.get(site))
-        if not forest.schema.n_classes and (abs(reply.counts[:, 1] / _LABEL_CAP) > reply.counts[:, 0]).any():
+    def check(site: str, reply: LeafRows | LeafLabels) -> None:
+        given = reply.rows[..., None] if isinstance(reply, LeafRows) else reply.counts
+        if given.shape != (len(forest.value), columns) or given.dtype != np.int64:
+            raise FormatError("it counts at other leaves than those of the trees")
+        sums = columns > 1 and not forest.schema.n_classes
+        counts, most = given[:, :1] if sums else given, rows.get(site, sum(rows.values()))
+        by_tree = np.zeros(len(forest), np.int64)
+        np.add.at(by_tree, tree_of, np.clip(counts, 0, most + 1).sum(axis=1))  # clipped, or sums could overflow
+        if counts.min(initial=0) < 0 or by_tree.max() > most:
+            raise FormatError("it counts rows that there are not")
+        if site in own and by_tree[own[site]].any():
+            raise FormatError("it counts rows at leaves of its own trees")
+        if sums and (abs(given[:, 1] / _LABEL_CAP) > given[:, 0]).any():
             raise FormatError("the sum of its labels is too large for its rows")
 
     return check
-
-
-def _check_counts(forest: Forest, counts: np.ndarray, most: int, own: np.ndarray | None) -> None:
-    """Raise ``FormatError`` if trees count more rows than there are, or any at a site that they are from."""
-    if counts.dtype != np.int64 or counts.min(initial=0) < 0 or counts.max(initial=0) > most:
-        raise FormatError("it counts rows that there are not")
-    tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
-    by_tree = np.zeros(len(forest), np.int64)
-    np.add.at(by_tree, tree_of, counts.sum(axis=1))
-    if by_tree.max() > most:
-        raise FormatError("it counts rows that there are not")
-    if own is not None and by_tree[own].any():
-        raise FormatError("it counts rows at leaves of its own trees")
 
 
 def _leaf_values(

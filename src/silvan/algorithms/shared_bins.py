@@ -5,7 +5,7 @@ edge.
 """
 
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,7 +25,6 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.util.readable import count_of
 from silvan.util.threads import thread_count, thread_map
 
 
@@ -45,16 +44,6 @@ class CountGrid(Request, frozen=True, kw_only=True):
 
     schema: Blob
 
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        if reply is None:
-            return "counts of rows in the coarse cells of the public grid, column by column, and of the label"
-        columns, cells = reply.cells.shape
-        return (
-            f"counts of {cells:,} coarse cells x {count_of(columns, 'column')}, and of {len(reply.label):,} of the "
-            "label"
-        )
-
 
 class FineCounts(Reply, frozen=True, kw_only=True):
     """Rows in each fine cell, column after column."""
@@ -73,11 +62,6 @@ class CountFine(Request, frozen=True, kw_only=True):
     columns: np.ndarray  # column of each heavy cell, ascending
     cells: np.ndarray  # its number, ascending within the column
     shifts: np.ndarray  # how closely it is looked into
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        n = "" if reply is None else f"{len(reply.cells):,} "
-        return f"counts of {n}fine cells inside {len(self.cells):,} coarse cells of the public grid"
 
 
 class CutPoints(msgspec.Struct, frozen=True):

@@ -187,11 +187,11 @@ class AutoForest(_MadeAtSites, Learner):
         influence = merged_forest.Influence(None, True, None, self.recounts)
         of_all = replace(settings, n_estimators=settings.n_estimators * len(federation.active))
         merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
-        halves, sites = (federated, merged.forest()), list(merged.forests)
+        halves, sites = (federated, merged.forest), list(merged.forests)
         compared = Compared()
         if self.choose:
             compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
-        share = compared.share(RECOUNTED if merged.recounted is not None else 1.0)
+        share = compared.share(RECOUNTED if merged.recounted else 1.0)
         self.weights_ = {"sums": 1.0 - share, "sites": share}
         self.forest_, self._drawn = join_halves(halves, share), self._draws(sites)
         chosen: dict[str, ChosenShare] = {}

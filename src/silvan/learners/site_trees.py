@@ -140,5 +140,5 @@ class MergedForest(Learner):
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.recount)
         settings = balance_classes(federation, self.schema_, settings)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
-        self.forest_ = replace(merged.forest(), combine=settings.combine)
+        self.forest_ = replace(merged.forest, combine=settings.combine)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)

@@ -10,7 +10,7 @@ ensembles, the best on a few rows is best by luck.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
@@ -65,6 +65,7 @@ class Choose(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Chosen
+    once: ClassVar[bool] = True
 
     schema: Blob
     forests: list[Blob]
@@ -76,15 +77,6 @@ class Choose(Request, frozen=True, kw_only=True):
     bootstrap: RowDraw
     equal: bool = False  # whether the trees of one site have as much say together as those of another
     recounted: Blob | None = None  # what a recount made of the trees, if there was one
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        n = 2 * len(self.taus) if reply is None else int((~np.isnan(reply.figures)).sum())
-        return f"which ensemble the site will use, and rounded figures of {n:,} on its own rows"
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

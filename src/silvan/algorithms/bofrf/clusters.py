@@ -26,7 +26,7 @@ from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 
 Metric = Literal["manhattan", "euclidean", "minkowski"]
@@ -60,13 +60,10 @@ class Characterise(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Characteristics
+    once: ClassVar[bool] = True
 
     schema: Blob
     bounds: np.ndarray  # (features, 2), the ends of each scale; NaN: leave the feature out
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,14 +28,13 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Blob, Reply, Request, SignedReply, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.tree.fit import Settings
-from silvan.util.readable import count_of
 from silvan.util.user_warnings import warn_user
 
 MAX_CELLS = 1 << 26
@@ -69,6 +68,7 @@ class BringTrees(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = OwnTrees
+    once: ClassVar[bool] = True
 
     schema: Blob
     settings: Settings
@@ -82,19 +82,6 @@ class BringTrees(Request, frozen=True, kw_only=True, omit_defaults=True):
     def min_leaf(self) -> int:
         """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        size = "" if reply is None else f" ({count_of(len(reply.forest), 'byte')})"
-        return (
-            f"up to {count_of(self.settings.n_estimators, 'tree')} of the site's own{size}: splits and leaf values, no "
-            "counts; "
-            "how many rows there are, which columns it lacks"
-        )
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 class TreeScores(Reply, frozen=True, kw_only=True):
@@ -120,12 +107,6 @@ class ScoreTrees(Request, frozen=True, kw_only=True):
     # fixed point of numbers; of no use for classes
     offset: float
     scale: float
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        trees = "the trees" if reply is None else count_of(len(reply.rows), "tree")
-        each = "" if reply is None else f": {' x '.join(f'{n:,}' for n in reply.counts.shape[1:])} numbers a tree"
-        return f"how {trees} of {count_of(len(self.forests), 'site')} do on the site's training rows{each}"
 
 
 # -- at a site

@@ -10,7 +10,7 @@ sign their stumps with what they came after, and weigh rows by such alone, of ea
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -39,7 +39,6 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
-from silvan.util.readable import count_of
 
 _MOST = 1 << 20
 """Most stumps of all stages together."""
@@ -109,13 +108,6 @@ class FindStump(Request, frozen=True, kw_only=True):
         """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
 
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        return (
-            f"the best stump for the site's rows, weighted by what {count_of(len(self.merged.sizes), 'stage')} got "
-            "wrong"
-        )
-
     def course(self) -> Course:
         """Return where the question stands: after all stages and their masses."""
         return self.merged.course()
@@ -140,10 +132,6 @@ class WeighStage(Request, frozen=True, kw_only=True):
     schema: Blob
     rows: int
     merged: Merged
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        return f"how much of the rows' weight stage {len(self.merged.sizes):,} gets right, wrong and neither: 3 numbers"
 
     def course(self) -> Course:
         """Return where the question stands: after a stage without masses."""

@@ -24,7 +24,7 @@ from silvan.algorithms.evaluation.evaluation import answer_of
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class
 from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, test_cells
 from silvan.algorithms.evaluation.subgroups import check_by, in_groups_by_cell, places_of
-from silvan.algorithms.requests import schema_of
+from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
@@ -32,7 +32,6 @@ from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
-from silvan.util.readable import count_of
 
 MOST_ROWS = 5_000
 """Test rows of a site that explain a model; of more, evenly spread ones are taken."""
@@ -115,14 +114,6 @@ class SetColumns(Request, frozen=True, kw_only=True):
     model: SentModel
     grids: list[Grid]
     by: tuple[int, ...] = ()  # places of columns, if the model is evaluated by subgroups of them: it counts as that one
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        n = sum(len(grid.values) for grid in self.grids)
-        return (
-            "sums of a model's predictions of the site's own test rows, with a column set to each of "
-            f"{count_of(n, 'value')}"
-        )
 
 
 # -- mean predictions: at a site
@@ -220,23 +211,21 @@ def mean_predictions(
 ) -> list[np.ndarray]:
     """Return the mean predictions for each value of each column: (values, outputs) a column."""
     n = sum(len(grid.values) for grid in grids)
-
-    def check(site: str, reply: MeanPredictions) -> None:
-        for name, shape in {"rows": (1,), "sums": (n, _outputs(schema))}.items():
-            counts = getattr(reply, name)
-            if counts.shape != shape or counts.dtype != np.int64 or counts.min() < 0:
-                raise FormatError(f"its {name} are not those asked for")
-
-    blob = federation.blob(schema.to_json().encode())
-    with federation.counted_apart():
-        request = SetColumns(schema=blob, model=model, grids=list(grids), by=places_of(schema, by))
-        total: MeanPredictions = federation.total(request, check=check)
-    rows = int(total.rows[0])
-    if not rows:
-        raise InputError("no site has enough test rows to learn how predictions depend on a column")
+    blob, places = federation.blob(schema.to_json().encode()), places_of(schema, by)
+    request = SetColumns(schema=blob, model=model, grids=list(grids), by=places)
+    total, rows = _total(federation, request, "how predictions depend on a column", sums=(n, _outputs(schema)))
     low, spread = score_range(forest)
     means = low + total.sums * (spread / _UNITS / rows)
     return np.split(means, np.cumsum([len(grid.values) for grid in grids])[:-1])
+
+
+def _total(federation: Federation, request: Request, what: str, **shapes: tuple[int, ...]) -> tuple[Any, int]:
+    """Return the sum over all sites, and how many test rows it is of."""
+    with federation.counted_apart():
+        total = federation.total(request, check=counts_of(rows=(1,), **shapes))
+    if not total.rows[0]:
+        raise InputError(f"no site has enough test rows to learn {what}")
+    return total, int(total.rows[0])
 
 
 # -- importances: messages
@@ -266,10 +255,6 @@ class ShuffleColumns(Request, frozen=True, kw_only=True):
     feature_key: np.ndarray
     repeats: int
     by: tuple[int, ...] = ()  # columns of subgroups, as the model is evaluated by
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        return "a model's squared error on the site's own test rows, as they are and with each column shuffled"
 
 
 # -- importances: at a site
@@ -382,22 +367,9 @@ def importances(
     if not 1 <= repeats <= MOST_REPEATS:
         raise InputError.wrong("repeats", f"between 1 and {MOST_REPEATS}", repeats)
     columns = columns_of_features(schema)
-
-    def check(site: str, reply: ShuffledLosses) -> None:
-        shapes = {"rows": (1,), "losses": (1 + len(columns),)}
-        for name, shape in shapes.items():
-            counts = getattr(reply, name)
-            if counts.shape != shape or counts.dtype != np.int64 or counts.min() < 0:
-                raise FormatError(f"its {name} are not those asked for")
-
-    blob = federation.blob(schema.to_json().encode())
-    places = places_of(schema, by)
+    blob, places = federation.blob(schema.to_json().encode()), places_of(schema, by)
     request = ShuffleColumns(schema=blob, model=model, feature_key=feature_key, repeats=repeats, by=places)
-    with federation.counted_apart():
-        total: ShuffledLosses = federation.total(request, check=check)
-    rows = int(total.rows[0])
-    if not rows:
-        raise InputError("no site has enough test rows to learn which columns matter")
+    total, rows = _total(federation, request, "which columns matter", losses=(1 + len(columns),))
     unit = score_range(forest)[1] ** 2 / _UNITS
     growth = (total.losses[1:] - total.losses[0]) * unit / (rows * repeats)
     return dict(zip(columns, growth.tolist(), strict=True))

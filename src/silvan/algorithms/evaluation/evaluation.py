@@ -156,18 +156,17 @@ def never_decided(rows: Sequence[Row], schema: Schema) -> list[str]:
     found, remedy = [], ", or threshold='youden'" if schema.n_classes == 2 else ""
     for table in tables:
         never = [c for c in range(len(table)) if table[c].sum() and not table[:, c].sum()]
+        label, classes = schema.label.name, schema.label.classes or ()
         if len(never) > _NAMED_CLASSES:
-            numbers = all(isinstance(c, int | float) for c in schema.label.classes or ())
+            numbers = all(isinstance(c, int | float) for c in classes)
             hint = "is it a number? then set task='regression'" if numbers else "set class_weight='balanced'"
-            text = f"the federated model never predicts {len(never):,} of {len(table):,} classes of {schema.label.name}"
+            text = f"the federated model never predicts {len(never):,} of {len(table):,} classes of {label}"
             return [f"{text} that test rows are of: {hint}"]
-        for c in range(len(table)):
-            if table[c].sum() and not table[:, c].sum():
-                name, n = (schema.label.classes or ())[c], int(table[c].sum())
-                found.append(
-                    f"the federated model never predicts {schema.label.name} = {name!r}, though {n:,} of "
-                    f"{int(table.sum()):,} test rows are of that class: set class_weight='balanced'{remedy}"
-                )
+        found += [
+            f"the federated model never predicts {label} = {classes[c]!r}, though {int(table[c].sum()):,} of "
+            f"{int(table.sum()):,} test rows are of that class: set class_weight='balanced'{remedy}"
+            for c in never
+        ]
     return found
 
 

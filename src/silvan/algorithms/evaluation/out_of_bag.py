@@ -13,7 +13,7 @@ from silvan import metrics
 from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of, sent_model
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
 from silvan.algorithms.keyed_rows import Draws, check_draws, rows_drawn
-from silvan.algorithms.requests import schema_of
+from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.describe import FLOOR
@@ -28,13 +28,6 @@ _MOST_ROWS = 20_000
 """Training rows that a threshold is chosen on; of more, evenly spread ones are taken."""
 
 
-class Unseen(NamedTuple):
-    """Training rows, scored by trees that did not see them, and the labels to count them by."""
-
-    answer: Answer
-    y: np.ndarray
-
-
 class Scored(NamedTuple):
     """Training rows, or evenly spread ones of many: what trees that did not see a row answer, and the labels.
 
@@ -46,8 +39,11 @@ class Scored(NamedTuple):
     y: np.ndarray
 
 
-def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Unseen | None:
-    """Score training rows by the trees that did not see them, in groups; None if that is not known or not allowed."""
+def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> tuple[Answer, np.ndarray] | None:
+    """Score training rows by the trees that did not see them, in groups; return also the labels to count them by.
+
+    None if that is not known or not allowed.
+    """
     found = score_unseen(site, schema, forest, draws)
     if found is None:
         return None
@@ -58,8 +54,8 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
     votes = forest.combine == "vote" and bool(schema.n_classes)
     decided = found.votes[known].argmax(axis=1) if votes else scores.argmax(axis=1)
     policy = policy_of(site)
-    unseen = Unseen(*in_groups(Answer(scores, decided), y, schema.n_classes, policy.score_groups))
-    return None if hides_one_class(policy, unseen.y, schema.n_classes) else unseen
+    answer, labels = in_groups(Answer(scores, decided), y, schema.n_classes, policy.score_groups)
+    return None if hides_one_class(policy, labels, schema.n_classes) else (answer, labels)
 
 
 def score_unseen(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Scored | None:
@@ -86,8 +82,9 @@ def site_threshold(site: Site, schema: Schema, forest: Forest, draws: Draws | No
     unseen = unseen_rows(site, schema, forest, draws) if schema.n_classes == 2 else None
     if unseen is None:
         return np.nan
-    negatives, positives = metrics.count_scores(unseen.answer.scores, unseen.y, exact=True)[0]
-    return metrics.best_threshold(np.unique(unseen.answer.scores[:, 1])[::-1], negatives, positives, rule)
+    answer, y = unseen
+    negatives, positives = metrics.count_scores(answer.scores, y, exact=True)[0]
+    return metrics.best_threshold(np.unique(answer.scores[:, 1])[::-1], negatives, positives, rule)
 
 
 class OutOfBagCounts(Reply, frozen=True, kw_only=True):
@@ -117,7 +114,7 @@ def count_unseen(site: Site, request: CountOutOfBag) -> OutOfBagCounts:
     unseen = unseen_rows(site, schema, model_of(site, schema, model.model), model.draws)
     if unseen is None:
         return OutOfBagCounts(counts=np.zeros((2, metrics.GRID), np.int64))
-    [counts] = metrics.count_scores(unseen.answer.scores, unseen.y, exact=False)
+    [counts] = metrics.count_scores(unseen[0].scores, unseen[1], exact=False)
     return OutOfBagCounts(counts=np.ascontiguousarray(counts, np.int64))
 
 
@@ -128,14 +125,9 @@ def asks_for_threshold(threshold: object) -> tuple[type[Request], ...]:
 
 def choose_threshold(federation: Federation, schema: Schema, forest: Forest, draws: Draws, rule: str) -> float:
     """Return the score from which on the second of two classes is decided on: the best by a rule."""
-
-    def check(site: str, reply: OutOfBagCounts) -> None:
-        if reply.counts.shape != (2, metrics.GRID) or reply.counts.dtype != np.int64 or reply.counts.min() < 0:
-            raise FormatError("its counts are not those asked for")
-
     schema_blob = federation.blob(schema.to_json().encode())
     request = CountOutOfBag(schema=schema_blob, model=sent_model(federation, forest, {forest.hash: draws}))
-    total: OutOfBagCounts = federation.total(request, check=check)
+    total: OutOfBagCounts = federation.total(request, check=counts_of(counts=(2, metrics.GRID)))
     negatives, positives = total.counts
     chosen = metrics.best_threshold(metrics.grid_scores(), negatives, positives, rule)
     if np.isnan(chosen):

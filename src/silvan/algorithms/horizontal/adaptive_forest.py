@@ -15,39 +15,27 @@ policy must name the message. Two classes. A level of all trees is one round.
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 
 from silvan.algorithms.horizontal.adaptive_bins import midpoints, pool_bins, summarise_level
-from silvan.algorithms.level_checks import check_nodes, follow_level
-from silvan.algorithms.requests import MAX_TREES, schema_of
+from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_nodes
+from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.bins.bins import make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Reply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
 from silvan.federation.sums import TrustedSums
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
-from silvan.tree.draw import RowDraw, Ties, rows_of_trees
+from silvan.tree.draw import Ties, rows_of_trees
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level
 from silvan.tree.split import Splits
-from silvan.util.readable import count_of
-
-SPLIT_TYPES = {
-    "split_node": (np.int32, ()),
-    "split_feature": (np.int32, ()),
-    "split_threshold": (np.float32, ()),
-    "split_words": (np.uint64, (SET_WORDS,)),
-    "split_missing_left": (np.bool_, ()),
-}
-"""The columns of splits: element types, and the shape of one split's entry."""
 
 
 class AdaptiveBins(Reply, frozen=True, kw_only=True):
@@ -65,41 +53,22 @@ class LeafCounts(Reply, frozen=True, kw_only=True):
     counts: np.ndarray  # (leaves, 2): negatives, positives
 
 
-class AfterSplits(Request, frozen=True, kw_only=True):
-    """A question about the trees that all splits so far make."""
+class AfterAdaptiveSplits(AfterSplits, frozen=True, kw_only=True):
+    """A request about the trees that all splits so far make."""
 
-    schema: Blob
-    n_trees: int
-    bootstrap: RowDraw
+    split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
+        "split_node": (np.int32, ()),
+        "split_feature": (np.int32, ()),
+        "split_threshold": (np.float32, ()),
+        "split_words": (np.uint64, (SET_WORDS,)),
+        "split_missing_left": (np.bool_, ()),
+    }
+
     max_bins: int
-    # all splits so far, in the order they were made, and how many each round made: none, where all nodes draw again
-    round_sizes: np.ndarray
-    split_node: np.ndarray
-    split_feature: np.ndarray
     split_threshold: np.ndarray
-    split_words: np.ndarray
-    split_missing_left: np.ndarray
-    min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
-
-    def course(self) -> Course:
-        """Return where the question stands: after all rounds of splits."""
-        sizes, columns = self.round_sizes, split_columns(self)
-        if sizes.ndim != 1 or sizes.dtype != np.int32 or (sizes < 0).any() or int(sizes.sum()) != len(columns[0]):
-            raise FormatError("the splits so far cannot be cut into rounds")
-        ends = np.cumsum(sizes)
-        rounds = (b"".join(c[end - n : end].tobytes() for c in columns) for end, n in zip(ends, sizes, strict=True))
-        return Course("forest", tuple(map(digest, rounds)))
-
-    def follow_splits(
-        self, traces: list[bytes], further: bool, nodes: np.ndarray, features: np.ndarray
-    ) -> bytes | None:
-        """Return a trace if the question is about the same forest, and its new splits are of what was asked before."""
-        same = [self.schema.hash, self.n_trees, self.bootstrap, self.max_bins, self.min_leaf]
-        splits = self.split_node, self.split_feature
-        return follow_level(digest(msgspec.json.encode(same)), traces, further, self.n_trees, splits, nodes, features)
 
 
-class AdaptiveLevel(AfterSplits, frozen=True, kw_only=True):
+class AdaptiveLevel(AfterAdaptiveSplits, frozen=True, kw_only=True):
     """Mean value, positives and negatives of small groups of rows: a group of one row shows its value."""
 
     verb: ClassVar[Verb] = "ask"
@@ -108,18 +77,12 @@ class AdaptiveLevel(AfterSplits, frozen=True, kw_only=True):
     nodes: np.ndarray
     features: np.ndarray
 
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        each = f"{count_of(self.features.shape[1], 'feature')} x {count_of(len(self.nodes), 'node')}"
-        n = "" if reply is None else f"{len(reply.means):,} "
-        return f"means and counts of {n}small groups of rows, {each}; a group of one row shows its value"
-
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
-class AdaptiveLeaves(AfterSplits, frozen=True, kw_only=True):
+class AdaptiveLeaves(AfterAdaptiveSplits, frozen=True, kw_only=True):
     """Rows by class of every leaf, when all splits are made."""
 
     verb: ClassVar[Verb] = "total"
@@ -132,24 +95,15 @@ class AdaptiveLeaves(AfterSplits, frozen=True, kw_only=True):
         return self.follow_splits(traces, further, np.zeros(0, np.int32), np.zeros((0, 1), np.int32))
 
 
-def split_columns(request: AfterSplits) -> tuple[np.ndarray, ...]:
-    """Return the splits so far, column by column; raise ``FormatError`` unless these match."""
-    columns = tuple(getattr(request, name) for name in SPLIT_TYPES)
-    for column, (dtype, shape) in zip(columns, SPLIT_TYPES.values(), strict=True):
-        if column.dtype != dtype or column.shape != (len(request.split_node), *shape):
-            raise FormatError("the splits so far do not match")
-    return columns
-
-
 # -- at a site
 
 
 @dataclass
-class _Growing:
-    """Rows of each node, and the splits that were applied so far: a cache."""
+class _NodeRows:
+    """Rows of each node, and the rounds of splits that were applied so far: a cache."""
 
     rows: list[np.ndarray]
-    done: list[tuple[bytes, ...]]
+    done: list[bytes]
 
 
 @answers(AdaptiveLevel)
@@ -180,36 +134,35 @@ def adaptive_leaves(site: Site, request: AdaptiveLeaves) -> LeafCounts:
     return LeafCounts(counts=np.stack([np.bincount(part.y[rows[leaf]], minlength=2) for leaf in leaves]))
 
 
-def _rows_of_nodes(site: Site, request: AfterSplits) -> tuple[Schema, Part, list[np.ndarray]]:
+def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Part, list[np.ndarray]]:
     """Return the site's rows by the agreed schema, and which are at each node, by all splits so far."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
     if schema.n_classes != 2:
         raise FormatError("adaptive bins are for two classes")
-    if not (2 <= request.max_bins <= MAX_BINS and 1 <= request.n_trees <= MAX_TREES):
-        raise FormatError("the number of bins or trees is out of range")
-    columns = split_columns(request)
-    splits = [tuple(c[k].tobytes() for c in columns) for k in range(len(request.split_node))]
+    if not 2 <= request.max_bins <= MAX_BINS:
+        raise FormatError("the number of bins is out of range")
+    request.check_splits(len(schema.features))
+    fingerprints = request.fingerprints()
 
-    def begin() -> _Growing:
+    def begin() -> _NodeRows:
         drawn = rows_of_trees(site.sampling_key, part.row_keys, 0, request.n_trees, request.bootstrap)
-        return _Growing([np.flatnonzero(d) for d in drawn], [])
+        return _NodeRows([np.flatnonzero(d) for d in drawn], [])
 
-    key = CacheKey[_Growing]("adaptive", request.schema.hash, request.n_trees, request.bootstrap)
-    growing = site.cache.once(key, begin, lambda known: known.done == splits[: len(known.done)])
-    for k in range(len(growing.done), len(splits)):
-        node, f = int(request.split_node[k]), int(request.split_feature[k])
-        if not (0 <= node < len(growing.rows) and 0 <= f < len(schema.features)):
-            raise FormatError("a split of a node or feature that does not exist")
-        rows = growing.rows[node]
-        values = part.X[rows, f]
-        if schema.features[f].categorical:
-            bins = np.where(np.isnan(values), 0, values + 1).astype(np.int64)
-            left = (request.split_words[k][bins >> 6] >> (bins & 63).astype(np.uint64)) & np.uint64(1) == 1
-        else:
-            left = np.where(np.isnan(values), request.split_missing_left[k], values <= request.split_threshold[k])
-        growing.rows += [rows[left], rows[~left]]
-        growing.done.append(splits[k])
+    key = CacheKey[_NodeRows]("adaptive", request.forest_name())
+    growing = site.cache.once(key, begin, lambda known: known.done == fingerprints[: len(known.done)])
+    done = len(growing.done)
+    for fingerprint, columns in zip(fingerprints[done:], request.rounds()[done:], strict=True):
+        for node, f, threshold, words, missing_left in zip(*columns, strict=True):
+            rows = growing.rows[node]
+            values = part.X[rows, f]
+            if schema.features[f].categorical:
+                bins = np.where(np.isnan(values), 0, values + 1).astype(np.int64)
+                left = (words[bins >> 6] >> (bins & 63).astype(np.uint64)) & np.uint64(1) == 1
+            else:
+                left = np.where(np.isnan(values), missing_left, values <= threshold)
+            growing.rows += [rows[left], rows[~left]]
+        growing.done.append(fingerprint)
     return schema, part, growing.rows
 
 
@@ -245,13 +198,13 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         "max_bins": settings.max_bins,
         "min_leaf": settings.min_samples_leaf,
     }
-    made: list[tuple[np.ndarray, ...]] = []  # by round
+    history = SplitHistory(AdaptiveLevel)
     pending: dict[str, np.ndarray] = {}
 
     def find(frontier: Frontier) -> Splits:
         features = draw_level(frontier, plan)
         replies = federation.ask(
-            AdaptiveLevel(**same, **_history(made), nodes=frontier.node.astype(np.int32), features=features),
+            AdaptiveLevel(**same, **history.columns(), nodes=frontier.node.astype(np.int32), features=features),
             check=lambda site, reply: _check_bins(reply, features, schema, settings.max_bins),
         )
         bins = [(reply.sizes, reply.means, reply.counts, reply.missing) for reply in replies.values()]
@@ -262,15 +215,12 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
     def apply(nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
         threshold = pending["threshold"][pending["threshold"] == pending["threshold"]]
-        cuts = threshold.astype(np.float32)
-        made.append((nodes.astype(np.int32), splits.feature, cuts, splits.words, splits.missing_left))
+        history.add(nodes, splits, needed, threshold)
 
     grown = grow(np.arange(settings.n_estimators), feature_key, plan, rule, find, apply)
-    splits = _history(made)
+    splits = history.columns()
     leaves = np.setdiff1d(np.arange(len(grown.tree)), splits["split_node"])
-    reply: LeafCounts = federation.total(
-        AdaptiveLeaves(**same, **splits), check=lambda site, reply: _check_counts(reply, len(leaves))
-    )
+    reply: LeafCounts = federation.total(AdaptiveLeaves(**same, **splits), check=counts_of(counts=(len(leaves), 2)))
     grown, kept = _take_back_small(grown, leaves, reply.counts, settings.min_samples_leaf)
     return assemble([(grown, splits["split_threshold"][kept])], schema, measure, settings.combine)
 
@@ -304,13 +254,6 @@ def _take_back_small(grown: Grown, leaves: np.ndarray, counts: np.ndarray, least
     )
 
 
-def _history(made: list[tuple[np.ndarray, ...]]) -> dict[str, Any]:
-    """Return all splits so far as the fields of a question."""
-    empty: list[np.ndarray] = [np.zeros((0, *shape), dtype) for dtype, shape in SPLIT_TYPES.values()]
-    columns = dict(zip(SPLIT_TYPES, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
-    return {**columns, "round_sizes": np.array([len(nodes) for nodes, *_ in made], np.int32)}
-
-
 def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most: int) -> None:
     """Raise ``FormatError`` for bins that cannot be the answer to what was asked."""
     asked = features[features >= 0]
@@ -330,10 +273,3 @@ def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most:
         raise FormatError("counts of missing values of another shape")
     if any((c < 0).any() or (c > 2**31).any() for c in (counts, missing)):
         raise FormatError("counts that cannot be")
-
-
-def _check_counts(reply: LeafCounts, n_leaves: int) -> None:
-    """Raise ``FormatError`` for counts of leaves that cannot be."""
-    counts = reply.counts
-    if counts.dtype != np.int64 or counts.shape != (n_leaves, 2) or (counts < 0).any() or (counts > 2**31).any():
-        raise FormatError("counts of leaves that cannot be")

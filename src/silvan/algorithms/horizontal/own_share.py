@@ -6,7 +6,7 @@ shared forest or another, since a choice among many tells of the rows that it wa
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
@@ -50,23 +50,10 @@ class ChooseShare(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = ChosenShare
+    once: ClassVar[bool] = True
 
     schema: Blob
     model: PersonalModel  # the forest that all sites share, which rows its trees drew, and what it is mixed with
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        n = len(MIXES)
-        if reply is not None:
-            n = int((~np.isnan(reply.figures)).sum()) + (reply.choice == UNTOLD and not np.isnan(reply.figure))
-        return (
-            "how much say the site's own trees and rows will have in a forest that stays there, and rounded figures of "
-            f"{'1 mix' if n == 1 else f'{n} mixes'} on its own training rows"
-        )
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from silvan.algorithms.private.public_cuts import check_public
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
-from silvan.federation.message import Blob, Reply
+from silvan.federation.message import Blob, Reply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.privacy.noise.laplace import Noise
@@ -52,6 +53,13 @@ class NoisyCounts(Reply, frozen=True, kw_only=True):
     """Counts with noise."""
 
     counts: np.ndarray
+
+
+class NoisyTotal(Noisy, frozen=True, kw_only=True):
+    """A request for counts with noise, of which the coordinator sees the sum."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
 
 
 def histogram_noises(request: Noisy, times: int, schema: Schema) -> tuple[Noise, ...]:

@@ -11,22 +11,20 @@ its probability, by whether a row is of it. A number: bins of the error's size, 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluation import FEDERATED, Evaluation, Row, answer_of
-from silvan.algorithms.private.noisy_counts import NoisyCounts, answer_with_noise, labelled_rows
+from silvan.algorithms.private.noisy_counts import NoisyCounts, NoisyTotal, answer_with_noise, labelled_rows
 from silvan.algorithms.private.noisy_rounds import Placing, Rounds
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Reply, Verb
+from silvan.federation.message import Blob
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.laplace import Noise
-from silvan.privacy.noise.noisy_request import Noisy
 
 _ODDS = np.arange(-11, 12) / 3.0
 EDGES = 1.0 / (1.0 + np.exp(-_ODDS))
@@ -188,11 +186,8 @@ UNIT = "one row of those kept for judging, added or removed"
 # -- messages
 
 
-class CountByScoreWithNoise(Noisy, frozen=True, kw_only=True):
+class CountByScoreWithNoise(NoisyTotal, frozen=True, kw_only=True):
     """How many test rows have which score by a model, by class or by value, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     model: Blob
@@ -200,10 +195,6 @@ class CountByScoreWithNoise(Noisy, frozen=True, kw_only=True):
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in one cell of every set of cells."""
         return (self.noise(len(Layout.of(schema).sizes)),)
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for."""
-        return f"test rows by what a model makes of them, in public bins, with noise for epsilon {self.epsilon:.4g}"
 
 
 # -- at a site

@@ -43,7 +43,7 @@ _MANY_ROWS = 1 << 24
 
 
 class DisguisedLevel(Noisy, frozen=True, kw_only=True):
-    """Histograms of every open node, of disguised rows."""
+    """Histograms of every open node, of rows that are disguised once, for all that is asked of them."""
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Histograms
@@ -53,10 +53,6 @@ class DisguisedLevel(Noisy, frozen=True, kw_only=True):
     def draws(self) -> Any:
         """Return what is drawn: one set of noisy rows for all levels, trees and forests of a schema and epsilon."""
         return ["disguised rows", self.level.schema.hash, self.epsilon]
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for."""
-        return f"rows disguised for epsilon {self.epsilon:.4g}, once; then statistics of the disguises"
 
 
 class Disguise(msgspec.Struct, frozen=True):

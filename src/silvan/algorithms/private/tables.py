@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from silvan.algorithms.private import tables_estimates as estimates
 from silvan.algorithms.private.noisy_counts import (
     MOST,
     NoisyCounts,
+    NoisyTotal,
     answer_with_noise,
     histogram_noises,
     labelled_rows,
@@ -32,7 +33,7 @@ from silvan.algorithms.private.public_cuts import bin_widths, check_public, even
 from silvan.algorithms.private.tables_forest import Group, table_forest
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
-from silvan.federation.message import Blob, Reply, Verb
+from silvan.federation.message import Blob
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -47,22 +48,16 @@ MAX_TABLES = 1 << 12
 # -- messages
 
 
-class CountPeople(Noisy, frozen=True, kw_only=True):
+class CountPeople(NoisyTotal, frozen=True, kw_only=True):
     """How many rows there are to learn from, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row adds 1."""
         return (self.noise(1),)
 
 
-class CountColumns(Noisy, frozen=True, kw_only=True):
+class CountColumns(NoisyTotal, frozen=True, kw_only=True):
     """How many rows fall into public bins of some columns, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     columns: np.ndarray  # int32, features
@@ -73,18 +68,9 @@ class CountColumns(Noisy, frozen=True, kw_only=True):
         """Return the noise: one more row is in a bin of every column."""
         return (self.noise(len(self.columns)),)
 
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for."""
-        return (
-            f"rows in public bins of {count_of(len(self.columns), 'column')}, with noise for epsilon {self.epsilon:.4g}"
-        )
 
-
-class CountTables(Noisy, frozen=True, kw_only=True):
+class CountTables(NoisyTotal, frozen=True, kw_only=True):
     """How many rows of each class fall into the cells of some tables, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     columns: np.ndarray  # int32, features, each once
@@ -98,16 +84,9 @@ class CountTables(Noisy, frozen=True, kw_only=True):
         """Return the noise: one more row is in a cell of every table."""
         return histogram_noises(self, len(self.table_sizes), schema)
 
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for."""
-        return f"rows by class in cells of {len(self.table_sizes)} tables, with noise for epsilon {self.epsilon:.4g}"
 
-
-class CountScores(Noisy, frozen=True, kw_only=True):
+class CountScores(NoisyTotal, frozen=True, kw_only=True):
     """How many rows of each class have which score by a model, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     model: Blob
@@ -118,11 +97,8 @@ class CountScores(Noisy, frozen=True, kw_only=True):
         return (self.noise(len(self.edges)),)
 
 
-class SumTargets(Noisy, frozen=True, kw_only=True):
+class SumTargets(NoisyTotal, frozen=True, kw_only=True):
     """The sum of the number to predict, clipped to its bounds, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
 
@@ -131,11 +107,8 @@ class SumTargets(Noisy, frozen=True, kw_only=True):
         return (self.noise(MOST),)
 
 
-class SumSlopes(Noisy, frozen=True, kw_only=True):
+class SumSlopes(NoisyTotal, frozen=True, kw_only=True):
     """How a model's answers go along with the number to predict: four sums, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     model: Blob
