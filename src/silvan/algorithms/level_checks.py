@@ -169,7 +169,7 @@ class SplitHistory:
 
     def columns(self) -> dict[str, Any]:
         """Return all rounds as the fields of a request."""
-        empty = [np.zeros((0, *shape), dtype) for dtype, shape in self.types.values()]
+        empty: list[np.ndarray] = [np.zeros((0, *shape), dtype) for dtype, shape in self.types.values()]
         joined = [np.concatenate(column) for column in zip(empty, *self.made, strict=True)]
         sizes = np.array([len(nodes) for nodes, *_ in self.made], np.int64)
         return {"round_sizes": sizes, **dict(zip(self.types, joined, strict=True))}

@@ -12,7 +12,7 @@ others are, by the coordinator's word. Both sums tell nothing of single sites un
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import msgspec
@@ -185,40 +185,22 @@ def _with_values(pruned: Forest, values: np.ndarray) -> Forest:
 # -- at the coordinator
 
 
-@dataclass(frozen=True)
-class Counting:
-    """How rows are counted: see ``CountLeafRows`` and ``CountLeafLabels``."""
-
-    validation: float
-    bootstrap: RowDraw
-    min_samples_leaf: int
-    class_weight: Sequence[float] | None = None  # what a row of each class counts in leaf values
-
-    @classmethod
-    def of(cls, settings: Settings, validation: float = 0.0) -> "Counting":
-        """Return how rows are counted at trees that were grown by settings, whose class weights are numbers."""
-        weights = settings.class_weight
-        if isinstance(weights, str):
-            raise InputError.wrong("class_weight", "numbers by now", weights)
-        return cls(validation, settings.row_draw, settings.min_samples_leaf, weights)
-
-    @property
-    def min_leaf(self) -> int:
-        """Rows of other sites that a side of a split needs."""
-        return max(FLOOR, self.min_samples_leaf)
-
-
 def recount(
     federation: Federation,
     schema: Schema,
     trees: Mapping[str, tuple[Forest, Blob]],
     rows: Mapping[str, int],
-    counting: Counting,
+    settings: Settings,
+    validation: float = 0.0,
 ) -> tuple[Forest, Blob]:
     """Cut the sites' trees back and recount their leaves: two rounds over the sites that ``rows`` names.
 
+    ``settings`` are those that trees were grown by, whose class weights are numbers by now.
     Return the trees, and a blob that tells a site how to make them of those that sites sent.
     """
+    class_weight, min_leaf = settings.class_weight, max(FLOOR, settings.min_samples_leaf)
+    if isinstance(class_weight, str):
+        raise InputError.wrong("class_weight", "numbers by now", class_weight)
     named = federation.blob(schema.to_json().encode())
     forests = {site: forest for site, (forest, _) in trees.items()}
     forest, owners = join_forests(list(forests.values())), list(forests)
@@ -227,25 +209,25 @@ def recount(
         "schema": named,
         "forests": blobs,
         "owners": owners,
-        "validation": counting.validation,
-        "bootstrap": counting.bootstrap,
+        "validation": validation,
+        "bootstrap": settings.row_draw,
     }
     most = sum(rows.values())  # no count is above it
     own = {site: np.repeat([owner == site for owner in owners], [len(f) for f in forests.values()]) for site in rows}
     counted: LeafRows = federation.total(
         CountLeafRows(**same), over=rows, check=_check_counts(forest, 1, rows, own), most=most
     )
-    few = sum_at_nodes(forest, counted.rows) < counting.min_leaf
+    few = sum_at_nodes(forest, counted.rows) < min_leaf
     pruned = prune(forest, few)
     offset, scale = (0.0, 1.0) if schema.n_classes else fixed_point(list(forests.values()))
-    request = CountLeafLabels(**same, few=few, min_leaf=counting.min_leaf, offset=offset, scale=scale)
+    request = CountLeafLabels(**same, few=few, min_leaf=min_leaf, offset=offset, scale=scale)
     labels: LeafLabels = federation.total(
         request,
         over=rows,
         check=_check_counts(pruned, schema.n_classes or 2, rows, own),
         most=most if schema.n_classes else None,
     )
-    values = _leaf_values(pruned, labels.counts, offset, scale, counting.class_weight)
+    values = _leaf_values(pruned, labels.counts, offset, scale, class_weight)
     return _with_values(pruned, values), federation.blob(wire.encode(Recounted(few, values)))
 
 

@@ -31,7 +31,7 @@ KINDS = {
     "AdaptiveLevel": "silvan.algorithms.horizontal.adaptive_forest:adaptive_level",
     "GrowLevel": "silvan.algorithms.horizontal.histogram_forest:grow_level",
     "GrowTrees": "silvan.algorithms.horizontal.merged_forest:grow_trees",
-    "ChooseShare": "silvan.algorithms.horizontal.own_share:choose_share",
+    "ChooseShare": "silvan.algorithms.evaluation.personal_forest:choose_share",
     "CompareHalves": "silvan.algorithms.horizontal.weigh_halves:compare_halves",
     "Explain": "silvan.algorithms.vertical.linear_fit:explain",
     "KeepCoefficients": "silvan.algorithms.vertical.linear_fit:keep_coefficients",

@@ -12,9 +12,18 @@ from silvan import metrics
 from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Models, Named, PersonalForest
 from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
-from silvan.algorithms.evaluation.personal_forest import MIXES, OWN_ALONE, Ingredients, make_forest
+from silvan.algorithms.evaluation.personal_forest import (
+    MIXES,
+    OWN_ALONE,
+    UNTOLD,
+    ChooseShare,
+    ChosenShare,
+    Ingredients,
+    choose_shares,
+    make_forest,
+    site_models,
+)
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
-from silvan.algorithms.horizontal.own_share import UNTOLD, ChooseShare, ChosenShare, choose_shares, site_models
 from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, RECOUNTED, Compared, CompareHalves, compare, join_halves
 from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows

@@ -15,8 +15,8 @@ from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, Adaptiv
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.private.forms import check_private, fit_private, private_kinds
+from silvan.algorithms.private.noisy_counts import Placing, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
-from silvan.algorithms.private.noisy_rounds import Placing, place
 from silvan.algorithms.shared_bins import CountFine, CountGrid
 from silvan.algorithms.vertical.in_one_place import (
     pooled_rows,

@@ -14,8 +14,8 @@ from msgspec import structs
 import silvan as sv
 from silvan.algorithms.evaluation.evaluate import CountByScore, count_by_score
 from silvan.algorithms.evaluation.evaluation import answer_of
-from silvan.algorithms.evaluation.score_groups import Answer
-from silvan.algorithms.evaluation.subgroups import (
+from silvan.algorithms.evaluation.score_groups import (
+    Answer,
     Subgroup,
     cells_of,
     check_by,

@@ -261,7 +261,6 @@ def tune_settings(
     settings: Settings,
     search: Search,
     feature_key: np.ndarray,
-    progress: Progress | None = None,
     part: Part | None = None,
 ) -> tuple[Settings, list[Trial]]:
     """Choose a site's settings by cross-validation on its training rows; return them and all trials, the best first.
@@ -273,7 +272,7 @@ def tune_settings(
     inputs = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
 
     def tune() -> tuple[Settings, list[Trial]]:
-        keys, report = (site.sampling_key, feature_key), _ProgressReport(site, progress)
+        keys, report = (site.sampling_key, feature_key), _ProgressReport(site)
         chosen, trials = search_settings(part, schema, settings, search, keys, site.n_jobs, report)
         if not trials:
             log.warning("%s: too few rows, or one class only: parameters stay as they are", site.name)
@@ -283,14 +282,12 @@ def tune_settings(
 
 
 class _ProgressReport:
-    """Reports progress to the caller and the site's watcher, and to the site's log at every tenth of the trees."""
+    """Reports progress to the site's watcher, and to the site's log at every tenth of the trees."""
 
-    def __init__(self, site: Site, progress: Progress | None) -> None:
-        self.site, self.progress, self.tenth = site, progress, 0
+    def __init__(self, site: Site) -> None:
+        self.site, self.tenth = site, 0
 
     def __call__(self, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(done, total)
         if self.site.watcher is not None:
             self.site.watcher("tuning", done, total)
         if done * 10 // total > self.tenth:
@@ -307,8 +304,8 @@ def search_settings(
     settings: Settings,
     search: Search,
     keys: tuple[np.ndarray, np.ndarray],
-    n_jobs: int | None = None,
-    progress: Progress | None = None,
+    n_jobs: int | None,
+    progress: Progress,
 ) -> tuple[Settings, list[Trial]]:
     """Choose settings by cross-validation on rows at hand; ``keys`` are those of rows and of features."""
     n_folds = _n_folds(part.y, schema, search.folds)
@@ -330,8 +327,7 @@ def search_settings(
                 grown = entrant.grow(folds, last)
                 with lock:
                     done += grown
-                    if progress is not None:
-                        progress(done * n_folds, total * n_folds)
+                    progress(done * n_folds, total * n_folds)
 
     for rung, (trees, n) in enumerate(rungs):
         left = sorted(left, key=lambda entrant: entrant.rank(schema))[:n]

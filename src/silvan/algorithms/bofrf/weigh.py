@@ -19,16 +19,16 @@ from silvan import metrics
 from silvan.algorithms.bofrf.kept_leaves import keep_leaves, note_leaves
 from silvan.algorithms.bofrf.site_forest import site_forest
 from silvan.algorithms.bofrf.tune import Search, tune_settings
-from silvan.algorithms.horizontal.merged_forest import equal_site_weights
+from silvan.algorithms.horizontal.merged_forest import Trees, equal_site_weights
 from silvan.algorithms.keyed_rows import learning_rows
 from silvan.algorithms.local_forest import local_forest
-from silvan.algorithms.recount import Counting, recount
+from silvan.algorithms.recount import recount
 from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
@@ -49,18 +49,12 @@ _FINER = 1 << (_ERROR_BITS // 2)
 # -- messages
 
 
-class OwnTrees(SignedReply, frozen=True, kw_only=True):
+class OwnTrees(Trees, frozen=True, kw_only=True):
     """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
 
-    forest: bytes
-    rows: int
     absent: np.ndarray
     brought: bool
     settings: Settings
-
-    def work(self) -> bytes:
-        """Return the trees."""
-        return self.forest
 
 
 class BringTrees(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -297,17 +291,13 @@ def weigh(
             weighted[name] = Weighted(members, own, shown, together, alphas, exchange.equal)
     if not exchange.recount:
         return weighted
-    counting = Counting.of(settings, exchange.validation)
-    return {name: _recounted(federation, schema, one, counting) for name, one in weighted.items()}
-
-
-def _recounted(federation: Federation, schema: Schema, weighted: Weighted, counting: Counting) -> Weighted:
-    """Recount the trees of a group of sites; those of a site that learns by itself stay as they are."""
-    if len(weighted.members) < 2:
-        return weighted
-    trees = {site: (forest, weighted.blobs[site]) for site, forest in weighted.forests.items()}
-    rows = {site: reply.rows for site, reply in weighted.members.items()}
-    return replace(weighted, recounted=recount(federation, schema, trees, rows, counting))
+    for name, one in weighted.items():
+        if len(one.members) > 1:  # the trees of a site that learns by itself stay as they are
+            trees = {site: (forest, one.blobs[site]) for site, forest in one.forests.items()}
+            rows = {site: reply.rows for site, reply in one.members.items()}
+            recounted = recount(federation, schema, trees, rows, settings, exchange.validation)
+            weighted[name] = replace(one, recounted=recounted)
+    return weighted
 
 
 def _check_own(reply: OwnTrees, request: BringTrees, schema: Schema) -> Forest:

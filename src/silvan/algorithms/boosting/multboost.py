@@ -49,7 +49,7 @@ _ROUNDING = ONE >> 20
 # -- messages
 
 
-class Merged(msgspec.Struct, frozen=True, kw_only=True):
+class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """The stages so far: their stumps, stage after stage, and the masses that each got right, wrong, neither."""
 
     stumps: Stumps
@@ -92,29 +92,35 @@ class Found(SignedReply, frozen=True, kw_only=True):
         return wire.encode(SignedStump(self.stump, self.after))
 
 
-class FindStump(Request, frozen=True, kw_only=True):
+class AfterStages(Request, frozen=True, kw_only=True):
+    """A request about rows as the stages so far weigh them."""
+
+    schema: Blob
+    rows: int  # of all sites
+    merged: Stages
+
+    def course(self) -> Course:
+        """Return where the request stands: after all stages and their masses."""
+        return self.merged.course()
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Return the trace that the next request must repeat: the schema and the number of rows."""
+        trace = f"{self.schema.hash} {self.rows}".encode()
+        return trace if further and all(other == trace for other in traces) else None
+
+
+class FindStump(AfterStages, frozen=True, kw_only=True):
     """The best stump for the site's rows, weighted by what the merged stumps so far get wrong."""
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Found
 
-    schema: Blob
     settings: Boosting
-    rows: int  # of all sites
-    merged: Merged
 
     @property
     def min_leaf(self) -> int:
         """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
-
-    def course(self) -> Course:
-        """Return where the question stands: after all stages and their masses."""
-        return self.merged.course()
-
-    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return the trace that the next question must repeat: the schema and the number of rows."""
-        return _follow(traces, further, self.schema, self.rows)
 
 
 class StageMasses(Reply, frozen=True, kw_only=True):
@@ -123,28 +129,11 @@ class StageMasses(Reply, frozen=True, kw_only=True):
     masses: np.ndarray
 
 
-class WeighStage(Request, frozen=True, kw_only=True):
+class WeighStage(AfterStages, frozen=True, kw_only=True):
     """How much of the rows' weight the newest merged stumps get right, and how much wrong."""
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = StageMasses
-
-    schema: Blob
-    rows: int
-    merged: Merged
-
-    def course(self) -> Course:
-        """Return where the question stands: after a stage without masses."""
-        return self.merged.course()
-
-    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return the trace that the next question must repeat: the schema and the number of rows."""
-        return _follow(traces, further, self.schema, self.rows)
-
-
-def _follow(traces: list[bytes], further: bool, schema: Blob, rows: int) -> bytes | None:
-    trace = f"{schema.hash} {rows}".encode()
-    return trace if further and all(other == trace for other in traces) else None
 
 
 # -- at a site
@@ -182,7 +171,7 @@ def weigh_stage(site: Site, request: WeighStage) -> StageMasses:
     return StageMasses(masses=weigh(weight, _outcome(site, schema, stage)))
 
 
-def _weights(site: Site, schema: Schema, request: FindStump | WeighStage) -> np.ndarray:
+def _weights(site: Site, schema: Schema, request: AfterStages) -> np.ndarray:
     """Return the rows' weights after all stages whose masses are known."""
     weighed = list(zip(_stages(request.merged), request.merged.masses, strict=False))
     names = [_stage_bytes(stage) + masses.tobytes() for stage, masses in weighed]
@@ -214,12 +203,12 @@ def _stage_bytes(stage: Stumps) -> bytes:
     return b"".join(getattr(stage, name).tobytes() for name in stage.__struct_fields__)
 
 
-def _stages(merged: Merged) -> list[Stumps]:
+def _stages(merged: Stages) -> list[Stumps]:
     ends = np.cumsum(merged.sizes).tolist()
     return [merged.stumps.take(slice(a, b)) for a, b in pairwise([0, *ends])]
 
 
-def _check(merged: Merged, weighed: int, rows: int, schema: Schema, site: Site) -> None:
+def _check(merged: Stages, weighed: int, rows: int, schema: Schema, site: Site) -> None:
     """Raise ``FormatError`` if the stages contradict each other, or the site's rows."""
     stumps, sizes, masses = merged.stumps, merged.sizes, merged.masses
     check_stumps(stumps, schema, _MOST)
@@ -236,7 +225,7 @@ def _check(merged: Merged, weighed: int, rows: int, schema: Schema, site: Site) 
     _check_made(merged, site)
 
 
-def _check_made(merged: Merged, site: Site) -> None:
+def _check_made(merged: Stages, site: Site) -> None:
     """Raise an error unless sites made the stumps for their stages, by their signatures, each one a stage at most."""
     if len(merged.made) != len(merged.stumps):
         raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
@@ -299,9 +288,9 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     return stage_forest(kept, weights, schema)
 
 
-def _merged(kept: list[Stumps], masses: np.ndarray, made: list[Blob]) -> Merged:
+def _merged(kept: list[Stumps], masses: np.ndarray, made: list[Blob]) -> Stages:
     sizes = np.array([len(stage) for stage in kept], np.int64)
-    return Merged(stumps=join_stumps([no_stumps(), *kept]), sizes=sizes, masses=masses, made=tuple(made))
+    return Stages(stumps=join_stumps([no_stumps(), *kept]), sizes=sizes, masses=masses, made=tuple(made))
 
 
 def _check_found(schema: Schema, after: str, site: str, reply: Found) -> None:

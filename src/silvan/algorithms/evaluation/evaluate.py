@@ -46,10 +46,18 @@ from silvan.algorithms.evaluation.evaluation import (
     rounded,
     rounded_intervals,
 )
-from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.evaluation.score_groups import Answer, arrange, hides_one_class
+from silvan.algorithms.evaluation.score_groups import (
+    Answer,
+    Subgroup,
+    arrange,
+    check_by,
+    check_subgroups,
+    hides_one_class,
+    name_of,
+    places_of,
+)
+from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, shown_threshold, test_cells
-from silvan.algorithms.evaluation.subgroups import Subgroup, check_by, check_subgroups, name_of, places_of
 from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
@@ -373,7 +381,8 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
         if not ((known[:, 0] <= known[:, 1]).all() and (np.abs(known) <= most).all()):
             raise FormatError("its intervals are not possible")
         check_subgroups(reply.subgroups, schema, by, reply.rows)
-        for one in (reply, *reply.subgroups):
+        given: list[SiteMetrics | Subgroup] = [reply, *reply.subgroups]
+        for one in given:
             _check_some(schema, n_models, one.rows, one.metrics)
             if len(one.details) != n_models:
                 raise FormatError("its details are not those asked for")

@@ -15,8 +15,8 @@ import numpy as np
 from silvan import metrics
 from silvan.algorithms.evaluation.candidates import Named, for_site
 from silvan.algorithms.evaluation.details import Detail, Floors, detail_of
-from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.evaluation.score_groups import Answer
+from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from silvan.algorithms.local_forest import local_forest
-from silvan.algorithms.recount import Counting, recount
+from silvan.algorithms.recount import recount
 from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -131,7 +131,7 @@ def fit(
     if recounting:
         known = {site: rows.get(site, MAX_ROWS) for site in federation.active}
         known |= {site: reply.rows for site, reply in replies.items() if site in known}
-        recounted, _ = recount(federation, schema, listed, known, Counting.of(settings))
+        recounted, _ = recount(federation, schema, listed, known, settings)
         left = np.where(recounted.weights > 0, joined.weights, 0.0)
         joined = replace(recounted, weights=left if left.any() else joined.weights)
     if influence.equal:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from silvan.algorithms.private import noisy_levels, noisy_rows, tables
-from silvan.algorithms.private.noisy_rounds import Rounds, check_rows, place
+from silvan.algorithms.private.noisy_counts import Rounds, check_rows, place
 from silvan.algorithms.private.public_cuts import check_public
 from silvan.data.schema import Schema
 from silvan.errors import InputError

@@ -16,8 +16,14 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluation import FEDERATED, Evaluation, Row, answer_of
-from silvan.algorithms.private.noisy_counts import NoisyCounts, NoisyTotal, answer_with_noise, labelled_rows
-from silvan.algorithms.private.noisy_rounds import Placing, Rounds
+from silvan.algorithms.private.noisy_counts import (
+    NoisyCounts,
+    NoisyTotal,
+    Placing,
+    Rounds,
+    answer_with_noise,
+    labelled_rows,
+)
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.federation import OVERALL, Federation

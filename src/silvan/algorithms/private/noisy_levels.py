@@ -24,12 +24,13 @@ from silvan.algorithms.private.noisy_counts import (
     MOST,
     NoisyCounts,
     NoisyTotal,
+    Rounds,
     answer_with_noise,
     histogram_noises,
     labelled_rows,
+    warn_if_small,
     whole_target,
 )
-from silvan.algorithms.private.noisy_rounds import Rounds, warn_if_small
 from silvan.algorithms.private.public_cuts import public_cuts
 from silvan.algorithms.shared_bins import CutPoints
 from silvan.data.bins.bins import Bins, make_bins

@@ -16,9 +16,8 @@ import numpy as np
 
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, level_histograms, read_level
 from silvan.algorithms.level_checks import check_histograms
-from silvan.algorithms.private.noisy_counts import public_schema_of
+from silvan.algorithms.private.noisy_counts import Rounds, public_schema_of
 from silvan.algorithms.private.noisy_levels import PublicPlan
-from silvan.algorithms.private.noisy_rounds import Rounds
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.message import Reply, Verb

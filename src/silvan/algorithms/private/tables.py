@@ -21,14 +21,16 @@ import numpy as np
 from silvan.algorithms.private import tables_estimates as estimates
 from silvan.algorithms.private.noisy_counts import (
     MOST,
+    ROWS_SHARE,
     NoisyCounts,
     NoisyTotal,
+    Rounds,
     answer_with_noise,
     histogram_noises,
     labelled_rows,
+    warn_if_small,
     whole_target,
 )
-from silvan.algorithms.private.noisy_rounds import ROWS_SHARE, Rounds, warn_if_small
 from silvan.algorithms.private.public_cuts import bin_widths, check_public, even_cuts, public_cuts
 from silvan.algorithms.private.tables_forest import Group, table_forest
 from silvan.data.schema import MAX_BINS, Schema
