@@ -105,7 +105,7 @@ def test_labels_tell_nothing_more_than_the_judgement_does():
         site.cache.clear()
         part = Part(X, np.array([*labels, 0, 1, 1]), np.arange(10, dtype=np.uint64))
         with mock.patch.object(site, "part", return_value=part):
-            losses = shuffle_columns(site, request).losses
+            losses = shuffle_columns(site, request).sums
             answer = answer_on_test_rows(site, fed.schema, request.model, request.feature_key)
         if losses.any():
             alike[told(*answer)].add(losses.tobytes())

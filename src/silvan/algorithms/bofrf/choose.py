@@ -16,6 +16,7 @@ import numpy as np
 
 from silvan.algorithms.bofrf.kept_leaves import choosing_rows, kept_leaves
 from silvan.algorithms.bofrf.weigh import Weighted
+from silvan.algorithms.evaluation.details import three_digits
 from silvan.algorithms.evaluation.score_groups import Answer, in_groups, one_class
 from silvan.algorithms.evaluation.score_quality import MetricName, score_quality
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
@@ -41,9 +42,6 @@ TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
 """Thresholds that a site tries, beside the agreed one."""
 
 STRATEGIES: tuple[Strategy, Strategy] = ("global", "own")
-
-_DIGITS = 3
-"""Significant digits of figures that leave a site."""
 
 _MOST_TAUS = len(TAUS) + 1
 
@@ -91,16 +89,12 @@ def choose(site: Site, request: Choose) -> Chosen:
     _check_request(request, forests)
     trees = _candidates(site, schema, request, forests)
     X, y, seen = _selection_rows(site, schema, request, forests)
-    leaves = _noted_leaves(site, schema, request, X)
+    leaves = kept_leaves(site, schema, request.forests, X)  # none are kept any longer, used or not
+    if request.recounted is not None:
+        leaves = None
     scores = score_candidates(trees, X, request.taus, seen, site.n_jobs, leaves)
     groups = policy_of(site).score_groups
     return decide(scores, y, schema.n_classes, request.taus, cautious=request.protocol == "honest", groups=groups)
-
-
-def _noted_leaves(site: Site, schema: Schema, request: Choose, X: np.ndarray) -> np.ndarray | None:
-    """Return the leaves of rows in the trees to choose from, if the site noted them when it scored these trees."""
-    leaves = kept_leaves(site, schema, request.forests, X)  # none are kept any longer, used or not
-    return leaves if request.recounted is None else None
 
 
 def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> "CandidateTrees":
@@ -119,7 +113,7 @@ def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Fores
         alphas, skipping = np.append(alphas, alphas[own]), np.append(skipping, places[own])
         own, sizes = np.arange(n_all, n_all + n_own), [*sizes, n_own]
     voting = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
-    return CandidateTrees(forest, alphas, voting, own, sizes if request.equal else None, apart, skipping)
+    return CandidateTrees(forest, alphas, voting, own, skipping, sizes if request.equal else None, apart)
 
 
 @dataclass(frozen=True)
@@ -130,17 +124,9 @@ class CandidateTrees:
     alphas: np.ndarray  # what every tree is worth
     voting: np.ndarray  # 1 for trees that vote at the site, 0 for those that abstain or that it does not use
     own: np.ndarray  # places of the site's own trees
+    skipping: np.ndarray  # by which line of rows each tree does not vote, -1 for none
     sizes: Sequence[int] | None = None  # how many trees are of each site, if all sites have the same say
     apart: bool = False  # whether the site's own trees are not among those that all use
-    skipping: np.ndarray | None = None  # by which line of rows each tree does not vote, -1 for none; None: own trees
-
-    def lines(self) -> np.ndarray:
-        """Return by which line of rows each tree does not vote, -1 for none."""
-        if self.skipping is not None:
-            return self.skipping
-        lines = np.full(len(self.forest), -1)
-        lines[self.own] = np.arange(len(self.own))
-        return lines
 
     def groups(self) -> np.ndarray:
         """Return which trees are in which group, (groups, trees): own ones, others', by site if sites are equal."""
@@ -173,11 +159,11 @@ def score_candidates(
     Trees do not vote on rows that they have ``seen``. A lower tau only adds trees, so each tree is walked once for all
     taus, or not at all if the ``leaves`` of the rows were noted.
     """
-    forest, alphas, groups, lines = trees.forest, trees.alphas, trees.groups(), trees.lines()
+    forest, alphas, groups = trees.forest, trees.alphas, trees.groups()
 
     def votes_of(weights: np.ndarray) -> Tally:
         weights = weights * trees.voting
-        return tally(forest, X, weights, n_jobs, votes=False, skip=seen, skipping=lines, leaves=leaves)
+        return tally(forest, X, weights, n_jobs, votes=False, skip=seen, skipping=trees.skipping, leaves=leaves)
 
     scores: dict[tuple[int, int], np.ndarray] = {}
     values, weight = np.zeros((len(groups), len(X), forest.n_outputs)), np.zeros((len(groups), len(X)))
@@ -272,8 +258,10 @@ def decide(
         if mine.metric == measure:
             shown = mine
             if groups > 1:
-                shown = score_quality(*_in_groups(scores[at][rows], y[rows], n_classes, groups), n_classes)
-            figures[at] = np.nan if few else float(f"{shown.value:.{_DIGITS}g}")
+                answer = Answer(scores[at][rows], scores[at][rows].argmax(axis=1))
+                grouped, labels = in_groups(answer, y[rows], n_classes, groups)
+                shown = score_quality(grouped.scores, labels, n_classes)
+            figures[at] = np.nan if few else three_digits(shown.value)
             if not cautious or mine.beats(other):
                 ahead[at] = mine.merit - other.merit
     own_first = -1 if cautious else 1
@@ -284,11 +272,6 @@ def decide(
         figures[~told] = np.nan
     n = int(known[agreed].sum()) if scores else 0
     return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, figures=figures)
-
-
-def _in_groups(scores: np.ndarray, y: np.ndarray, n_classes: int, least: int) -> tuple[np.ndarray, np.ndarray]:
-    answer, labels = in_groups(Answer(scores, scores.argmax(axis=1)), y, n_classes, least)
-    return answer.scores, labels
 
 
 def _check_request(request: Choose, forests: list[Forest]) -> None:

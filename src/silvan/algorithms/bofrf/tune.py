@@ -243,7 +243,7 @@ def _values(given: Any) -> Any:
     return [None if v == "none" else v for v in given] if isinstance(given, list | tuple) else given
 
 
-class Trial(msgspec.Struct, frozen=True):
+class TuningTrial(msgspec.Struct, frozen=True):
     """The outcome of cross-validating one forest: mean and spread over folds, of AUC (macro), or RMSE for a number.
 
     ``rung`` is the number of cuts that it survived.
@@ -262,7 +262,7 @@ def tune_settings(
     search: Search,
     feature_key: np.ndarray,
     part: Part | None = None,
-) -> tuple[Settings, list[Trial]]:
+) -> tuple[Settings, list[TuningTrial]]:
     """Choose a site's settings by cross-validation on its training rows; return them and all trials, the best first.
 
     ``part`` are the training rows to tune on, if others are held back. With too few rows, the settings stay as they are
@@ -271,14 +271,14 @@ def tune_settings(
     part = site.part(schema) if part is None else part
     inputs = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
 
-    def tune() -> tuple[Settings, list[Trial]]:
+    def tune() -> tuple[Settings, list[TuningTrial]]:
         keys, report = (site.sampling_key, feature_key), _ProgressReport(site)
         chosen, trials = search_settings(part, schema, settings, search, keys, site.n_jobs, report)
         if not trials:
             log.warning("%s: too few rows, or one class only: parameters stay as they are", site.name)
         return chosen, trials
 
-    return site.cache.once(CacheKey[tuple[Settings, list[Trial]]]("tuned", *inputs), tune)
+    return site.cache.once(CacheKey[tuple[Settings, list[TuningTrial]]]("tuned", *inputs), tune)
 
 
 class _ProgressReport:
@@ -306,7 +306,7 @@ def search_settings(
     keys: tuple[np.ndarray, np.ndarray],
     n_jobs: int | None,
     progress: Progress,
-) -> tuple[Settings, list[Trial]]:
+) -> tuple[Settings, list[TuningTrial]]:
     """Choose settings by cross-validation on rows at hand; ``keys`` are those of rows and of features."""
     n_folds = _n_folds(part.y, schema, search.folds)
     if n_folds < 2:
@@ -381,7 +381,7 @@ def list_rungs(search: Search, n: int, trees: int) -> list[tuple[int, int]]:
     return [(trees // search.factor ** (last - i), -(-n // search.factor**i)) for i in range(last + 1)]
 
 
-def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> tuple[Settings, list[Trial]]:
+def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> tuple[Settings, list[TuningTrial]]:
     """Return the best settings and all trials, ordered by cuts survived, then by score, then by simplicity."""
     last = max(entrant.rung for entrant in entrants)
     ranked = []
@@ -389,7 +389,7 @@ def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> t
         for trees in sizes if entrant.rung == last else [entrant.trees]:
             known = entrant.scores[trees]
             settings = replace(entrant.settings, n_estimators=trees)
-            trial = Trial(settings, float(np.nanmean(known)), float(np.nanstd(known)), entrant.rung)
+            trial = TuningTrial(settings, float(np.nanmean(known)), float(np.nanstd(known)), entrant.rung)
             order = (-entrant.rung, entrant.loss(trees, schema), *_simplicity(settings, len(schema.features)))
             ranked.append((order, trial))
     ranked.sort(key=lambda pair: pair[0])

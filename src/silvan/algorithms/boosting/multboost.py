@@ -24,7 +24,6 @@ from silvan.algorithms.boosting.stumps import (
     check_two_classes,
     find_stump,
     join_stumps,
-    no_stumps,
     stump_table,
 )
 from silvan.algorithms.requests import check_owners, schema_of
@@ -81,7 +80,7 @@ class SignedStump(msgspec.Struct, frozen=True):
     after: str
 
 
-class Found(SignedReply, frozen=True, kw_only=True):
+class FoundStump(SignedReply, frozen=True, kw_only=True):
     """A site's stump; its weight is 1, or 0 if it is no better than chance there."""
 
     stump: Stumps
@@ -113,7 +112,7 @@ class FindStump(AfterStages, frozen=True, kw_only=True):
     """The best stump for the site's rows, weighted by what the merged stumps so far get wrong."""
 
     verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Found
+    reply: ClassVar[type[Reply]] = FoundStump
 
     settings: Boosting
 
@@ -148,7 +147,7 @@ class _Weighted:
 
 
 @answers(FindStump)
-def find(site: Site, request: FindStump) -> Found:
+def find(site: Site, request: FindStump) -> FoundStump:
     """Find a stump for the weighted rows."""
     schema = schema_of(site, request.schema)
     table = stump_table(site, schema, request.settings)
@@ -157,7 +156,7 @@ def find(site: Site, request: FindStump) -> Found:
     stump, right = find_stump(table, weight, request.settings)
     masses = weigh(weight / weight.sum(), right)
     counts = not table.one_class and stage_weight(masses, len(table)) > 0.0
-    return Found(stump=stump.weighted(np.array([float(counts)])), after=request.merged.before()[-1])
+    return FoundStump(stump=stump.weighted(np.array([float(counts)])), after=request.merged.before()[-1])
 
 
 @answers(WeighStage)
@@ -258,7 +257,7 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     for _ in range(settings.n_estimators):
         merged = _merged(kept, masses, made)
         after = merged.before()[-1]
-        found: dict[str, Found] = federation.ask(
+        found: dict[str, FoundStump] = federation.ask(
             FindStump(schema=named, settings=settings, rows=rows, merged=merged),
             check=partial(_check_found, schema, after),
         )
@@ -290,10 +289,10 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
 
 def _merged(kept: list[Stumps], masses: np.ndarray, made: list[Blob]) -> Stages:
     sizes = np.array([len(stage) for stage in kept], np.int64)
-    return Stages(stumps=join_stumps([no_stumps(), *kept]), sizes=sizes, masses=masses, made=tuple(made))
+    return Stages(stumps=join_stumps(kept), sizes=sizes, masses=masses, made=tuple(made))
 
 
-def _check_found(schema: Schema, after: str, site: str, reply: Found) -> None:
+def _check_found(schema: Schema, after: str, site: str, reply: FoundStump) -> None:
     stump = reply.stump
     check_stumps(stump, schema, 1)
     if reply.after != after:

@@ -40,10 +40,6 @@ class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     draws: Draws | None = None  # which rows its trees drew, if that is known
     threshold: float | None = None  # decision threshold for the second of two classes; None: the most probable class
 
-    def alike(self) -> "SentModel":
-        """Return what all sites of a sum must have in common: the model, unless each site made its own."""
-        return msgspec.structs.replace(self, model=Blob(""), draws=None) if self.made_in else self
-
 
 class LocalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The forest that a site has without joining, grown there when it is evaluated."""
@@ -51,19 +47,11 @@ class LocalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     settings: Settings
     threshold: float | str | None = None  # a decision threshold, or the rule by which the site chooses one
 
-    def alike(self) -> "LocalModel":
-        """Return what all sites of a sum must have in common."""
-        return self
-
 
 class LocalBoosting(msgspec.Struct, frozen=True, tag=True):
     """The boosted stumps that a site has without joining, grown there when they are evaluated."""
 
     boosting: Boosting
-
-    def alike(self) -> "LocalBoosting":
-        """Return what all sites of a sum must have in common."""
-        return self
 
 
 class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -80,12 +68,17 @@ class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     fit: bool = True
     threshold: float | None = None
 
-    def alike(self) -> "PersonalModel":
-        """Return what all sites of a sum must have in common: all but the site's own trees."""
-        return msgspec.structs.replace(self, own=Blob(""), made_in="")
-
 
 Candidate = SentModel | LocalModel | LocalBoosting | PersonalModel
+
+
+def alike(candidate: Candidate) -> Candidate:
+    """Return what all sites of a sum must have in common: all but trees that each site made itself."""
+    if isinstance(candidate, SentModel) and candidate.made_in:
+        return msgspec.structs.replace(candidate, model=Blob(""), draws=None)
+    if isinstance(candidate, PersonalModel):
+        return msgspec.structs.replace(candidate, own=Blob(""), made_in="")
+    return candidate
 
 
 # -- at a site

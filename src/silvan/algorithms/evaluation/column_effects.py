@@ -36,12 +36,11 @@ MOST_ROWS = 5_000
 """Test rows of a site that explain a model; of more, evenly spread ones are taken."""
 
 
-class Explained(NamedTuple):
+class ExplainedRows(NamedTuple):
     """A model that is sent, and the test rows that explain it; ``taken`` are their places in the test part."""
 
     forest: Forest
     X: np.ndarray
-    y: np.ndarray
     taken: np.ndarray
     absent: np.ndarray
     n_jobs: int | None
@@ -57,7 +56,7 @@ class Explained(NamedTuple):
         return found[:, 1:] if self.forest.schema.n_classes == 2 else found
 
 
-def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[int] = ()) -> Explained:
+def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[int] = ()) -> ExplainedRows:
     """Read a model that is sent, which counts as one that is evaluated; there are no rows where they are too few."""
     check_by(schema, by)
     check_candidates(site, [model], by)
@@ -67,7 +66,7 @@ def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[in
     if n < Floors.of(policy).rows or not policy.allows_figures(part.y, schema.n_classes):
         n = 0
     taken = np.arange(n) if n <= MOST_ROWS else np.linspace(0, n - 1, MOST_ROWS).astype(np.int64)
-    return Explained(forest, part.take(taken), np.asarray(part.y)[taken], taken, site.absent(schema), site.n_jobs)
+    return ExplainedRows(forest, part.take(taken), taken, site.absent(schema), site.n_jobs)
 
 
 def score_range(forest: Forest) -> tuple[float, float]:
@@ -84,49 +83,66 @@ POINTS = 21
 MOST_POINTS, MOST_COLUMNS = 300, 50
 """Most values of a column, and most columns of a question."""
 
+MOST_REPEATS = 100
+
+_LARGEST = 2**52
+"""Losses of one site are told up to this."""
+
 _UNITS = 4096
 """Predictions are summed in so many parts of their range, losses in parts of the largest error of a row."""
 
 
-class Grid(msgspec.Struct, frozen=True):
+class ColumnGrid(msgspec.Struct, frozen=True):
     """A feature by its place in the schema, and the values that it is set to: numbers, or codes of categories."""
 
     feature: int
     values: np.ndarray
 
 
-class MeanPredictions(Reply, frozen=True, kw_only=True):
-    """Test rows, and sums of a model's predictions of them with a column set to each of some values."""
+class RowSums(Reply, frozen=True, kw_only=True):
+    """How many test rows a site has, and sums over them: none where these are too few."""
 
     rows: np.ndarray
     sums: np.ndarray
 
 
-class SetColumns(Request, frozen=True, kw_only=True):
-    """Mean predictions of test rows with a column set to each of some values."""
+class OnTestRows(Request, frozen=True, kw_only=True):
+    """A request for sums of what a model says of test rows whose columns are changed."""
 
     verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = MeanPredictions
+    reply: ClassVar[type[Reply]] = RowSums
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
     model: SentModel
-    grids: list[Grid]
     by: tuple[int, ...] = ()  # places of columns, if the model is evaluated by subgroups of them: it counts as that one
+
+
+class SetColumns(OnTestRows, frozen=True, kw_only=True):
+    """Mean predictions of test rows with a column set to each of some values."""
+
+    grids: list[ColumnGrid]
+
+
+class ShuffleColumns(OnTestRows, frozen=True, kw_only=True):
+    """By how much a model's error on test rows grows when a column is shuffled, for all columns."""
+
+    feature_key: np.ndarray
+    repeats: int
 
 
 # -- mean predictions: at a site
 
 
 @answers(SetColumns)
-def set_columns(site: Site, request: SetColumns) -> MeanPredictions:
+def set_columns(site: Site, request: SetColumns) -> RowSums:
     """Sum the predictions of the site's test rows; none where these are too few."""
     schema = schema_of(site, request.schema)
     _check_grids(schema, request.grids)
     some = explained_rows(site, schema, request.model, request.by)
     sums = np.zeros((sum(len(grid.values) for grid in request.grids), _outputs(schema)), np.int64)
     if not some.usable:
-        return MeanPredictions(rows=np.zeros(1, np.int64), sums=sums)
+        return RowSums(rows=np.zeros(1, np.int64), sums=sums)
     low, spread = score_range(some.forest)
     X, line = some.X.copy(), 0
     for grid in request.grids:
@@ -135,10 +151,10 @@ def set_columns(site: Site, request: SetColumns) -> MeanPredictions:
             sums[line] = np.round((some.scores(X) - low).sum(axis=0) * (_UNITS / spread))
             line += 1
         X[:, grid.feature] = some.X[:, grid.feature]
-    return MeanPredictions(rows=np.array([len(X)], np.int64), sums=np.maximum(sums, 0))
+    return RowSums(rows=np.array([len(X)], np.int64), sums=np.maximum(sums, 0))
 
 
-def _check_grids(schema: Schema, grids: Sequence[Grid]) -> None:
+def _check_grids(schema: Schema, grids: Sequence[ColumnGrid]) -> None:
     if not 1 <= len(grids) <= MOST_COLUMNS:
         raise FormatError(f"columns that are set must be 1 to {MOST_COLUMNS}")
     for grid in grids:
@@ -160,23 +176,23 @@ def _outputs(schema: Schema) -> int:
 # -- mean predictions: at the coordinator
 
 
-def make_grid(schema: Schema, forest: Forest, column: str, values: Sequence[Any] | None = None) -> Grid:
+def make_grid(schema: Schema, forest: Forest, column: str, values: Sequence[Any] | None = None) -> ColumnGrid:
     """Return the values that a column is set to: all categories, or numbers between the cut points of the trees."""
     if column not in schema.names:
         raise InputError(f"there is no column {column!r} to learn from")
     place = schema.names.index(column)
     feature = schema.features[place]
     if feature.categorical:
-        return Grid(place, _codes(feature, values))
+        return ColumnGrid(place, _codes(feature, values))
     if values is None:
-        return Grid(place, _between_cuts(forest, place, feature))
+        return ColumnGrid(place, _between_cuts(forest, place, feature))
     try:
         given = np.array(values, np.float64)
     except (TypeError, ValueError):
         given = np.array(math.nan)
     if given.ndim != 1 or not 1 <= len(given) <= MOST_POINTS or not np.isfinite(given).all():
         raise InputError.about("grid", f"must be 1 to {MOST_POINTS} numbers for {column!r}")
-    return Grid(place, given)
+    return ColumnGrid(place, given)
 
 
 def _codes(feature: Feature, values: Sequence[Any] | None) -> np.ndarray:
@@ -205,69 +221,40 @@ def mean_predictions(
     schema: Schema,
     model: SentModel,
     forest: Forest,
-    grids: Sequence[Grid],
+    grids: Sequence[ColumnGrid],
     by: Sequence[str] = (),
 ) -> list[np.ndarray]:
     """Return the mean predictions for each value of each column: (values, outputs) a column."""
     n = sum(len(grid.values) for grid in grids)
     blob, places = federation.blob(schema.to_json().encode()), places_of(schema, by)
     request = SetColumns(schema=blob, model=model, grids=list(grids), by=places)
-    total, rows = _total(federation, request, "how predictions depend on a column", sums=(n, _outputs(schema)))
+    sums, rows = _total(federation, request, "how predictions depend on a column", (n, _outputs(schema)))
     low, spread = score_range(forest)
-    means = low + total.sums * (spread / _UNITS / rows)
+    means = low + sums * (spread / _UNITS / rows)
     return np.split(means, np.cumsum([len(grid.values) for grid in grids])[:-1])
 
 
-def _total(federation: Federation, request: Request, what: str, **shapes: tuple[int, ...]) -> tuple[Any, int]:
-    """Return the sum over all sites, and how many test rows it is of."""
+def _total(federation: Federation, request: OnTestRows, what: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    """Return the sums over all sites, and how many test rows they are of."""
     with federation.counted_apart():
-        total = federation.total(request, check=counts_of(rows=(1,), **shapes))
+        total: RowSums = federation.total(request, check=counts_of(rows=(1,), sums=shape))
     if not total.rows[0]:
         raise InputError(f"no site has enough test rows to learn {what}")
-    return total, int(total.rows[0])
-
-
-# -- importances: messages
-
-MOST_REPEATS = 100
-
-_LARGEST = 2**52
-"""Losses of one site are told up to this."""
-
-
-class ShuffledLosses(Reply, frozen=True, kw_only=True):
-    """Test rows, the model's squared error on them, and that with each column shuffled."""
-
-    rows: np.ndarray
-    losses: np.ndarray
-
-
-class ShuffleColumns(Request, frozen=True, kw_only=True):
-    """By how much a model's error on test rows grows when a column is shuffled, for all columns."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = ShuffledLosses
-    partitions: ClassVar[PartitionsWay] = "site"
-
-    schema: Blob
-    model: SentModel
-    feature_key: np.ndarray
-    repeats: int
-    by: tuple[int, ...] = ()  # columns of subgroups, as the model is evaluated by
+    return total.sums, int(total.rows[0])
 
 
 # -- importances: at a site
 
 
 @answers(ShuffleColumns)
-def shuffle_columns(site: Site, request: ShuffleColumns) -> ShuffledLosses:
+def shuffle_columns(site: Site, request: ShuffleColumns) -> RowSums:
     """Return the losses of the site's test rows; none where these are too few or of one class."""
     if not 1 <= request.repeats <= MOST_REPEATS:
         raise FormatError(f"columns are shuffled 1 to {MOST_REPEATS} times")
     schema = schema_of(site, request.schema)
     some = explained_rows(site, schema, request.model, request.by)
     columns = columns_of_features(schema)
-    nothing = ShuffledLosses(rows=np.zeros(1, np.int64), losses=np.zeros(1 + len(columns), np.int64))
+    nothing = RowSums(rows=np.zeros(1, np.int64), sums=np.zeros(1 + len(columns), np.int64))
     if not some.usable:
         return nothing
     grouped, labels = answer_on_test_rows(site, schema, request.model, request.feature_key, request.by)
@@ -280,7 +267,7 @@ def shuffle_columns(site: Site, request: ShuffleColumns) -> ShuffledLosses:
     losses = _losses(site, some, expected, list(columns.values()), request.repeats)
     unit = score_range(some.forest)[1] ** 2 / _UNITS
     counted = np.minimum(np.round(losses / unit), _LARGEST).astype(np.int64)
-    return ShuffledLosses(rows=np.array([len(expected)], np.int64), losses=counted)
+    return RowSums(rows=np.array([len(expected)], np.int64), sums=counted)
 
 
 def columns_of_features(schema: Schema) -> dict[str, list[int]]:
@@ -292,7 +279,7 @@ def columns_of_features(schema: Schema) -> dict[str, list[int]]:
 
 
 def _expected(
-    site: Site, schema: Schema, some: Explained, grouped: Answer, labels: np.ndarray, by: Sequence[int]
+    site: Site, schema: Schema, some: ExplainedRows, grouped: Answer, labels: np.ndarray, by: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which rows take part, and of each the shares of classes, or the mean number, of its group."""
     n = schema.n_classes
@@ -315,7 +302,9 @@ def _expected(
     return everyone, means[cell[some.taken]]
 
 
-def _losses(site: Site, some: Explained, expected: np.ndarray, columns: list[list[int]], repeats: int) -> np.ndarray:
+def _losses(
+    site: Site, some: ExplainedRows, expected: np.ndarray, columns: list[list[int]], repeats: int
+) -> np.ndarray:
     """Return the sum over rows and repeats of the expected squared error: as rows are, and with each column shuffled.
 
     The error of a number is that against the mean of its group, which lacks the same in every case.
@@ -368,7 +357,7 @@ def importances(
     columns = columns_of_features(schema)
     blob, places = federation.blob(schema.to_json().encode()), places_of(schema, by)
     request = ShuffleColumns(schema=blob, model=model, feature_key=feature_key, repeats=repeats, by=places)
-    total, rows = _total(federation, request, "which columns matter", losses=(1 + len(columns),))
+    sums, rows = _total(federation, request, "which columns matter", (1 + len(columns),))
     unit = score_range(forest)[1] ** 2 / _UNITS
-    growth = (total.losses[1:] - total.losses[0]) * unit / (rows * repeats)
+    growth = (sums[1:] - sums[0]) * unit / (rows * repeats)
     return dict(zip(columns, growth.tolist(), strict=True))

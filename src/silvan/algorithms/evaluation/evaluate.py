@@ -23,6 +23,7 @@ from silvan.algorithms.evaluation.candidates import (
     PersonalModel,
     SentModel,
     Thresholds,
+    alike,
     check_candidates,
     list_candidates,
 )
@@ -124,7 +125,7 @@ class CountByScore(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     def alike(self) -> bytes:
         """Return all but the trees that each site made itself: counts of a model that one site has would be its own."""
-        return wire.encode(msgspec.structs.replace(self, candidates=[one.alike() for one in self.candidates]))
+        return wire.encode(msgspec.structs.replace(self, candidates=[alike(one) for one in self.candidates]))
 
 
 # -- at a site
@@ -347,7 +348,7 @@ def _total_counts(
 ) -> ScoreCounts:
     """Sum the counts of models that are the same at all sites; those of others are 0."""
     n = len(next(iter(listed.values())))
-    same = [i for i in range(n) if len({msgspec.json.encode(of[i].alike()) for of in listed.values()}) == 1]
+    same = [i for i in range(n) if len({msgspec.json.encode(alike(of[i])) for of in listed.values()}) == 1]
     shapes = _count_shapes(schema, n)
     counts = ScoreCounts(**{name: np.zeros(shape, np.int64) for name, shape in shapes.items()})
     if same:

@@ -14,7 +14,7 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.evaluation.candidates import Named, for_site
-from silvan.algorithms.evaluation.details import Detail, Floors, detail_of
+from silvan.algorithms.evaluation.details import Detail, Floors, detail_of, three_digits
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.data.encode import encode_features, encode_label
@@ -79,9 +79,10 @@ class Row:
         """The metric that models are compared by."""
         return next(iter(self.metrics.values()))
 
-    def gain_over(self, other: float) -> float:
-        """Return by how much the leading metric is better than another model's."""
-        return self.leading - other if metrics.BY_KEY[next(iter(self.metrics))].higher else other - self.leading
+    @property
+    def sign(self) -> float:
+        """1 where more of the leading metric is better, and -1 where less is."""
+        return 1.0 if metrics.BY_KEY[next(iter(self.metrics))].higher else -1.0
 
     def with_detail(self, detail: Detail, schema: Schema) -> "Row":
         """Return the row with details, and with a note where metrics are lacking."""
@@ -181,7 +182,7 @@ def compared(
     local = next((row.leading for row in rows if row.model == LOCAL), np.nan)
     done = []
     for i, row in enumerate(rows):
-        gain = row.gain_over(local)
+        gain = row.sign * (row.leading - local) + 0.0  # never -0
         if row.model != LOCAL and not np.isnan(gain) and row.note != MEAN_OF_SITES:
             low, high = (None, None) if between is None or np.isnan(between[i]).any() else map(float, between[i])
             row = replace(row, gain=float(gain), low=low, high=high)
@@ -276,7 +277,7 @@ def rounded(values: np.ndarray, classes: bool) -> np.ndarray:
     """
     if classes:
         return np.asarray(np.round(values, _DIGITS))
-    short = [[float(f"{x:.{_DIGITS}g}") for x in row] for row in values]
+    short = [[three_digits(x) for x in row] for row in values]
     for row, exact in zip(short, values, strict=True):
         spread = np.sqrt(exact[3] / exact[0]) if exact[0] else 0.0
         row[0] = exact[0]
@@ -288,4 +289,4 @@ def rounded_intervals(between: np.ndarray, classes: bool) -> np.ndarray:
     """Return intervals with three digits."""
     if classes:
         return np.asarray(np.round(between, _DIGITS))
-    return np.array([[float(f"{x:.{_DIGITS}g}") for x in row] for row in between])
+    return np.array([[three_digits(x) for x in row] for row in between])

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.evaluation.candidates import PersonalForest, PersonalModel, check_candidates, model_of
+from silvan.algorithms.evaluation.details import three_digits
 from silvan.algorithms.evaluation.out_of_bag import score_unseen
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
 from silvan.algorithms.evaluation.score_quality import MetricName, ScoreQuality, score_quality
@@ -75,9 +76,6 @@ _PRIOR_ROWS = 1.0
 
 UNTOLD = -1
 """A mix that is not the shared forest alone, and that the site does not tell."""
-
-_DIGITS = 3
-"""Significant digits of figures that leave a site."""
 
 # -- messages
 
@@ -152,30 +150,28 @@ class MixChoice(NamedTuple):
 
 def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
     """Score all mixes on training rows, and choose one; kept, since it is asked for again."""
-    return site.cache.once(
-        CacheKey[MixChoice]("chosen mix", schema.hash, *parts.name), lambda: _choose(site, schema, parts)
-    )
 
+    def choose() -> MixChoice:
+        alone = Draws((len(parts.own),), (site.name,), parts.draws.bootstrap)
+        scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
+        if parts.fit:
+            fitted = fit_leaves(site, schema, parts)
+            scored.append(score_unseen(site, schema, fitted, parts.fitted_draws()))
+        if any(one is None for one in scored):
+            return MixChoice(0, np.zeros(0, np.int64))
+        each = [one.scores for one in scored if one is not None]
+        known = ~np.isnan(sum(each)).any(axis=1)
+        y = next(one.y for one in scored if one is not None)[known]
+        if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
+            return MixChoice(0, y)
+        each = [scores[known] for scores in each]
+        mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)
+        quality = tuple(mix if mix is None else score_quality(mix, y, schema.n_classes, by_pairs=True) for mix in mixes)
+        if quality[0] is None or quality[0].metric == "accuracy":
+            return MixChoice(0, y)  # all rows are of one class
+        return MixChoice(likely_mix(quality, y), y, mixes, quality)
 
-def _choose(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
-    alone = Draws((len(parts.own),), (site.name,), parts.draws.bootstrap)
-    scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
-    if parts.fit:
-        fitted = fit_leaves(site, schema, parts)
-        scored.append(score_unseen(site, schema, fitted, parts.fitted_draws()))
-    if any(one is None for one in scored):
-        return MixChoice(0, np.zeros(0, np.int64))
-    each = [one.scores for one in scored if one is not None]
-    known = ~np.isnan(sum(each)).any(axis=1)
-    y = next(one.y for one in scored if one is not None)[known]
-    if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
-        return MixChoice(0, y)
-    each = [scores[known] for scores in each]
-    mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)
-    quality = tuple(mix if mix is None else score_quality(mix, y, schema.n_classes, by_pairs=True) for mix in mixes)
-    if quality[0] is None or quality[0].metric == "accuracy":
-        return MixChoice(0, y)  # all rows are of one class
-    return MixChoice(likely_mix(quality, y), y, mixes, quality)
+    return site.cache.once(CacheKey[MixChoice]("chosen mix", schema.hash, *parts.name), choose)
 
 
 def _mix(scores: list[np.ndarray], own: float, fitted: float) -> np.ndarray:
@@ -203,30 +199,28 @@ def likely_mix(quality: tuple[ScoreQuality | None, ...], y: np.ndarray) -> int:
 
 def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
     """Take leaf values of the shared trees from the site's rows, of those that each tree draws there; kept."""
-    return site.cache.once(
-        CacheKey[Forest]("fitted leaves", schema.hash, *parts.name), lambda: _fit_leaves(site, schema, parts)
-    )
 
+    def fit() -> Forest:
+        forest, part = parts.shared, site.part(schema)
+        drawn, places = rows_drawn(site, part, parts.fitted_draws())
+        codes, amounts, columns = part.y.astype(np.int64), np.zeros(0, np.int64), schema.n_classes
+        offset, scale = 0.0, 1.0
+        if not schema.n_classes:
+            offset, scale = fixed_point([forest])
+            codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
+        counts = np.zeros((len(forest.value), columns), np.int64)
+        trees = np.arange(len(forest))
+        labels_at_leaves(forest, part.X, codes, amounts, trees, drawn, places, counts, site.n_jobs)
+        if schema.n_classes:
+            n = counts.sum(axis=1, keepdims=True)
+            means = counts / np.maximum(n, 1)
+        else:
+            n, means = counts[:, :1], mean_label(counts, offset, scale)[:, None]
+        share = n / (n + _PRIOR_ROWS)
+        values = share * means + (1.0 - share) * forest.value
+        return replace(forest, value=np.where(n >= _LEAST_ROWS, values, forest.value))
 
-def _fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
-    forest, part = parts.shared, site.part(schema)
-    drawn, places = rows_drawn(site, part, parts.fitted_draws())
-    codes, amounts, columns = part.y.astype(np.int64), np.zeros(0, np.int64), schema.n_classes
-    offset, scale = 0.0, 1.0
-    if not schema.n_classes:
-        offset, scale = fixed_point([forest])
-        codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
-    counts = np.zeros((len(forest.value), columns), np.int64)
-    trees = np.arange(len(forest))
-    labels_at_leaves(forest, part.X, codes, amounts, trees, drawn, places, counts, site.n_jobs)
-    if schema.n_classes:
-        n = counts.sum(axis=1, keepdims=True)
-        means = counts / np.maximum(n, 1)
-    else:
-        n, means = counts[:, :1], mean_label(counts, offset, scale)[:, None]
-    share = n / (n + _PRIOR_ROWS)
-    values = share * means + (1.0 - share) * forest.value
-    return replace(forest, value=np.where(n >= _LEAST_ROWS, values, forest.value))
+    return site.cache.once(CacheKey[Forest]("fitted leaves", schema.hash, *parts.name), fit)
 
 
 class SiteForest(NamedTuple):
@@ -299,7 +293,7 @@ def _figure(site: Site, chosen: MixChoice, place: int, n_classes: int) -> float:
     answer, labels = in_groups(Answer(mix, mix.argmax(axis=1)), chosen.y, n_classes, policy.score_groups)
     if hides_one_class(policy, labels, n_classes):
         return np.nan
-    return float(f"{score_quality(answer.scores, labels, n_classes, by_pairs=True).value:.{_DIGITS}g}")
+    return three_digits(score_quality(answer.scores, labels, n_classes, by_pairs=True).value)
 
 
 # -- at the coordinator

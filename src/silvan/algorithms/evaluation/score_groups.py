@@ -171,7 +171,7 @@ class Subgroup(msgspec.Struct, frozen=True):
     details: tuple[Detail, ...]
 
 
-class Cells(NamedTuple):
+class SubgroupRows(NamedTuple):
     """Test rows by subgroup: each row's place among those that are shown, or the number of these if it is in none."""
 
     place: np.ndarray
@@ -193,7 +193,7 @@ def check_by(schema: Schema, by: Sequence[int]) -> None:
         raise FormatError("subgroups are by different columns of categories")
 
 
-def cells_of(X: np.ndarray, y: np.ndarray, by: Sequence[int], n_classes: int, policy: Policy) -> Cells:
+def cells_of(X: np.ndarray, y: np.ndarray, by: Sequence[int], n_classes: int, policy: Policy) -> SubgroupRows:
     """Return which subgroups may be shown, and which rows are in them.
 
     Those with too few rows, or too few of a class where the policy says so, are hidden, and the smallest others with
@@ -216,11 +216,11 @@ def cells_of(X: np.ndarray, y: np.ndarray, by: Sequence[int], n_classes: int, po
     rest.sort()
     where = np.full(len(kinds), len(rest))
     where[rest] = np.arange(len(rest))
-    return Cells(where[place], [kinds[i].tolist() for i in rest])
+    return SubgroupRows(where[place], [kinds[i].tolist() for i in rest])
 
 
 def in_groups_by_cell(
-    answer: Answer, y: np.ndarray, n_classes: int, least: int, cells: Cells | None
+    answer: Answer, y: np.ndarray, n_classes: int, least: int, cells: SubgroupRows | None
 ) -> tuple[Answer, np.ndarray]:
     """Return an answer in groups of rows (``score_groups.py``), none of which has rows of several subgroups."""
     if cells is None:

@@ -17,7 +17,7 @@ from silvan.algorithms.evaluation.candidates import (
 )
 from silvan.algorithms.evaluation.out_of_bag import site_threshold
 from silvan.algorithms.evaluation.personal_forest import Ingredients, SiteForest, make_forest
-from silvan.algorithms.evaluation.score_groups import Answer, Cells, cells_of, check_by, in_groups_by_cell
+from silvan.algorithms.evaluation.score_groups import Answer, SubgroupRows, cells_of, check_by, in_groups_by_cell
 from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.local_forest import local_forest
 from silvan.data.schema import Schema
@@ -54,17 +54,17 @@ def answer_on_test_rows(
     )
 
 
-def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> Cells | None:
+def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> SubgroupRows | None:
     """Return the test rows by subgroup; None without columns that make some."""
     if not by:
         return None
     check_by(schema, by)
 
-    def sort() -> Cells:
+    def sort() -> SubgroupRows:
         part = site.part(schema, test=True)
         return cells_of(part.columns(by), part.y, range(len(by)), schema.n_classes, policy_of(site))
 
-    return site.cache.once(CacheKey[Cells]("cells", schema.hash, *by), sort)
+    return site.cache.once(CacheKey[SubgroupRows]("cells", schema.hash, *by), sort)
 
 
 def _has_rows(site: Site, candidate: Candidate) -> bool:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -117,6 +117,7 @@ def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
 # -- at the coordinator: where noise is added, whom that protects against, what was asked
 
 NoiseAt = Literal["total", "site"]
+AnyNoisy = TypeVar("AnyNoisy", bound=Noisy)
 
 ROWS_SHARE = Fraction(1, 20)
 """Part of epsilon that is spent on the number of rows, where that is not public."""
@@ -192,6 +193,14 @@ class Rounds:
         self.queries: list[Query] = []
         self.public: list[str] = []
         self.schema_blob: Blob = federation.blob(schema.to_json().encode())
+
+    def make(self, kind: type[AnyNoisy], epsilon: float, **fields: Any) -> AnyNoisy:
+        """Return a request about the schema's columns."""
+        return kind(epsilon=epsilon, sharers=self.placing.sharers, schema=self.schema_blob, **fields)
+
+    def variance(self, request: Noisy) -> float:
+        """Return the variance of the noise on a sum over all sites."""
+        return request.noises(self.schema)[0].variance * self.placing.factor
 
     def total(self, request: Noisy, what: str, times: int, shape: tuple[int, ...]) -> np.ndarray:
         """Return the noisy counts of all sites in sum, and add what they cost to the account."""

@@ -53,7 +53,7 @@ Between = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class TallyLayout:
     """How the cells of a tally lie one after the other: the sizes of its sets, and what is computed from them."""
 
     sizes: tuple[int, ...]
@@ -62,7 +62,7 @@ class Layout:
     width: float = 1.0
 
     @classmethod
-    def of(cls, schema: Schema) -> "Layout":
+    def of(cls, schema: Schema) -> "TallyLayout":
         """Return the layout for a schema; numbers need bounds."""
         n = schema.n_classes
         if n:
@@ -144,7 +144,9 @@ def _error_edges() -> np.ndarray:
     return edges
 
 
-def estimate(layout: Layout, counts: np.ndarray, alpha: float, factor: float) -> tuple[int, dict[str, float], Between]:
+def estimate(
+    layout: TallyLayout, counts: np.ndarray, alpha: float, factor: float
+) -> tuple[int, dict[str, float], Between]:
     """Return the number of rows, metrics, and 95% intervals of them for other rows and other noise.
 
     The noise on a count is that of ``factor`` discrete Laplace numbers with quotient ``alpha``.
@@ -166,7 +168,7 @@ def estimate(layout: Layout, counts: np.ndarray, alpha: float, factor: float) ->
 
 
 def _intervals(
-    layout: Layout, found: dict[str, float], centre: dict[str, float], other: Callable[[], np.ndarray]
+    layout: TallyLayout, found: dict[str, float], centre: dict[str, float], other: Callable[[], np.ndarray]
 ) -> Between:
     """Return between which numbers each metric lies, by how far it moves from the centre in resamples."""
     drawn = [layout.metrics(other()) for _ in range(_RESAMPLES)]
@@ -200,7 +202,7 @@ class CountByScoreWithNoise(NoisyTotal, frozen=True, kw_only=True):
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in one cell of every set of cells."""
-        return (self.noise(len(Layout.of(schema).sizes)),)
+        return (self.noise(len(TallyLayout.of(schema).sizes)),)
 
 
 # -- at a site
@@ -217,7 +219,7 @@ def plan_tally(site: Site, request: CountByScoreWithNoise, schema: Schema) -> Ca
 
     Where columns are lacking that all trees need, no rows are counted.
     """
-    forest, layout = Forest.from_bytes(site.blob(request.model.hash)), Layout.of(schema)
+    forest, layout = Forest.from_bytes(site.blob(request.model.hash)), TallyLayout.of(schema)
     if forest.schema != schema:
         raise FormatError("a model of another schema than the rows are encoded by")
 
@@ -240,7 +242,7 @@ def evaluate_with_noise(
     federation: Federation, schema: Schema, model: Forest, epsilon: float, placing: Placing
 ) -> Evaluation:
     """Evaluate a model over all sites together, with noise, and account for what that costs."""
-    rounds, layout = Rounds(federation, schema, epsilon, placing), Layout.of(schema)
+    rounds, layout = Rounds(federation, schema, epsilon, placing), TallyLayout.of(schema)
     request = CountByScoreWithNoise(
         epsilon=rounds.split_epsilon.rest(),
         sharers=placing.sharers,

@@ -148,7 +148,9 @@ def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.n
     Raises ``FormatError`` for a question that does not hold together.
     """
     if isinstance(request, CountColumns):
-        cuts = _numeric_cuts(request, schema)
+        cuts = _cuts(request, schema)
+        if any(schema.features[f].categorical for f in request.columns.tolist()):
+            raise FormatError("only numeric columns are counted in bins")
         return lambda: _count_columns(labelled_rows(site, schema), request.columns, cuts)
     if isinstance(request, CountTables):
         tables = _tables(request, schema)
@@ -230,13 +232,6 @@ def _check_edges(edges: np.ndarray, schema: Schema) -> None:
         raise FormatError("the edges of scores do not match the classes")
     if not np.isfinite(edges).all() or (np.diff(edges, axis=1) <= 0).any():
         raise FormatError("the edges of scores must rise")
-
-
-def _numeric_cuts(request: CountColumns, schema: Schema) -> list[np.ndarray]:
-    cuts = _cuts(request, schema)
-    if any(schema.features[f].categorical for f in request.columns.tolist()):
-        raise FormatError("only numeric columns are counted in bins")
-    return cuts
 
 
 def _cuts(request: CountColumns | CountTables, schema: Schema) -> list[np.ndarray]:
@@ -335,7 +330,8 @@ def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
     rng = np.random.default_rng(key)
     m = int(np.clip(strength // _ROWS_A_FEATURE, _LEAST_FEATURES, len(schema.features)))
     features = np.sort(rng.permutation(len(schema.features))[:m])
-    recipe = _recipe(strength / len(features), bool(schema.n_classes))
+    each = strength / len(features) / (1 if schema.n_classes else 2)  # sums are noisier than counts
+    recipe = next(recipe for bound, recipe in RECIPES if each < bound)
     for_cuts = _CLASS_SHARES[0] if schema.n_classes else _NUMBER_SHARES[0]
     groups = _group_features(rounds, features, recipe, n, for_cuts if strength >= _FOR_CUTS else None)
     tables = [table for _ in range(recipe.groupings) for table in _draw_tables(groups, recipe.cells, rng)]
@@ -343,12 +339,6 @@ def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
         calibrated = strength >= _FOR_CALIBRATION * (1 if schema.n_classes == 2 else schema.n_classes)
         return _fit_classes(rounds, recipe, groups, tables, calibrated)
     return _fit_number(rounds, recipe, groups, tables, n)
-
-
-def _recipe(strength: float, classes: bool) -> Recipe:
-    """Choose how finely to cut and count, by rows times epsilon a feature."""
-    each = strength / (1 if classes else 2)  # sums are noisier than counts
-    return next(recipe for bound, recipe in RECIPES if each < bound)
 
 
 def _group_features(
@@ -377,16 +367,15 @@ def _group_by_counts(
     if not bins:
         return {}
     sizes = np.array([len(cuts) for cuts in bins.values()], np.int64)
-    request = CountColumns(
-        epsilon=rounds.split_epsilon.take(share),
-        sharers=rounds.placing.sharers,
-        schema=rounds.schema_blob,
+    request = rounds.make(
+        CountColumns,
+        rounds.split_epsilon.take(share),
         columns=np.array(list(bins), np.int32),
         sizes=sizes,
         cuts=np.concatenate(list(bins.values())),
     )
     counts = rounds.total(request, f"bins of {count_of(len(bins), 'column')}", len(bins), (int((sizes + 2).sum()),))
-    variance = _variance(rounds, request)
+    variance = rounds.variance(request)
     found = {}
     for (f, edges), here in zip(bins.items(), np.split(counts, np.cumsum(sizes + 2)[:-1]), strict=True):
         # missing values and the lowest bin stand alone
@@ -414,10 +403,9 @@ def _count_cells(
     rounds: Rounds, epsilon: float, groups: Sequence[Group], tables: list[list[int]]
 ) -> tuple[list[np.ndarray], CountTables]:
     """Round B: count classes, or rows and sums, in all cells."""
-    request = CountTables(
-        epsilon=epsilon,
-        sharers=rounds.placing.sharers,
-        schema=rounds.schema_blob,
+    request = rounds.make(
+        CountTables,
+        epsilon,
         columns=np.array([g.feature for g in groups], np.int32),
         sizes=np.array([len(g.cuts) for g in groups], np.int64),
         cuts=np.concatenate([g.cuts for g in groups]),
@@ -438,7 +426,7 @@ def _fit_classes(
     schema, split_epsilon = rounds.schema, rounds.split_epsilon
     for_scores = split_epsilon.take(_CLASS_SHARES[1]) if calibrated else 0.0
     counts, request = _count_cells(rounds, split_epsilon.rest(), groups, tables)
-    variance = _variance(rounds, request)
+    variance = rounds.variance(request)
     shares = estimates.class_shares(counts)
     kernels: dict[tuple[int, ...], np.ndarray] = {}
     values = []
@@ -476,16 +464,15 @@ def _calibrate(
     schema = rounds.schema
     judged = [1] if schema.n_classes == 2 else list(range(schema.n_classes))
     edges = np.array([estimates.score_edges(counts, values, k, groupings) for k in judged])
-    request = CountScores(
-        epsilon=epsilon,
-        sharers=rounds.placing.sharers,
-        schema=rounds.schema_blob,
+    request = rounds.make(
+        CountScores,
+        epsilon,
         model=rounds.federation.blob(forest.to_bytes()),
         edges=edges,
     )
     shape = len(judged), estimates.SCORE_BINS, 2
     counted = rounds.total(request, f"scores of {len(judged)} class{'es' * (len(judged) > 1)}", len(judged), shape)
-    variance = _variance(rounds, request)
+    variance = rounds.variance(request)
     knots = np.array([estimates.knots_of(row) for row in edges])
     odds = np.array([estimates.calibrate(rows, at, variance) for rows, at in zip(counted, knots, strict=True)])
     if schema.n_classes == 2:
@@ -495,10 +482,10 @@ def _calibrate(
 
 def _fit_number(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], tables: list[list[int]], n: int) -> Forest:
     """Fit a forest of a number: its mean, what cells add to it, and by how much to shrink that."""
-    schema, split_epsilon, sharers = rounds.schema, rounds.split_epsilon, rounds.placing.sharers
+    schema, split_epsilon = rounds.schema, rounds.split_epsilon
     _, for_mean, for_slope = _NUMBER_SHARES
-    asked = SumTargets(epsilon=split_epsilon.take(for_mean), sharers=sharers, schema=rounds.schema_blob)
-    first = rounds.total(asked, "sum of the target", 1, (1,))[0] / n, _variance(rounds, asked) / n**2
+    asked = rounds.make(SumTargets, split_epsilon.take(for_mean))
+    first = rounds.total(asked, "sum of the target", 1, (1,))[0] / n, rounds.variance(asked) / n**2
     mean = estimates.posterior_mean([first])
     slope_epsilon = split_epsilon.take(for_slope)
     counts, request = _count_cells(rounds, split_epsilon.rest(), groups, tables)
@@ -517,24 +504,18 @@ def _fit_number(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], tables:
         return table_forest(schema, trees, [middle + unit * a[:, None] for a in added], weights=np.ones(len(trees)))
 
     reach = 2.0 * unit * max(_score_spread(counts, values, recipe.groupings), 1.0)
-    asked_slope = SumSlopes(
-        epsilon=slope_epsilon,
-        sharers=sharers,
-        schema=rounds.schema_blob,
+    asked_slope = rounds.make(
+        SumSlopes,
+        slope_epsilon,
         model=rounds.federation.blob(forest(mean, 1.0).to_bytes()),
         centre=middle + unit * mean,
         reach=reach,
     )
     sums = rounds.total(asked_slope, "slope of the target", 4, (4,)) / n
-    spread = _variance(rounds, asked_slope) / n**2
+    spread = rounds.variance(asked_slope) / n**2
     mean = estimates.posterior_mean([first, (sums[1], spread)])
     slope, shift = estimates.slope_of(sums, mean, spread, reach / (unit * MOST))
     return forest(mean - shift, slope)
-
-
-def _variance(rounds: Rounds, request: Noisy) -> float:
-    """Return the variance of the noise on a sum over all sites."""
-    return request.noises(rounds.schema)[0].variance * rounds.placing.factor
 
 
 def _score_spread(counts: Sequence[np.ndarray], values: Sequence[np.ndarray], groupings: int) -> float:
