@@ -88,19 +88,25 @@ class SiteMetrics(Reply, frozen=True, kw_only=True):
     subgroups: tuple[Subgroup, ...] = ()
 
 
-class EvaluateModels(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Metrics of models on the site's own test rows."""
+class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """A request about test rows as models score them."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SiteMetrics
-    once: ClassVar[bool] = True
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
     candidates: list[Candidate]
     feature_key: np.ndarray
+    by: tuple[int, ...] = ()  # columns whose subgroups have metrics of their own: rows are grouped by score within them
+
+
+class EvaluateModels(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
+    """Metrics of models on the site's own test rows."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = SiteMetrics
+    once: ClassVar[bool] = True  # two models that differ on one row would show that row's label
+
     against: int = -1  # the one that gains are measured against, if any
-    by: tuple[int, ...] = ()  # places of columns whose subgroups have metrics of their own
 
 
 class ScoreCounts(Reply, frozen=True, kw_only=True):
@@ -111,17 +117,11 @@ class ScoreCounts(Reply, frozen=True, kw_only=True):
     bands: np.ndarray
 
 
-class CountByScore(Request, frozen=True, kw_only=True, omit_defaults=True):
+class CountByScore(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
     """How many test rows have which score on a grid, for each model."""
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = ScoreCounts
-    partitions: ClassVar[PartitionsWay] = "site"
-
-    schema: Blob
-    candidates: list[Candidate]
-    feature_key: np.ndarray
-    by: tuple[int, ...] = ()  # as in the metrics: rows are grouped by score within subgroups
 
     def alike(self) -> bytes:
         """Return all but the trees that each site made itself: counts of a model that one site has would be its own."""
@@ -136,9 +136,7 @@ def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     """Score the site's test part exactly."""
     if not -1 <= request.against < len(request.candidates):
         raise FormatError("gains are measured against a model that is not there")
-    schema = schema_of(site, request.schema)
-    check_by(schema, request.by)
-    check_candidates(site, request.candidates, request.by)
+    schema = _check(site, request)
     y = site.part(schema, test=True).y
     key, by = request.feature_key, request.by
     given = [answer_on_test_rows(site, schema, candidate, key, by) for candidate in request.candidates]
@@ -154,6 +152,14 @@ def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     if subgroups and not schema.n_classes:  # groups of all rows would be other ones than those of subgroups
         details = tuple(msgspec.structs.replace(detail, groups=[]) for detail in details)
     return SiteMetrics(rows=len(y), metrics=values, intervals=between, details=details, subgroups=tuple(subgroups))
+
+
+def _check(site: Site, request: OfCandidates) -> Schema:
+    """Check what a request refers to, and return its schema."""
+    schema = schema_of(site, request.schema)
+    check_by(schema, request.by)
+    check_candidates(site, request.candidates, request.by)
+    return schema
 
 
 def _metrics(
@@ -177,9 +183,7 @@ def _metrics(
 @answers(CountByScore)
 def count_by_score(site: Site, request: CountByScore) -> ScoreCounts:
     """Count the site's test rows on the grid of scores; a model whose trees all abstain counts no rows."""
-    schema = schema_of(site, request.schema)
-    check_by(schema, request.by)
-    check_candidates(site, request.candidates, request.by)
+    schema = _check(site, request)
     scores, confusion, bands = [], [], []
     for candidate in request.candidates:
         answer, y = answer_on_test_rows(site, schema, candidate, request.feature_key, request.by)

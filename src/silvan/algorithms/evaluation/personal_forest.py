@@ -224,10 +224,10 @@ def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
 
 
 class SiteForest(NamedTuple):
-    """The forest that a site should use, and which rows its trees drew."""
+    """The forest that a site has of a model, and which rows its trees drew, if that is known."""
 
     forest: Forest
-    draws: Draws
+    draws: Draws | None
 
 
 def make_forest(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:

@@ -194,7 +194,7 @@ class Rounds:
         self.public: list[str] = []
         self.schema_blob: Blob = federation.blob(schema.to_json().encode())
 
-    def make(self, kind: type[AnyNoisy], epsilon: float, **fields: Any) -> AnyNoisy:
+    def make(self, kind: Callable[..., AnyNoisy], epsilon: float, **fields: Any) -> AnyNoisy:
         """Return a request about the schema's columns."""
         return kind(epsilon=epsilon, sharers=self.placing.sharers, schema=self.schema_blob, **fields)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from silvan import metrics
+from silvan.algorithms.evaluation.candidates import model_of
 from silvan.algorithms.evaluation.evaluation import FEDERATED, Evaluation, Row, answer_of
 from silvan.algorithms.private.noisy_counts import (
     NoisyCounts,
@@ -219,9 +220,7 @@ def plan_tally(site: Site, request: CountByScoreWithNoise, schema: Schema) -> Ca
 
     Where columns are lacking that all trees need, no rows are counted.
     """
-    forest, layout = Forest.from_bytes(site.blob(request.model.hash)), TallyLayout.of(schema)
-    if forest.schema != schema:
-        raise FormatError("a model of another schema than the rows are encoded by")
+    forest, layout = model_of(site, schema, request.model), TallyLayout.of(schema)
 
     def count() -> np.ndarray:
         rows, absent = labelled_rows(site, schema, test=True), site.absent(schema)
@@ -243,12 +242,8 @@ def evaluate_with_noise(
 ) -> Evaluation:
     """Evaluate a model over all sites together, with noise, and account for what that costs."""
     rounds, layout = Rounds(federation, schema, epsilon, placing), TallyLayout.of(schema)
-    request = CountByScoreWithNoise(
-        epsilon=rounds.split_epsilon.rest(),
-        sharers=placing.sharers,
-        schema=rounds.schema_blob,
-        model=federation.blob(model.to_bytes()),
-    )
+    blob = federation.blob(model.to_bytes())
+    request = rounds.make(CountByScoreWithNoise, rounds.split_epsilon.rest(), model=blob)
     with federation.counted_apart():
         counts = rounds.total(request, "test rows by score", len(layout.sizes), (layout.size,))
     noise = request.noises(schema)[0]

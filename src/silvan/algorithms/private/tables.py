@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from silvan.algorithms.evaluation.candidates import model_of
 from silvan.algorithms.private import tables_estimates as estimates
 from silvan.algorithms.private.noisy_counts import (
     MOST,
@@ -157,7 +158,7 @@ def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.n
         return lambda: _count_tables(labelled_rows(site, schema), *tables, schema)
     if isinstance(request, CountScores):
         _check_edges(request.edges, schema)
-        model = _model(site, request.model, schema)
+        model = model_of(site, schema, request.model)
         if model.combine != "log_odds":
             raise FormatError("scores are counted of models that add log-odds")
         return lambda: _count_scores(labelled_rows(site, schema), request.edges, schema, model, site.n_jobs)
@@ -166,7 +167,7 @@ def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.n
     if isinstance(request, SumTargets):
         return lambda: np.array([whole_target(labelled_rows(site, schema).y, schema).sum()], np.int64)
     if isinstance(request, SumSlopes):
-        model = _model(site, request.model, schema)
+        model = model_of(site, schema, request.model)
         if not (np.isfinite(request.centre) and 0.0 < request.reach < np.inf):
             raise FormatError("slopes are for numbers, around a centre and within a reach")
         return lambda: _sum_slopes(labelled_rows(site, schema), request, schema, model, site.n_jobs)
@@ -216,13 +217,6 @@ def _sum_slopes(part: Part, request: SumSlopes, schema: Schema, forest: Forest, 
     target = whole_target(part.y, schema)
     products = np.rint(score * target / MOST), np.rint(score * score / MOST)
     return np.array([score.sum(), target.sum(), *(int(p.sum()) for p in products)], np.int64)
-
-
-def _model(site: Site, blob: Blob, schema: Schema) -> Forest:
-    forest = Forest.from_bytes(site.blob(blob.hash))
-    if forest.schema != schema:
-        raise FormatError("a model of another schema than the rows are encoded by")
-    return forest
 
 
 def _check_edges(edges: np.ndarray, schema: Schema) -> None:
