@@ -137,10 +137,10 @@ class CandidateTrees:
         others = [~mine & (site == s) for s in range(site.max() + 1)]
         return np.stack([mine, *(trees for trees in others if trees.any())])
 
-    def shares(self, groups: np.ndarray, tau: float) -> np.ndarray | None:
-        """Return by what the votes of each group are multiplied, so that sites are equal; None: by nothing."""
+    def shares(self, groups: np.ndarray, tau: float) -> np.ndarray:
+        """Return by what the votes of each group are multiplied, so that sites are equal; else by 1."""
         if self.sizes is None:
-            return None
+            return np.ones(len(groups))
         counted = (self.forest.weights > 0) & (self.alphas > tau)
         totals = np.array([self.alphas[trees & counted].sum() for trees in groups])
         return 1.0 / np.where(totals > 0, totals, 1.0)
@@ -184,19 +184,11 @@ def score_candidates(
                 alike = taken.astype(np.float64)
                 votes = votes_of(alike if trees.sizes is None else equal_site_weights(alike, trees.sizes))
             else:
-                votes = _join_votes(values[used], weight[used], None if shares is None else shares[used])
+                joined = (shares[used, None, None] * values[used]).sum(axis=0)
+                votes = Tally(joined, joined[:, :0], (shares[used, None] * weight[used]).sum(axis=0))
             if (taken & (trees.voting > 0)).any():
                 scores[t, strategy] = votes.means()
     return scores
-
-
-def _join_votes(values: np.ndarray, weight: np.ndarray, shares: np.ndarray | None) -> Tally:
-    """Add up the votes of groups of trees, (groups, rows, outputs), and their weights, (groups, rows)."""
-    no_votes = values[0, :, :0]
-    if shares is not None:
-        values = values * shares[:, None, None]
-        weight = weight * shares[:, None]
-    return Tally(values.sum(axis=0), no_votes, weight.sum(axis=0))
 
 
 def _selection_rows(

@@ -251,8 +251,6 @@ def mixed_forest(shared: Forest, own: Forest, share: float) -> Forest:
     """Return the forest in which a site's own trees have a share of the say, beside the shared one."""
     if share == 0.0:
         return shared
-    if share == 1.0:
-        return own
     say = shared.weights.sum() / max(own.weights.sum(), 1.0)
     return join_forests([shared, own], [1.0 - share, share * float(say)])
 

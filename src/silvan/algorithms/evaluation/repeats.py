@@ -75,7 +75,10 @@ def over_splits(splits: Sequence[Sequence[Row]], folds: Sequence[Fold]) -> list[
 def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
     """Summarise the rows of one site, or those over all."""
     models = dict.fromkeys(row.model for rows in splits for row in rows)
-    first = {name: np.array([_first(rows, name) for rows in splits]) for name in models}
+    first = {
+        name: np.array([next((row.leading for row in rows if row.model == name), np.nan) for rows in splits])
+        for name in models
+    }
     listed = []
     for name in models:
         rows = [row for split in splits for row in split if row.model == name]
@@ -112,10 +115,6 @@ def _mean_of_sites(rows: list[Row]) -> list[Row]:
         detail = join_details([row.detail for row in rows if row.model == name and row.detail is not None])
         listed.append(Row(OVERALL, name, n_rows, means, detail=detail))
     return listed
-
-
-def _first(rows: Sequence[Row], model: str) -> float:
-    return next((row.leading for row in rows if row.model == model), np.nan)
 
 
 def _mean(values: np.ndarray) -> float:
