@@ -142,23 +142,20 @@ def find_clusters(
     metric: Metric = "manhattan",
     first: str | None = None,
     random_state: int = 0,
-    p: float = 3.0,
 ) -> Clustering:
     """Divide a federation's sites into clusters by the distances between them."""
-    check_clustering(federation.active, k, metric, first, random_state, p, called="clusters")
+    check_clustering(federation.active, k, metric, first, random_state, called="clusters")
     vectors = characterise(federation, schema)
     names = list(vectors)  # some may have been lost on the way
-    check_clustering(names, k, metric, first, random_state, p, called="clusters")
-    apart = find_distances(vectors, schema, metric, p)
+    check_clustering(names, k, metric, first, random_state, called="clusters")
+    apart = find_distances(vectors, schema, metric)
     members = farthest_first(names, apart, k, draw_first(names, first, random_state))
     return Clustering(members, names, apart)
 
 
-def find_distances(
-    vectors: dict[str, np.ndarray], schema: Schema, metric: Metric = "manhattan", p: float = 3.0
-) -> np.ndarray:
+def find_distances(vectors: dict[str, np.ndarray], schema: Schema, metric: Metric = "manhattan") -> np.ndarray:
     """Return the distances between characteristic vectors; features that one of two sites lacks are left out."""
-    apart = distances(np.stack(list(vectors.values())), metric, p, feature=owners(schema))
+    apart = distances(np.stack(list(vectors.values())), metric, feature=owners(schema))
     if np.isnan(apart).any():
         alone = np.flatnonzero(np.isnan(apart.diagonal()))  # the sites that have too little themselves
         pair = (alone[0], alone[0]) if len(alone) else np.argwhere(np.isnan(apart))[0]
@@ -344,7 +341,6 @@ def chance_distances(
     table: np.ndarray,
     rows: Sequence[int] | np.ndarray,
     metric: Metric,
-    p: float = 3.0,
     feature: Sequence[int] | np.ndarray | None = None,
 ) -> np.ndarray:
     """Return about how far apart two sites would be, at most, if both drew their rows from the same source.
@@ -352,7 +348,7 @@ def chance_distances(
     Figures are means of so many rows' values between 0 and 1, so the variance of a value is at most m (1 - m), and is
     that for shares. Differences of means are taken as normal.
     """
-    power = power_of(metric, p)
+    power = power_of(metric)
     moment = 2.0 ** (power / 2) * math.gamma((power + 1) / 2) / math.sqrt(math.pi)  # of a standard normal, absolute
     variance = table * (1.0 - table) / np.asarray(rows, np.float64)[:, None]
     found = _norms(variance, lambda row, others: np.sqrt(others + row), power, feature) * moment ** (1.0 / power)
@@ -360,7 +356,7 @@ def chance_distances(
     return found
 
 
-def power_of(metric: Metric, p: float) -> float:
+def power_of(metric: Metric, p: float = 3.0) -> float:
     """Return the power of a metric's terms."""
     return {"manhattan": 1.0, "euclidean": 2.0, "minkowski": float(p)}[metric]
 

@@ -222,17 +222,7 @@ class Rounds:
             )
         return np.asarray(reply.counts, np.int64)
 
-    def rows(self, n_rows: int | None, request: Noisy | None) -> int:
-        """Return the number of rows: as it is publicly known, or counted with noise."""
-        if n_rows is not None:
-            self.public.append(f"{n_rows} rows to learn from, as n_rows says")
-            return int(n_rows)
-        if request is None:
-            raise InputError.about("n_rows", "must be given")
-        counted = int(self.total(request, "number of rows", 1, (1,))[0])
-        return max(counted, 1)
-
-    def account(self, outside: tuple[str, ...] = ()) -> Privacy:
+    def account(self) -> Privacy:
         """Return the account of all that was asked."""
         not_covered = [
             "evaluate without epsilon, whose figures are exact",
@@ -242,7 +232,7 @@ class Rounds:
             not_covered.append("each site's number of rows, which it told when the federation was made")
         declared = "the schema: names, bounds or edges, categories, classes; parameters and random_state"
         return Privacy(
-            self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), (*not_covered, *outside)
+            self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), tuple(not_covered)
         )
 
 

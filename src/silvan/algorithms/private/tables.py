@@ -313,10 +313,12 @@ def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
     """Ask for noisy counts and make a forest of them."""
     schema, split_epsilon, placing = rounds.schema, rounds.split_epsilon, rounds.placing
     check_public(schema)
-    request = None
     if n_rows is None:
         request = CountPeople(epsilon=split_epsilon.take(ROWS_SHARE), sharers=placing.sharers)
-    n = rounds.rows(n_rows, request)
+        n = max(int(rounds.total(request, "number of rows", 1, (1,))[0]), 1)
+    else:
+        n = int(n_rows)
+        rounds.public.append(f"{n_rows} rows to learn from, as n_rows says")
     # noise at every site is noisier by the root of their number
     epsilon = float(split_epsilon.left) / np.sqrt(placing.factor)
     warn_if_small(n, epsilon, 50.0 if schema.n_classes else _LEAST_NUMBERS)
