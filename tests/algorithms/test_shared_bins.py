@@ -13,6 +13,7 @@ from silvan.algorithms.shared_bins import (
     CountGrid,
     CutPoints,
     bins_of,
+    coarse_table,
     find_shared_bins,
     label_counts,
     pooled_bins,
@@ -92,7 +93,10 @@ def test_bins_of_any_rows(kinds, seed, n, n_sites, max_bins):
     schema = Schema.of(features, Label("y", (0, 1)))
     y = rng.integers(0, 2, n).astype(np.int32)
     keys = np.arange(n, dtype=np.uint64)
-    bins = pooled_bins(Part(X, y, keys), schema, max_bins)
+    site, whole = rng.integers(0, n_sites, n), Part(X, y, keys)
+    split = [Part(X[site == i], y[site == i], keys[site == i]) for i in range(n_sites)]
+    assert np.array_equal(sum(coarse_table(part, schema) for part in split), coarse_table(whole, schema))
+    bins = pooled_bins(whole, schema, max_bins)
     found, codes = find_bins(X, schema, max_bins, floor=FLOOR, staggered=True)
     same_cuts(bins, found)
     assert np.array_equal(bins.apply(X), codes)
