@@ -13,6 +13,7 @@ policy must name the message. Two classes. A level of all trees is one round.
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -151,16 +152,16 @@ def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Pa
 
     key = CacheKey[_NodeRows]("adaptive", request.forest_name())
     growing = site.cache.once(key, begin, lambda known: known.done == fingerprints[: len(known.done)])
-    done = len(growing.done)
-    for fingerprint, columns in zip(fingerprints[done:], request.rounds()[done:], strict=True):
-        for node, f, threshold, words, missing_left in zip(*columns, strict=True):
-            rows = growing.rows[node]
+    stops = np.cumsum(request.round_sizes).tolist()
+    for fingerprint, (start, stop) in list(zip(fingerprints, pairwise([0, *stops]), strict=True))[len(growing.done) :]:
+        for k in range(start, stop):
+            rows, f = growing.rows[request.split_node[k]], request.split_feature[k]
             values = part.X[rows, f]
             if schema.features[f].categorical:
                 bins = np.where(np.isnan(values), 0, values + 1).astype(np.int64)
-                left = (words[bins >> 6] >> (bins & 63).astype(np.uint64)) & np.uint64(1) == 1
+                left = (request.split_words[k][bins >> 6] >> (bins & 63).astype(np.uint64)) & np.uint64(1) == 1
             else:
-                left = np.where(np.isnan(values), missing_left, values <= threshold)
+                left = np.where(np.isnan(values), request.split_missing_left[k], values <= request.split_threshold[k])
             growing.rows += [rows[left], rows[~left]]
         growing.done.append(fingerprint)
     return schema, part, growing.rows
