@@ -156,10 +156,6 @@ class PersonalForest:
         shared = federation.blob(self.shared.to_bytes())
         return PersonalModel(shared, self.draws, self.own, self.made_in, self.fit, threshold)
 
-    def is_made_by(self, federation: Federation, site: str) -> bool:
-        """Whether a site of a federation has the trees that it is made of."""
-        return any((by.site, by.task) == (site, self.made_in) for by in federation.makers(self.own))
-
 
 Model = Forest | PersonalForest | Settings | Boosting
 """A model as learners name it; ``Settings`` and ``Boosting`` stand for what each site trains by itself."""
@@ -205,7 +201,8 @@ def list_candidates(
         if isinstance(model, Boosting):
             return LocalBoosting(model)
         if isinstance(model, PersonalForest):
-            if model.forest is None or model.is_made_by(federation, site):
+            made_here = any((by.site, by.task) == (site, model.made_in) for by in federation.makers(model.own))
+            if model.forest is None or made_here:
                 return model.candidate(federation, thresholds.sent)
             model = model.forest  # the sites of another federation than the one it was learnt in
         return sent_model(federation, model, draws, thresholds, site)
