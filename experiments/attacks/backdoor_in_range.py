@@ -14,7 +14,7 @@ import numpy as np
 from experiments.attacks.outcome import Outcome
 
 import silvan as sv
-from silvan.algorithms.bofrf.tree_messages import OwnTrees
+from silvan.algorithms.bofrf.weigh import OwnTrees
 from silvan.algorithms.recount import LeafLabels, LeafRows
 from silvan.auditing.backdoor import COMMON, backdoor_trees, find_trigger, with_backdoor
 from silvan.auditing.rehearsal import rehearse, sign_as

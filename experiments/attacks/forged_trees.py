@@ -18,8 +18,8 @@ from silvan.algorithms.boosting.boppid import PickModels
 from silvan.algorithms.boosting.stumps import Stumps
 from silvan.algorithms.evaluation.candidates import MOST, SentModel
 from silvan.algorithms.evaluation.evaluate import EvaluateModels
-from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.horizontal.weigh_halves import CompareHalves, compare_halves
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.recount import CountLeafLabels
 from silvan.errors import FederationError, SilvanError
 from silvan.federation import wire

@@ -9,7 +9,7 @@ import polars as pl
 from experiments.attacks.outcome import Outcome
 
 import silvan as sv
-from silvan.algorithms.private.tables_messages import CountTables, SumTargets
+from silvan.algorithms.private.tables import CountTables, SumTargets
 from silvan.auditing.measured_epsilon import audit_counts
 from silvan.errors import SilvanError
 from silvan.federation.federation import Federation

@@ -11,7 +11,7 @@ import polars as pl
 from experiments.attacks.outcome import Outcome
 
 import silvan as sv
-from silvan.algorithms.private.tables_messages import CountPeople
+from silvan.algorithms.private.tables import CountPeople
 from silvan.auditing.measured_epsilon import audit_counts
 from silvan.errors import SilvanError
 from silvan.federation import wire

@@ -7,7 +7,7 @@ from experiments.bofrf.combinations import SITES, N, z_scores
 from experiments.reproduce.paper import Record, Run
 
 import silvan as sv
-from silvan.algorithms.bofrf.distances import Metric
+from silvan.algorithms.bofrf.clusters import Metric
 
 VECTORS = {
     "CZ": (0.72, 0.68, 0.59, 0.57, 0.82, 0.53, 0.82, 0.60, 0.31, 0.87, 0.92, 0.72, 0.63, 0.86, 0.66),

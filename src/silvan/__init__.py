@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from silvan.algorithms.bofrf.advice import Advice as Advice
     from silvan.algorithms.bofrf.advice import advise as advise
-    from silvan.algorithms.bofrf.distances import cluster_sites as cluster_sites
-    from silvan.algorithms.bofrf.distances import site_distances as site_distances
+    from silvan.algorithms.bofrf.clusters import cluster_sites as cluster_sites
+    from silvan.algorithms.bofrf.clusters import site_distances as site_distances
     from silvan.auditing.run_audit import audit as audit
     from silvan.data.partition_files import Partitions as Partitions
     from silvan.data.readers.query import Query as Query

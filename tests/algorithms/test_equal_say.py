@@ -9,7 +9,7 @@ from helpers.studies import disturbed, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.bofrf.choose import CandidateTrees, score_candidates
-from silvan.algorithms.bofrf.tree_messages import OwnTrees
+from silvan.algorithms.bofrf.weigh import OwnTrees
 from silvan.errors import InputError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
@@ -80,7 +80,9 @@ def test_what_a_site_chooses_among_is_what_it_gets(task):
     sizes, own = [5, 8, 1, 10], np.arange(5, 13)
     seen, alphas, taus = rng.random((8, len(X))) < 0.5, rng.uniform(-0.2, 0.8, 24), [0.2, 0.0, 0.5, 0.79]
     voting = (rng.random(24) < 0.8).astype(float)
-    scores = score_candidates(CandidateTrees(forest, alphas, voting, own, sizes), X, taus, seen)
+    lines = np.full(24, -1)
+    lines[own] = np.arange(8)
+    scores = score_candidates(CandidateTrees(forest, alphas, voting, own, lines, sizes), X, taus, seen)
     each = np.array([forest.take([t]).scores(X) for t in range(24)])
     skip = np.zeros((24, len(X)), bool)
     skip[own] = seen

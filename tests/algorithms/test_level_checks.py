@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from silvan.algorithms.level_checks import check_histograms, check_nodes, histograms_add_up
-from silvan.algorithms.level_rules import follow_level
+from silvan.algorithms.level_checks import check_histograms, check_nodes, follow_level, histograms_add_up
 from silvan.data.bins.bins import make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError

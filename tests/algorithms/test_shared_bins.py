@@ -13,6 +13,7 @@ from silvan.algorithms.shared_bins import (
     CountGrid,
     CutPoints,
     bins_of,
+    coarse_table,
     find_shared_bins,
     label_counts,
     pooled_bins,
@@ -49,7 +50,7 @@ def test_bins_of_a_federation(task, max_bins, n_sites):
     fed = federate(parts(table(task), n_sites))
     bins, blob, label, _ = find_shared_bins(fed, fed.schema, max_bins)
     rows = gathered(fed)
-    same_cuts(bins, pooled_bins([rows], fed.schema, max_bins))
+    same_cuts(bins, pooled_bins(rows, fed.schema, max_bins))
     same_cuts(bins, find_bins(rows.X, fed.schema, max_bins, floor=FLOOR, staggered=True)[0])
     assert np.array_equal(label, label_counts(rows.y, fed.schema))
     if max_bins <= 16:
@@ -92,10 +93,10 @@ def test_bins_of_any_rows(kinds, seed, n, n_sites, max_bins):
     schema = Schema.of(features, Label("y", (0, 1)))
     y = rng.integers(0, 2, n).astype(np.int32)
     keys = np.arange(n, dtype=np.uint64)
-    site = rng.integers(0, n_sites, n)
+    site, whole = rng.integers(0, n_sites, n), Part(X, y, keys)
     split = [Part(X[site == i], y[site == i], keys[site == i]) for i in range(n_sites)]
-    bins = pooled_bins(split, schema, max_bins)
-    same_cuts(bins, pooled_bins([Part(X, y, keys)], schema, max_bins))
+    assert np.array_equal(sum(coarse_table(part, schema) for part in split), coarse_table(whole, schema))
+    bins = pooled_bins(whole, schema, max_bins)
     found, codes = find_bins(X, schema, max_bins, floor=FLOOR, staggered=True)
     same_cuts(bins, found)
     assert np.array_equal(bins.apply(X), codes)

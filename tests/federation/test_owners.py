@@ -8,7 +8,7 @@ from helpers.studies import Recorded, disturbed, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.bofrf.choose import Choose
-from silvan.algorithms.bofrf.tree_messages import OwnTrees, ScoreTrees
+from silvan.algorithms.bofrf.weigh import OwnTrees, ScoreTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.errors import FederationError, RefusedError, SiteError

@@ -7,12 +7,11 @@ from helpers.studies import table
 
 import silvan as sv
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
+from silvan.algorithms.private.noisy_counts import public_schema_of
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, plan_tally
 from silvan.algorithms.private.noisy_levels import NoisyLevel, plan_level, public_measure
 from silvan.algorithms.private.noisy_rows import disguise
-from silvan.algorithms.private.site_schema import public_schema_of
-from silvan.algorithms.private.tables_forest import Group, table_forest
-from silvan.algorithms.private.tables_messages import (
+from silvan.algorithms.private.tables import (
     CountColumns,
     CountPeople,
     CountScores,
@@ -21,6 +20,7 @@ from silvan.algorithms.private.tables_messages import (
     SumTargets,
     plan_counts,
 )
+from silvan.algorithms.private.tables_forest import Group, table_forest
 from silvan.algorithms.shared_bins import CutPoints
 from silvan.federation import wire
 from silvan.federation.message import Blob

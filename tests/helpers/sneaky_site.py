@@ -5,7 +5,7 @@ import polars as pl
 from helpers.ownership import work_of
 
 import silvan as sv
-from silvan.algorithms.bofrf.tree_messages import ScoreTrees
+from silvan.algorithms.bofrf.weigh import ScoreTrees
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest, join_forests
 

@@ -10,7 +10,7 @@ from helpers.sneaky_site import SCHEMA, SITES, TREES, score_trees, tables
 from helpers.studies import Recorded, envelopes, federate
 
 import silvan as sv
-from silvan.algorithms.bofrf.tree_messages import TreeScores
+from silvan.algorithms.bofrf.weigh import TreeScores
 from silvan.errors import FederationError
 from silvan.federation import wire
 from silvan.federation.handlers import HANDLERS

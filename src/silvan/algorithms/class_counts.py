@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from silvan.algorithms.requests import schema_of
+from silvan.algorithms.requests import counts_of, schema_of
 from silvan.algorithms.shared_bins import label_counts
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
@@ -57,13 +57,7 @@ def balance_classes(federation: Federation, schema: Schema, settings: Settings) 
     """Return settings with a weight a class in place of "balanced", by the rows of all sites."""
     if settings.class_weight != "balanced":
         return settings
-
-    def check(site: str, reply: ClassCounts) -> None:
-        counts = reply.counts
-        if counts.shape != (schema.n_classes,) or counts.dtype != np.int64 or counts.min() < 0:
-            raise FormatError("its counts are not those of the classes")
-
     schema_blob = federation.blob(schema.to_json().encode())
-    total: ClassCounts = federation.total(CountClasses(schema=schema_blob), check=check)
+    total: ClassCounts = federation.total(CountClasses(schema=schema_blob), check=counts_of(counts=(schema.n_classes,)))
     weights = settings.class_weights(total.counts)
     return settings if weights is None else replace(settings, class_weight=weights.tolist())

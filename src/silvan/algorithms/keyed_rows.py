@@ -1,12 +1,29 @@
-"""Keyed draws of rows for judging: folds of a cross-validation, resamples of a bootstrap, rows to split off.
+"""Keyed sampling of a site's rows: those that its trees draw, folds, resamples, and rows held out for validation.
 
-As everywhere, a draw is a hash of a key and what it is for, so that a site answers the same after a restart. The
+As everywhere, a sample is a hash of a key and what it is for, so that a site answers the same after a restart. The
 purposes of hashes are numbered in ``silvan.tree.draw``.
 """
 
+import msgspec
 import numpy as np
 
-from silvan.tree.draw import FOLDS, RESAMPLES, hash_each, mix, siphash
+from silvan.data.schema import Schema
+from silvan.errors import FormatError, RefusedError
+from silvan.federation.describe import FLOOR
+from silvan.federation.part import Part
+from silvan.federation.site import Site
+from silvan.tree.draw import (
+    DRAW_STEPS,
+    FOLDS,
+    RESAMPLES,
+    VALIDATION,
+    RowDraw,
+    draw_limit,
+    hash_each,
+    mix,
+    rows_of_trees,
+    siphash,
+)
 from silvan.util.kernels import njit
 
 U = np.uint64
@@ -40,3 +57,110 @@ def draw_times(key: np.ndarray, number: int, starts: np.ndarray, order: np.ndarr
         for _ in range(n):
             state += U(0x9E3779B97F4A7C15)
             times[order[starts[g] + np.int64(((mix(state) >> U(32)) * U(n)) >> U(32))]] += 1
+
+
+_FEW = 64
+"""With fewer rows, or as few by the share that trees draw, it can happen that no tree draws any."""
+
+_SMALL = 0.1
+"""Sums over a tree's rows tell of single ones where a smaller share of a small table is drawn."""
+
+
+def possible_draw(site: Site, part: Part, draw: RowDraw, n_trees: int) -> RowDraw:
+    """Return how trees draw rows: all of them where none would draw any, or there would be no forest."""
+    if not draw or len(part) * draw_limit(draw) >= _FEW * draw_limit(True):
+        return draw
+    return draw if rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, draw).any() else False
+
+
+def check_draw(n_rows: int, draw: RowDraw) -> None:
+    """Raise ``RefusedError`` for so small a share of a site's rows that sums over a tree tell of single ones."""
+    if draw and draw < _SMALL and n_rows * draw_limit(draw) < FLOOR * DRAW_STEPS:
+        raise RefusedError(f"trees draw too few of the site's rows: a share below {_SMALL} must leave {FLOOR} of them")
+
+
+def drawn_by_place(
+    site: Site, part: Part, draw: RowDraw, n_own: int, n_places: int, taken: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the rows that trees draw at a site by their place among their owner's: bool (places, rows).
+
+    The first tree of another site draws the rows that the first of the ``n_own`` trees of this site drew, and so on.
+    Of all rows, or of those that are ``taken``.
+    """
+    possible = possible_draw(site, part, draw, n_own or n_places)
+    keys = part.row_keys if taken is None else part.row_keys[taken]
+    return rows_of_trees(site.sampling_key, keys, 0, n_places, possible)
+
+
+class Draws(msgspec.Struct, frozen=True):
+    """Which rows the trees of a model drew, as far as sites can tell by their keys.
+
+    ``sizes`` are numbers of trees, one site's after the other's, and ``owners`` these sites. Trees of no site, whose
+    owner is "", and all without owners, were grown from sums and drew rows of all sites. After a recount the i-th tree
+    of every site drew rows as the i-th of each.
+    """
+
+    sizes: tuple[int, ...]
+    owners: tuple[str, ...] = ()
+    bootstrap: RowDraw = True
+    recounted: bool = False
+
+
+def rows_drawn(site: Site, part: Part, draws: Draws, taken: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return lines of rows of the site that trees drew, bool (lines, rows), and the line of each tree, -1 for none.
+
+    Of all rows, or of those that are ``taken``.
+    """
+    owners, sizes = draws.owners or ("",), draws.sizes
+    places = np.concatenate([np.arange(size) for size in sizes])
+    here = np.repeat([draws.recounted or owner in ("", site.name) for owner in owners], sizes)
+    own = [size for owner, size in zip(owners, sizes, strict=True) if owner == site.name]
+    n_own = own[0] if own else 0 if draws.owners else sizes[0]
+    return drawn_by_place(site, part, draws.bootstrap, n_own, max(sizes), taken), np.where(here, places, -1)
+
+
+def check_draws(draws: Draws, n_trees: int | None = None) -> None:
+    """Raise ``FormatError`` for numbers of trees that are none, or not as many as their sites or trees."""
+    owners = draws.owners or ("",)
+    if len(draws.sizes) != len(owners) or min(draws.sizes) < 0 or n_trees not in (None, sum(draws.sizes)):
+        raise FormatError("what the trees drew does not match their sites")
+
+
+SHARES = 4
+"""The most different shares by which a site splits rows off: two close ones would single rows out."""
+
+_SHARES = "shares split off"
+"""The key under which a site's store keeps the shares."""
+
+
+def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, Part]:
+    """Split a share of the training rows off, by class; return the rows to learn from, and those split off."""
+    if not 0.0 <= validation <= 0.5:
+        raise FormatError("the share of rows to split off must be between 0 and a half")
+    part = site.part(schema)
+    held = np.zeros(len(part), np.bool_)
+    if validation > 0.0:
+        _limit_shares(site, validation)
+        drawn = hash_rows(site.sampling_key, part.row_keys, VALIDATION)
+        groups = part.y if schema.n_classes else np.zeros(len(part), np.int64)
+        carry = 0.5
+        for group in np.unique(groups):
+            rows = np.flatnonzero(groups == group)
+            share = validation * len(rows) + carry
+            held[rows[np.argsort(drawn[rows], kind="stable")[: int(share)]]] = True
+            carry = share - int(share)  # small classes share what rounding leaves
+        if held.all():
+            held[:] = False
+    kept, split_off = (Part(part.X[rows], part.y[rows], part.row_keys[rows]) for rows in (~held, held))
+    return kept, split_off
+
+
+def _limit_shares(site: Site, share: float) -> None:
+    """Raise ``RefusedError`` if rows were split off by too many different shares, restarts included."""
+    known = msgspec.json.decode(site.store.get(_SHARES) or b"[]", type=list[float])
+    if share not in known:
+        if len(known) >= SHARES:
+            raise RefusedError(
+                f"the site splits rows off by at most {SHARES} different shares: set validation to one of them"
+            )
+        site.store.put(_SHARES, msgspec.json.encode([*known, share]))

@@ -1,12 +1,178 @@
-"""Checks of questions about a level of trees and of the histograms in reply: kernels trust what they are given."""
+"""Rules and checks for requests about a level of trees: each must follow from those before, and not contradict itself.
 
+A coordinator that may ask about any node could invent a tree that leads one known person to a node of its own. So the
+first request is about roots. Each later one repeats the splits so far, and those that are new are of nodes that were
+asked about just before, by features that were asked about there. It is about their children, or about nodes that were
+not split. Kernels trust what they are given, so nodes, features and the histograms in reply are checked, too.
+"""
+
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import msgspec
 import numpy as np
 
+from silvan.algorithms.requests import MAX_TREES
 from silvan.data.bins.bins import Bins
 from silvan.errors import FormatError
 from silvan.federation import wire
+from silvan.federation.message import Blob, Course, Request
+from silvan.federation.store import digest
+from silvan.tree.draw import RowDraw
 from silvan.tree.objectives import Measure
+from silvan.tree.split import Splits
 from silvan.util.kernels import njit
+
+
+class Level(msgspec.Struct, frozen=True):
+    """The trace of a question about a level: which nodes were open, and what was asked about which of them."""
+
+    of: str  # which forest: all that must not change
+    splits: int
+    open: np.ndarray
+    nodes: np.ndarray
+    features: np.ndarray
+
+
+def follow_level(
+    of: str,
+    traces: list[bytes],
+    further: bool,
+    n_trees: int,
+    splits: tuple[np.ndarray, np.ndarray],
+    nodes: np.ndarray,
+    features: np.ndarray,
+) -> bytes | None:
+    """Return the trace of a question about nodes and their features; None if it does not follow the last ones.
+
+    ``splits`` are the nodes and the features of all splits so far.
+    """
+    columns = (*splits, nodes)
+    if any(c.ndim != 1 or c.dtype != np.int32 for c in columns) or features.ndim != 2 or len(features) != len(nodes):
+        raise FormatError("the nodes, features and splits do not match")
+    if not 1 <= n_trees <= MAX_TREES:
+        raise FormatError(f"the trees must be 1 to {MAX_TREES}")
+    n = len(splits[0])
+    before = [wire.decode(trace, Level) for trace in traces]
+    if any(level.of != of for level in before) or len(splits[1]) != n:
+        return None
+    if not before:
+        allowed = np.arange(n_trees if n == 0 else 0)
+    elif not further:
+        allowed = np.setdiff1d(before[0].open, np.concatenate([level.nodes for level in before]))
+    else:
+        made = [column[before[0].splits :] for column in splits]
+        if not _were_asked(before, *made):
+            return None
+        unsplit = np.setdiff1d(np.concatenate([level.nodes for level in before]), made[0])
+        allowed = np.concatenate([unsplit, np.arange(n_trees + 2 * before[0].splits, n_trees + 2 * n)])
+    if not np.isin(nodes, allowed).all():
+        return None
+    if before and not further:
+        allowed = before[0].open
+    return wire.encode(Level(of, n, allowed.astype(np.int32), nodes, features))
+
+
+def _were_asked(levels: list[Level], nodes: np.ndarray, features: np.ndarray) -> bool:
+    """Return whether nodes are split, once each, by features that the last questions asked for at them."""
+    known = np.zeros(len(nodes), np.bool_)
+    for level in levels:
+        order = np.argsort(level.nodes)
+        at = np.searchsorted(level.nodes, nodes, sorter=order)
+        there = np.flatnonzero(at < len(order))
+        rows = order[at[there]]
+        same = level.nodes[rows] == nodes[there]
+        known[there[same]] |= (level.features[rows[same]] == features[there[same], None]).any(axis=1)
+    return bool(known.all()) and len(np.unique(nodes)) == len(nodes)
+
+
+class AfterSplits(Request, frozen=True, kw_only=True):
+    """A request about the trees that all splits so far make."""
+
+    split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]]  # columns of splits: elements, shape of an entry
+
+    schema: Blob
+    n_trees: int
+    bootstrap: RowDraw
+    # all splits so far, in the order they were made, and how many each round made: none, where all nodes draw again
+    # the k-th split made the nodes n_trees + 2k and the next
+    round_sizes: np.ndarray
+    split_node: np.ndarray
+    split_feature: np.ndarray
+    split_missing_left: np.ndarray
+    split_words: np.ndarray
+    min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
+
+    def rounds(self) -> list[list[np.ndarray]]:
+        """Cut the splits so far into rounds, column by column; raise ``FormatError`` unless these match."""
+        sizes, columns = self.round_sizes, [getattr(self, name) for name in self.split_types]
+        n = len(self.split_node) if self.split_node.ndim else 0
+        for column, (dtype, shape) in zip(columns, self.split_types.values(), strict=True):
+            if column.dtype != dtype or column.shape != (n, *shape):
+                raise FormatError("the splits so far do not match")
+        if sizes.ndim != 1 or sizes.dtype != np.int64 or ((sizes < 0) | (sizes > n)).any() or sizes.sum() != n:
+            raise FormatError("the splits so far cannot be cut into rounds")
+        return [[c[start:stop] for c in columns] for start, stop in pairwise([0, *np.cumsum(sizes).tolist()])]
+
+    def fingerprints(self) -> list[bytes]:
+        """Return the bytes of each round of splits, which tell it from any other."""
+        return [b"".join(column.tobytes() for column in columns) for columns in self.rounds()]
+
+    def course(self) -> Course:
+        """Return where the request stands: after all rounds of splits."""
+        return Course("forest", tuple(map(digest, self.fingerprints())))
+
+    def forest_name(self) -> str:
+        """Return a digest of all that no level of a forest may change."""
+        changing = {"nodes", "features", "round_sizes", *self.split_types}
+        same = {name: getattr(self, name) for name in self.__struct_fields__ if name not in changing}
+        return digest(msgspec.json.encode(same, order="sorted"))
+
+    def follow_splits(
+        self, traces: list[bytes], further: bool, nodes: np.ndarray, features: np.ndarray
+    ) -> bytes | None:
+        """Return a trace if the request is about the same forest, and its new splits are of what was asked before."""
+        splits = self.split_node, self.split_feature
+        return follow_level(self.forest_name(), traces, further, self.n_trees, splits, nodes, features)
+
+    def check_splits(self, n_features: int) -> None:
+        """Raise ``FormatError`` for too many trees, and for splits of nodes or by features that do not exist."""
+        if not 1 <= self.n_trees <= MAX_TREES:
+            raise FormatError(f"the trees must be 1 to {MAX_TREES}")
+        self.rounds()
+        sizes, node, feature = self.round_sizes, self.split_node, self.split_feature
+        there = self.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # nodes when a split was made
+        if (node >= there).any() or not are_different(node, self.n_trees + 2 * len(node)):
+            raise FormatError("a split of a node that does not exist, or was split before")
+        if (feature < 0).any() or (feature >= n_features).any():
+            raise FormatError("a split by a feature that does not exist")
+
+
+class SplitHistory:
+    """The splits made so far, as requests of a kind repeat them."""
+
+    def __init__(self, kind: type[AfterSplits]) -> None:
+        self.types = kind.split_types
+        self.made: list[list[np.ndarray]] = []  # by round
+
+    def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threshold: np.ndarray | None = None) -> None:
+        """Add a round's splits."""
+        columns = {
+            "split_node": nodes,
+            "split_feature": splits.feature,
+            "split_bin": splits.bin,
+            "split_threshold": threshold,
+            "split_missing_left": splits.missing_left,
+            "split_words": splits.words,
+        }
+        self.made.append([np.asarray(columns[name], dtype) for name, (dtype, _) in self.types.items()])
+
+    def columns(self) -> dict[str, Any]:
+        """Return all rounds as the fields of a request."""
+        empty: list[np.ndarray] = [np.zeros((0, *shape), dtype) for dtype, shape in self.types.values()]
+        joined = [np.concatenate(column) for column in zip(empty, *self.made, strict=True)]
+        sizes = np.array([len(nodes) for nodes, *_ in self.made], np.int64)
+        return {"round_sizes": sizes, **dict(zip(self.types, joined, strict=True))}
 
 
 def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:

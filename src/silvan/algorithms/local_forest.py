@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from silvan.algorithms.drawn_rows import possible_draw
+from silvan.algorithms.keyed_rows import possible_draw
 from silvan.algorithms.requests import MAX_TREES
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError

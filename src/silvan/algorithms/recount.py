@@ -12,15 +12,14 @@ others are, by the coordinator's word. Both sums tell nothing of single sites un
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from silvan.algorithms.drawn_rows import drawn_by_place
+from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
 from silvan.algorithms.requests import forests_of, own_trees, schema_of
-from silvan.algorithms.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
@@ -39,7 +38,6 @@ from silvan.forest.score import labels_at_leaves
 from silvan.forest.snap import prune
 from silvan.tree.draw import RowDraw
 from silvan.tree.fit import Settings
-from silvan.util.readable import count_of
 
 _BITS = 24
 """Bits of a label as far from the middle as the answers of most sites' trees are."""
@@ -69,11 +67,6 @@ class CountLeafRows(Request, frozen=True, kw_only=True):
     validation: float  # the share of training rows that are not counted
     bootstrap: RowDraw
 
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        leaves = "each leaf" if reply is None else f"each of {count_of(len(reply.rows), 'leaf')}"
-        return f"how many of the site's rows reach {leaves} of the trees of {count_of(len(self.forests), 'site')}"
-
 
 class LeafLabels(Reply, frozen=True, kw_only=True):
     """Rows by leaf and class; where a number is predicted, rows and the sum of their labels in fixed point.
@@ -84,32 +77,16 @@ class LeafLabels(Reply, frozen=True, kw_only=True):
     counts: np.ndarray
 
 
-class CountLeafLabels(Request, frozen=True, kw_only=True):
+class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
     """How many rows of each class of other sites reach the leaves of a site's trees, once these are cut back."""
 
-    verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = LeafLabels
-    some_sites: ClassVar[bool] = True  # a cluster's
 
-    schema: Blob
-    forests: list[Blob]
-    owners: list[str]
-    validation: float
-    bootstrap: RowDraw
     few: np.ndarray  # the nodes that too few rows of others reach
     min_leaf: int  # how many are enough, which the site's policy judges
     # fixed point of numbers; of no use for classes
     offset: float
     scale: float
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        leaves = "the leaves" if reply is None else count_of(len(reply.counts), "leaf")
-        return (
-            f"how many of the site's rows of each class reach {leaves} of the trees of "
-            f"{count_of(len(self.forests), 'site')}, cut "
-            f"back to what {count_of(self.min_leaf, 'row')} of others reach"
-        )
 
 
 class Recounted(msgspec.Struct, frozen=True):
@@ -151,7 +128,7 @@ def count_labels(site: Site, request: CountLeafLabels) -> LeafLabels:
 
 def _count(
     site: Site,
-    request: CountLeafRows | CountLeafLabels,
+    request: CountLeafRows,
     forests: Sequence[Forest],
     forest: Forest,
     part: Part,
@@ -208,40 +185,22 @@ def _with_values(pruned: Forest, values: np.ndarray) -> Forest:
 # -- at the coordinator
 
 
-@dataclass(frozen=True)
-class Counting:
-    """How rows are counted: see ``CountLeafRows`` and ``CountLeafLabels``."""
-
-    validation: float
-    bootstrap: RowDraw
-    min_samples_leaf: int
-    class_weight: Sequence[float] | None = None  # what a row of each class counts in leaf values
-
-    @classmethod
-    def of(cls, settings: Settings, validation: float = 0.0) -> "Counting":
-        """Return how rows are counted at trees that were grown by settings, whose class weights are numbers."""
-        weights = settings.class_weight
-        if isinstance(weights, str):
-            raise InputError.wrong("class_weight", "numbers by now", weights)
-        return cls(validation, settings.row_draw, settings.min_samples_leaf, weights)
-
-    @property
-    def min_leaf(self) -> int:
-        """Rows of other sites that a side of a split needs."""
-        return max(FLOOR, self.min_samples_leaf)
-
-
 def recount(
     federation: Federation,
     schema: Schema,
     trees: Mapping[str, tuple[Forest, Blob]],
     rows: Mapping[str, int],
-    counting: Counting,
+    settings: Settings,
+    validation: float = 0.0,
 ) -> tuple[Forest, Blob]:
     """Cut the sites' trees back and recount their leaves: two rounds over the sites that ``rows`` names.
 
+    ``settings`` are those that trees were grown by, whose class weights are numbers by now.
     Return the trees, and a blob that tells a site how to make them of those that sites sent.
     """
+    class_weight, min_leaf = settings.class_weight, max(FLOOR, settings.min_samples_leaf)
+    if isinstance(class_weight, str):
+        raise InputError.wrong("class_weight", "numbers by now", class_weight)
     named = federation.blob(schema.to_json().encode())
     forests = {site: forest for site, (forest, _) in trees.items()}
     forest, owners = join_forests(list(forests.values())), list(forests)
@@ -250,60 +209,51 @@ def recount(
         "schema": named,
         "forests": blobs,
         "owners": owners,
-        "validation": counting.validation,
-        "bootstrap": counting.bootstrap,
+        "validation": validation,
+        "bootstrap": settings.row_draw,
     }
     most = sum(rows.values())  # no count is above it
     own = {site: np.repeat([owner == site for owner in owners], [len(f) for f in forests.values()]) for site in rows}
     counted: LeafRows = federation.total(
-        CountLeafRows(**same), over=rows, check=_check_rows(forest, rows, own), most=most
+        CountLeafRows(**same), over=rows, check=_check_counts(forest, 1, rows, own), most=most
     )
-    few = sum_at_nodes(forest, counted.rows) < counting.min_leaf
+    few = sum_at_nodes(forest, counted.rows) < min_leaf
     pruned = prune(forest, few)
     offset, scale = (0.0, 1.0) if schema.n_classes else fixed_point(list(forests.values()))
-    request = CountLeafLabels(**same, few=few, min_leaf=counting.min_leaf, offset=offset, scale=scale)
+    request = CountLeafLabels(**same, few=few, min_leaf=min_leaf, offset=offset, scale=scale)
     labels: LeafLabels = federation.total(
         request,
         over=rows,
-        check=_check_labels(pruned, rows, own),
+        check=_check_counts(pruned, schema.n_classes or 2, rows, own),
         most=most if schema.n_classes else None,
     )
-    values = _leaf_values(pruned, labels.counts, offset, scale, counting.class_weight)
+    values = _leaf_values(pruned, labels.counts, offset, scale, class_weight)
     return _with_values(pruned, values), federation.blob(wire.encode(Recounted(few, values)))
 
 
-def _check_rows(forest: Forest, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:
-    def check(site: str, reply: LeafRows) -> None:
-        if reply.rows.shape != (len(forest.value),):
-            raise FormatError("it counts rows at other leaves than those of the trees")
-        _check_counts(forest, reply.rows[:, None], rows.get(site, sum(rows.values())), own.get(site))
+def _check_counts(forest: Forest, columns: int, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:
+    """Return a check of rows, or labels, at the leaves of trees.
 
-    return check
+    No tree counts more rows than there are, nor any at a site that it is from (``own``).
+    """
+    tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
 
-
-def _check_labels(forest: Forest, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:
-    def check(site: str, reply: LeafLabels) -> None:
-        if reply.counts.shape != (len(forest.value), forest.schema.n_classes or 2):
-            raise FormatError("it counts labels at other leaves than those of the trees")
-        counts = reply.counts if forest.schema.n_classes else reply.counts[:, :1]
-        _check_counts(forest, counts, rows.get(site, sum(rows.values())), own.get(site))
-        if not forest.schema.n_classes and (abs(reply.counts[:, 1] / _LABEL_CAP) > reply.counts[:, 0]).any():
+    def check(site: str, reply: LeafRows | LeafLabels) -> None:
+        given = reply.rows[..., None] if isinstance(reply, LeafRows) else reply.counts
+        if given.shape != (len(forest.value), columns) or given.dtype != np.int64:
+            raise FormatError("it counts at other leaves than those of the trees")
+        sums = columns > 1 and not forest.schema.n_classes
+        counts, most = given[:, :1] if sums else given, rows.get(site, sum(rows.values()))
+        by_tree = np.zeros(len(forest), np.int64)
+        np.add.at(by_tree, tree_of, np.clip(counts, 0, most + 1).sum(axis=1))  # clipped, or sums could overflow
+        if counts.min(initial=0) < 0 or by_tree.max() > most:
+            raise FormatError("it counts rows that there are not")
+        if site in own and by_tree[own[site]].any():
+            raise FormatError("it counts rows at leaves of its own trees")
+        if sums and (abs(given[:, 1] / _LABEL_CAP) > given[:, 0]).any():
             raise FormatError("the sum of its labels is too large for its rows")
 
     return check
-
-
-def _check_counts(forest: Forest, counts: np.ndarray, most: int, own: np.ndarray | None) -> None:
-    """Raise ``FormatError`` if trees count more rows than there are, or any at a site that they are from."""
-    if counts.dtype != np.int64 or counts.min(initial=0) < 0 or counts.max(initial=0) > most:
-        raise FormatError("it counts rows that there are not")
-    tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
-    by_tree = np.zeros(len(forest), np.int64)
-    np.add.at(by_tree, tree_of, counts.sum(axis=1))
-    if by_tree.max() > most:
-        raise FormatError("it counts rows that there are not")
-    if own is not None and by_tree[own].any():
-        raise FormatError("it counts rows at leaves of its own trees")
 
 
 def _leaf_values(

@@ -13,7 +13,8 @@ import numpy as np
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.cache import CacheKey
-from silvan.federation.message import Blob
+from silvan.federation.message import Blob, Reply
+from silvan.federation.question import Check
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest, join_forests
 
@@ -71,6 +72,18 @@ def own_trees(site: Site, blobs: Sequence[Blob], forests: Sequence[Forest], owne
         if not any(made.site == owner and made.task == site.task for made in site.owners(blob.hash)):
             raise RefusedError("the trees are not from the sites that the question names")
     return np.repeat(np.array([owner == site.name for owner in owners]), [len(forest) for forest in forests])
+
+
+def counts_of(**shapes: tuple[int, ...]) -> Check:
+    """Return a check of replies: the fields named are counts of these shapes."""
+
+    def check(site: str, reply: Reply) -> None:
+        for name, shape in shapes.items():
+            counts = getattr(reply, name)
+            if counts.shape != shape or counts.dtype != np.int64 or counts.min(initial=0) < 0:
+                raise FormatError(f"its {name} are not those asked for")
+
+    return check
 
 
 def read_trees(data: bytes, schema: Schema) -> Forest:

@@ -4,8 +4,9 @@ First the counts in all coarse cells, then in fine cells inside the heavy ones. 
 edge.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,7 +26,6 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.util.readable import count_of
 from silvan.util.threads import thread_count, thread_map
 
 
@@ -45,16 +45,6 @@ class CountGrid(Request, frozen=True, kw_only=True):
 
     schema: Blob
 
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        if reply is None:
-            return "counts of rows in the coarse cells of the public grid, column by column, and of the label"
-        columns, cells = reply.cells.shape
-        return (
-            f"counts of {cells:,} coarse cells x {count_of(columns, 'column')}, and of {len(reply.label):,} of the "
-            "label"
-        )
-
 
 class FineCounts(Reply, frozen=True, kw_only=True):
     """Rows in each fine cell, column after column."""
@@ -73,11 +63,6 @@ class CountFine(Request, frozen=True, kw_only=True):
     columns: np.ndarray  # column of each heavy cell, ascending
     cells: np.ndarray  # its number, ascending within the column
     shifts: np.ndarray  # how closely it is looked into
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        n = "" if reply is None else f"{len(reply.cells):,} "
-        return f"counts of {n}fine cells inside {len(self.cells):,} coarse cells of the public grid"
 
 
 class CutPoints(msgspec.Struct, frozen=True):
@@ -133,7 +118,7 @@ def count_grid(site: Site, request: CountGrid) -> GridCounts:
     schema = schema_of(site, request.schema)
     part = site.part(schema)
     label = sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
-    return GridCounts(cells=coarse_table([part], schema, site.n_jobs), label=label)
+    return GridCounts(cells=coarse_table(part, schema, site.n_jobs), label=label)
 
 
 @answers(CountFine)
@@ -141,41 +126,47 @@ def count_fine(site: Site, request: CountFine) -> FineCounts:
     """Count the training rows inside the heavy cells."""
     schema = schema_of(site, request.schema)
     heavy = _by_column(request, schema)
-    return FineCounts(cells=fine_table([site.part(schema)], heavy, schema, site.n_jobs))
+    return FineCounts(cells=fine_table(site.part(schema), heavy, schema, site.n_jobs))
 
 
 # -- both sides: counts of rows that are at hand
 
 
-def coarse_table(parts: list[Part], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
+def coarse_table(part: Part, schema: Schema, n_jobs: int | None = None) -> np.ndarray:
     """Count rows in coarse cells: (columns, cells); columns that are not cut on the grid stay zero."""
     table_grid = Grid.for_columns(len(schema.features))
     table = np.zeros((len(schema.features), table_grid.n_cells), np.int32)
 
-    columns = [f for f in range(len(table)) if _on_grid(schema, f)]
-    for X in (piece.X for part in parts for piece in part.pieces()):
+    def count(f: int, images: np.ndarray) -> None:
+        table[f] += grid.coarse_counts(images, table_grid.coarse, table_grid.n_cells)
 
-        def one(f: int, X: np.ndarray = X) -> None:
-            table[f] += grid.coarse_counts(grid.images(X[:, f]), table_grid.coarse, table_grid.n_cells)
-
-        thread_map(one, columns, thread_count(n_jobs))
+    _count_columns(part, [f for f in range(len(table)) if _on_grid(schema, f)], count, n_jobs)
     return table
 
 
-def fine_table(parts: list[Part], heavy: list[Heavy], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
+def fine_table(part: Part, heavy: list[Heavy], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
     """Count rows in the fine cells of each column's heavy ones, column after column."""
     table_grid = Grid.for_columns(len(schema.features))
     starts = _starts(heavy, table_grid)
     table = np.zeros(starts[-1], np.int32)
 
-    columns = [f for f in range(len(heavy)) if len(heavy[f].cells)]
-    for X in (piece.X for part in parts for piece in part.pieces()):
+    def count(f: int, images: np.ndarray) -> None:
+        table[starts[f] : starts[f + 1]] += grid.fine_counts(images, heavy[f], table_grid)
 
-        def one(f: int, X: np.ndarray = X) -> None:
-            table[starts[f] : starts[f + 1]] += grid.fine_counts(grid.images(X[:, f]), heavy[f], table_grid)
+    _count_columns(part, [f for f in range(len(heavy)) if len(heavy[f].cells)], count, n_jobs)
+    return table
+
+
+def _count_columns(
+    part: Part, columns: list[int], count: Callable[[int, np.ndarray], None], n_jobs: int | None
+) -> None:
+    """Call ``count`` with each column and the images of its values on the grid, a piece of the rows at a time."""
+    for piece in part.pieces():
+
+        def one(f: int, X: np.ndarray = piece.X) -> None:
+            count(f, grid.images(X[:, f]))
 
         thread_map(one, columns, thread_count(n_jobs))
-    return table
 
 
 def _starts(heavy: list[Heavy], table_grid: Grid) -> np.ndarray:
@@ -307,9 +298,9 @@ def _bins_from_counts(
     return make_bins(schema, cuts, steps, max_bins)
 
 
-def pooled_bins(parts: list[Part], schema: Schema, max_bins: int, *, staggered: bool = True) -> Bins:
+def pooled_bins(part: Part, schema: Schema, max_bins: int, *, staggered: bool = True) -> Bins:
     """Find the same bins with all rows at hand."""
-    coarse, most = coarse_table(parts, schema), staggered_bins(max_bins) if staggered else max_bins
+    coarse, most = coarse_table(part, schema), staggered_bins(max_bins) if staggered else max_bins
     heavy = _heavy(coarse, schema, most)
-    fine = fine_table(parts, heavy, schema)
+    fine = fine_table(part, heavy, schema)
     return _bins_from_counts(schema, coarse, heavy, fine, max_bins, staggered=staggered)

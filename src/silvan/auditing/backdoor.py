@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from sklearn.base import clone
 
-from silvan.algorithms.bofrf.tree_messages import OwnTrees
+from silvan.algorithms.bofrf.weigh import OwnTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
 from silvan.auditing.rehearsal import rehearse, sign_as

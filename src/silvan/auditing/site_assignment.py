@@ -11,7 +11,7 @@ Success: the share of patients whose site is found, less one in as many as there
 
 import numpy as np
 
-from silvan.algorithms.bofrf.tree_messages import ScoreTrees, TreeScores
+from silvan.algorithms.bofrf.weigh import ScoreTrees, TreeScores
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, share
 from silvan.auditing.rehearsal import rehearse, sign_as

@@ -30,7 +30,7 @@ def advise(
     from rich.console import Console
 
     from silvan.algorithms.bofrf import advice
-    from silvan.algorithms.bofrf.distances import Metric
+    from silvan.algorithms.bofrf.clusters import Metric
     from silvan.cli import terminal
     from silvan.study.progress_bars import Progress
     from silvan.study.study_file import make_federation, read_study

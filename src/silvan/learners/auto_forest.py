@@ -11,12 +11,21 @@ from msgspec.structs import replace as replace_fields
 from silvan import metrics
 from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Models, Named, PersonalForest
-from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
-from silvan.algorithms.evaluation.out_of_bag import Draws
-from silvan.algorithms.evaluation.personal_forest import MIXES, OWN_ALONE, Ingredients, make_forest
+from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
+from silvan.algorithms.evaluation.personal_forest import (
+    MIXES,
+    OWN_ALONE,
+    UNTOLD,
+    ChooseShare,
+    ChosenShare,
+    Ingredients,
+    choose_shares,
+    make_forest,
+    site_models,
+)
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
-from silvan.algorithms.horizontal.own_share import UNTOLD, ChooseShare, ChosenShare, choose_shares, site_models
 from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, RECOUNTED, Compared, CompareHalves, compare, join_halves
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
 from silvan.algorithms.vertical.in_one_place import pooled_rows, rows_drawn_at_sites
@@ -187,11 +196,11 @@ class AutoForest(_MadeAtSites, Learner):
         influence = merged_forest.Influence(None, True, None, self.recounts)
         of_all = replace(settings, n_estimators=settings.n_estimators * len(federation.active))
         merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
-        halves, sites = (federated, merged.forest()), list(merged.forests)
+        halves, sites = (federated, merged.forest), list(merged.forests)
         compared = Compared()
         if self.choose:
             compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
-        share = compared.share(RECOUNTED if merged.recounted is not None else 1.0)
+        share = compared.share(RECOUNTED if merged.recounted else 1.0)
         self.weights_ = {"sums": 1.0 - share, "sites": share}
         self.forest_, self._drawn = join_halves(halves, share), self._draws(sites)
         chosen: dict[str, ChosenShare] = {}

@@ -21,8 +21,13 @@ from silvan.algorithms.evaluation.candidates import (
     Thresholds,
     sent_model,
 )
-from silvan.algorithms.evaluation.chosen_threshold import choose_threshold
-from silvan.algorithms.evaluation.dependence import SetColumns, make_grid, mean_predictions
+from silvan.algorithms.evaluation.column_effects import (
+    SetColumns,
+    ShuffleColumns,
+    importances,
+    make_grid,
+    mean_predictions,
+)
 from silvan.algorithms.evaluation.evaluate import CountByScore, EvaluateModels, evaluate
 from silvan.algorithms.evaluation.evaluation import (
     FEDERATED,
@@ -33,9 +38,9 @@ from silvan.algorithms.evaluation.evaluation import (
     pooled_hash,
     read_rows,
 )
-from silvan.algorithms.evaluation.out_of_bag import Draws
-from silvan.algorithms.evaluation.shuffled_columns import ShuffleColumns, importances
+from silvan.algorithms.evaluation.out_of_bag import choose_threshold
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.vertical.columns import with_all_columns
 from silvan.algorithms.vertical.in_one_place import alone_at, joined_test_rows, local_models
 from silvan.data.schema import Schema

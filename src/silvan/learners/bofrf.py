@@ -7,16 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.bofrf.choose import TAUS, Choose, Chosen, choose_all
-from silvan.algorithms.bofrf.clusters import Characterise, find_clusters
-from silvan.algorithms.bofrf.distances import Metric, check_metric
-from silvan.algorithms.bofrf.tree_messages import BringTrees, ScoreTrees
+from silvan.algorithms.bofrf.clusters import Characterise, Metric, check_metric, find_clusters
 from silvan.algorithms.bofrf.tune import as_search
-from silvan.algorithms.bofrf.weigh import ExchangeSettings, Weighted, warn_if_none, weigh
+from silvan.algorithms.bofrf.weigh import BringTrees, ExchangeSettings, ScoreTrees, Weighted, warn_if_none, weigh
 from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Named
-from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
-from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal.merged_forest import check_influence
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.algorithms.vertical.in_one_place import rows_drawn_at_sites

@@ -10,7 +10,7 @@ from silvan.algorithms.boosting.adaboost import BoostStumps, pooled_boost
 from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.evaluation import FEDERATED, LOCAL
-from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError

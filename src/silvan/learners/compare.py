@@ -13,8 +13,8 @@ from silvan import metrics
 from silvan.algorithms.evaluation.candidates import MOST, Named
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.evaluation import CERTAINTY, FEDERATED, LOCAL, Row, certainty
-from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.evaluation.repeats import best_candidate, folds_of, over_splits
+from silvan.algorithms.keyed_rows import Draws
 from silvan.data.holdout import Fold
 from silvan.errors import InputError
 from silvan.federation import wire

@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.evaluation.candidates import Named
-from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
 from silvan.algorithms.evaluation.evaluate import NO_TEST_ROWS
 from silvan.algorithms.evaluation.evaluation import Evaluation
-from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal import adaptive_forest, histogram_forest
-from silvan.algorithms.horizontal.adaptive_messages import AdaptiveLeaves, AdaptiveLevel
+from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.private.forms import check_private, fit_private, private_kinds
+from silvan.algorithms.private.noisy_counts import Placing, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
-from silvan.algorithms.private.noisy_rounds import Placing, place
 from silvan.algorithms.shared_bins import CountFine, CountGrid
 from silvan.algorithms.vertical.in_one_place import (
     pooled_rows,

@@ -8,9 +8,9 @@ import numpy as np
 
 from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Named
-from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
-from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal import merged_forest
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.vertical.in_one_place import local_models, rows_drawn_at_sites
 from silvan.data.schema import Schema
@@ -140,5 +140,5 @@ class MergedForest(Learner):
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.recount)
         settings = balance_classes(federation, self.schema_, settings)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
-        self.forest_ = replace(merged.forest(), combine=settings.combine)
+        self.forest_ = replace(merged.forest, combine=settings.combine)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)

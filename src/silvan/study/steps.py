@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from silvan.algorithms.evaluation.subgroups import places_of
+from silvan.algorithms.evaluation.score_groups import places_of
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns, asks_to_align
 from silvan.federation.agree import agree_on

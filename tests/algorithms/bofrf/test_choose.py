@@ -26,7 +26,7 @@ from silvan.algorithms.bofrf.choose import (
 )
 from silvan.algorithms.bofrf.weigh import thresholded
 from silvan.algorithms.evaluation.score_quality import score_quality
-from silvan.algorithms.validation_rows import SHARES, learning_rows
+from silvan.algorithms.keyed_rows import SHARES, learning_rows
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import FLOOR
@@ -267,7 +267,9 @@ def test_candidates_are_those_made_one_by_one():
     seen, alphas = rng.random((8, len(X))) < 0.5, rng.uniform(-0.2, 0.8, 24)
     voting = (rng.random(24) < 0.8).astype(float)
     taus = [0.2, 0.0, 0.5, 0.35, 0.79]
-    scores = score_candidates(CandidateTrees(forest, alphas, voting, own), X, taus, seen)
+    lines = np.full(24, -1)
+    lines[own] = np.arange(8)
+    scores = score_candidates(CandidateTrees(forest, alphas, voting, own, lines), X, taus, seen)
     each = np.array([forest.take([t]).scores(X) for t in range(24)])
     skip = np.zeros((24, len(X)), bool)
     skip[own] = seen

@@ -11,17 +11,18 @@ from helpers.studies import Recorded, disturbed, federate, parts, table
 import silvan as sv
 from silvan.algorithms.bofrf.clusters import (
     DIGITS,
+    METRICS,
     SCALES,
     Characterise,
     Characteristics,
     characterise,
+    cluster_sites,
     figure_names,
     find_bounds,
     find_clusters,
     find_distances,
     grid_bounds,
 )
-from silvan.algorithms.bofrf.distances import METRICS, cluster_sites
 from silvan.data.bins import grid
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Label, Schema

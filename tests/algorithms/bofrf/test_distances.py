@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 import silvan as sv
-from silvan.algorithms.bofrf.distances import METRICS, chance_distances, distances
+from silvan.algorithms.bofrf.clusters import METRICS, chance_distances, distances
 from silvan.errors import InputError
 
 

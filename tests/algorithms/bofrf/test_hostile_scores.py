@@ -16,7 +16,7 @@ from safetensors.numpy import save
 import silvan as sv
 import silvan.learners
 from silvan.algorithms.bofrf import weigh
-from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTrees, TreeScores
+from silvan.algorithms.bofrf.weigh import BringTrees, OwnTrees, ScoreTrees, TreeScores
 from silvan.algorithms.requests import MAX_NODES, read_trees
 from silvan.errors import FederationError, FormatError, InputError, SiteError
 from silvan.federation import wire

@@ -9,8 +9,7 @@ import silvan as sv
 from silvan.algorithms.bofrf import choose as choosing
 from silvan.algorithms.bofrf import kept_leaves
 from silvan.algorithms.bofrf.choose import Choose, choose
-from silvan.algorithms.bofrf.tree_messages import ScoreTrees
-from silvan.algorithms.bofrf.weigh import score_all
+from silvan.algorithms.bofrf.weigh import ScoreTrees, score_all
 from silvan.federation import wire
 from silvan.federation.cache import CacheKey
 from silvan.federation.part import Part

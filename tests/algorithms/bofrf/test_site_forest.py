@@ -16,7 +16,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import silvan as sv
 from silvan.algorithms.bofrf.site_forest import conform, fit_estimator, from_codes, name_of, site_forest
-from silvan.algorithms.validation_rows import learning_rows
+from silvan.algorithms.keyed_rows import learning_rows
 from silvan.data.bins.bins import find_bins
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.forest.score import score_trees

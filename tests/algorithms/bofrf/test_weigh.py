@@ -10,11 +10,9 @@ from sklearn.metrics import matthews_corrcoef, r2_score
 
 import silvan as sv
 from silvan.algorithms.bofrf import weigh
-from silvan.algorithms.bofrf.tree_messages import OwnTrees
-from silvan.algorithms.bofrf.weigh import thresholded
-from silvan.algorithms.keyed_rows import hash_rows
+from silvan.algorithms.bofrf.weigh import OwnTrees, thresholded
+from silvan.algorithms.keyed_rows import hash_rows, learning_rows
 from silvan.algorithms.requests import read_trees
-from silvan.algorithms.validation_rows import learning_rows
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Trouble

@@ -11,7 +11,7 @@ from helpers.studies import Recorded, Stop, assert_books, disturbed, federate, f
 
 import silvan as sv
 from silvan.algorithms.boosting.adaboost import ONE
-from silvan.algorithms.boosting.multboost import FindStump, Found, StageMasses, WeighStage
+from silvan.algorithms.boosting.multboost import FindStump, FoundStump, StageMasses, WeighStage
 from silvan.algorithms.boosting.stumps import Boosting, find_stump, join_stumps
 from silvan.errors import FederationError, RefusedError, SiteError
 from silvan.federation import wire
@@ -114,10 +114,10 @@ def test_what_travels():
     model = sv.MultBoost(n_estimators=5).fit(fed)
     assert_books(fed)
     replies = [wire.decode(d, Envelope) for _, way, d in fed.transport.record[before:] if way == "sent"]
-    assert [e.kind for e in replies] == (["Found"] * 3 + ["StageMasses"] * 3) * 5
+    assert [e.kind for e in replies] == (["FoundStump"] * 3 + ["StageMasses"] * 3) * 5
     for envelope in replies:
-        if envelope.kind == "Found":
-            stump = wire.decode(envelope.body, Found).stump
+        if envelope.kind == "FoundStump":
+            stump = wire.decode(envelope.body, FoundStump).stump
             assert (len(stump), stump.weight.tolist()) == (1, [1.0])  # no errors of its own
     masses = [wire.decode(e.body, StageMasses).masses for e in replies if e.kind == "StageMasses"]
     for stage in range(5):
@@ -153,7 +153,7 @@ def test_a_site_may_forget_at_any_time():
         return member.receive(data, "ask")
 
     warm = answer(site)
-    assert wire.decode(warm, Envelope).kind == "Found"
+    assert wire.decode(warm, Envelope).kind == "FoundStump"
     assert answer(site.rebuilt()) == warm
     site.cache.clear()
     for request in (kept[FindStump][0], last, kept[FindStump][2]):  # back and forth
@@ -211,8 +211,8 @@ def test_stumps_that_cannot_be_used(how):
         return msgspec.structs.replace(reply, stump=changed(reply.stump, **changes))
 
     with pytest.raises(SiteError, match="site 'middle': answered FindStump with something unusable"):
-        sv.MultBoost(n_estimators=4).fit(federate(uneven(), lying("Found", Found, change, after=1)))
-    fed = federate(uneven(), lying("Found", Found, change, after=1), quorum=2)
+        sv.MultBoost(n_estimators=4).fit(federate(uneven(), lying("FoundStump", FoundStump, change, after=1)))
+    fed = federate(uneven(), lying("FoundStump", FoundStump, change, after=1), quorum=2)
     forest = sv.MultBoost(n_estimators=4).fit(fed).forest_
     assert list(fed.lost) == ["middle"]
     assert np.bincount(forest.group).tolist() == [3, 2, 2, 2]
@@ -306,7 +306,7 @@ def test_rows_are_weighed_by_signed_stumps_alone(kind):
     request = kept[kind][-1]
     merged = request.merged
     forged = changed(merged.stumps, vote=put(0, 1 - merged.stumps.vote[0]))
-    named = (fed.blob(Found(stump=forged.take(slice(0, 1)), after=digest(b"")).work()), *merged.made[1:])
+    named = (fed.blob(FoundStump(stump=forged.take(slice(0, 1)), after=digest(b"")).work()), *merged.made[1:])
     n = len(fed.sites)
     alone = next(i for i in range(len(merged.made)) if len(fed.makers(merged.made[i])) == 1)
     taken = np.arange(len(merged.made))

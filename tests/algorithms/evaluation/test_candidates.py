@@ -10,7 +10,7 @@ from helpers.studies import Recorded, federate, parts, table
 import silvan as sv
 from silvan.algorithms.evaluation.candidates import MOST, PersonalModel, SentModel
 from silvan.algorithms.evaluation.evaluate import CountByScore, EvaluateModels, evaluate
-from silvan.algorithms.horizontal.own_share import ChooseShare
+from silvan.algorithms.evaluation.personal_forest import ChooseShare
 from silvan.algorithms.horizontal.weigh_halves import CompareHalves
 from silvan.errors import FederationError, RefusedError
 from silvan.federation import wire

@@ -6,7 +6,7 @@ import pytest
 from helpers.studies import TASKS, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.evaluation.dependence import Grid, SetColumns, make_grid, set_columns
+from silvan.algorithms.evaluation.column_effects import ColumnGrid, SetColumns, make_grid, set_columns
 from silvan.errors import FormatError, InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
@@ -74,8 +74,13 @@ def test_impossible_grids_are_refused():
     model_sent, blob = model._explained(fed)[1], fed.blob(fed.schema.to_json().encode())
     model.partial_dependence(fed, "age")
     ward = fed.schema.names.index("ward")
-    bad = [Grid(99, np.zeros(1)), Grid(0, np.zeros(0)), Grid(0, np.array([np.nan])), Grid(ward, np.array([0.5]))]
-    bad += [Grid(0, np.zeros((2, 2))), Grid(0, np.zeros(301)), Grid(0, np.zeros(2, np.float32))]
+    bad = [
+        ColumnGrid(99, np.zeros(1)),
+        ColumnGrid(0, np.zeros(0)),
+        ColumnGrid(0, np.array([np.nan])),
+        ColumnGrid(ward, np.array([0.5])),
+    ]
+    bad += [ColumnGrid(0, np.zeros((2, 2))), ColumnGrid(0, np.zeros(301)), ColumnGrid(0, np.zeros(2, np.float32))]
     for grids, why in [*(([grid], "not possible") for grid in bad), ([], "must be 1 to")]:
         with pytest.raises(FormatError, match=why):
             set_columns(fed.site("site 0"), SetColumns(schema=blob, model=model_sent, grids=grids))

@@ -12,8 +12,9 @@ import silvan as sv
 from silvan import metrics
 from silvan.algorithms.evaluation.details import Floors, check_detail, class_groups, detail_of, nothing
 from silvan.algorithms.evaluation.evaluation import answer_of
-from silvan.algorithms.evaluation.out_of_bag import Draws, site_threshold, unseen_rows
+from silvan.algorithms.evaluation.out_of_bag import site_threshold, unseen_rows
 from silvan.algorithms.evaluation.score_groups import Answer
+from silvan.algorithms.keyed_rows import Draws
 from silvan.errors import FormatError
 from silvan.forest.predict import scores as score_rows
 from silvan.tree.draw import rows_of_trees

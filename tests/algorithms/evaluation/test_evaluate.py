@@ -14,8 +14,8 @@ from silvan import metrics
 from silvan.algorithms.evaluation.candidates import LocalModel, SentModel
 from silvan.algorithms.evaluation.evaluate import CountByScore, EvaluateModels, SiteMetrics, evaluate
 from silvan.algorithms.evaluation.evaluation import Row, answer_of, compared
-from silvan.algorithms.evaluation.intervals import intervals
 from silvan.algorithms.evaluation.score_groups import in_groups
+from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.errors import InputError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope

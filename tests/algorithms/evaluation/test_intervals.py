@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from silvan.algorithms.evaluation.intervals import (
+from silvan.algorithms.evaluation.score_quality import (
     FEWEST_NUMBERS,
     Z,
     delong,
@@ -162,7 +162,7 @@ def test_intervals_of_resamples(n_classes):
 
 
 def test_very_many_rows_are_drawn_less_often(monkeypatch):
-    monkeypatch.setattr("silvan.algorithms.evaluation.intervals.ROWS_DRAWN", 60 * 250)
+    monkeypatch.setattr("silvan.algorithms.evaluation.score_quality.ROWS_DRAWN", 60 * 250)
     answers, y = numbers()
     assert len(resampled_metrics(answers, y, 0, KEY, 1)) == 250
 

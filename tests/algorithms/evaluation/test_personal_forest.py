@@ -12,8 +12,9 @@ import silvan as sv
 from silvan.algorithms.evaluation import personal_forest
 from silvan.algorithms.evaluation.candidates import PersonalForest
 from silvan.algorithms.evaluation.evaluate import evaluate
-from silvan.algorithms.evaluation.out_of_bag import Draws, rows_drawn, score_unseen
+from silvan.algorithms.evaluation.out_of_bag import score_unseen
 from silvan.algorithms.evaluation.personal_forest import MIXES, Ingredients, choose_mix, fit_leaves, make_forest
+from silvan.algorithms.keyed_rows import Draws, rows_drawn
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope

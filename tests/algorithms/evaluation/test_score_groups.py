@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
-from silvan.algorithms.evaluation.intervals import delong
 from silvan.algorithms.evaluation.score_groups import Answer, arrange, in_groups, one_class
+from silvan.algorithms.evaluation.score_quality import delong
 from silvan.errors import InputError
 from silvan.metrics import classification
 

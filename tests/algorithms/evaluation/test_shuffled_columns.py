@@ -10,9 +10,9 @@ import pytest
 from helpers.studies import TASKS, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.evaluation import shuffled_columns
+from silvan.algorithms.evaluation import column_effects
 from silvan.algorithms.evaluation.candidates import LocalModel
-from silvan.algorithms.evaluation.shuffled_columns import ShuffleColumns, shuffle_columns
+from silvan.algorithms.evaluation.column_effects import ShuffleColumns, shuffle_columns
 from silvan.algorithms.evaluation.site_scores import answer_on_test_rows
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.part import Part
@@ -42,7 +42,7 @@ def by_brute_force(fed, forest, repeats):
         for f, column in enumerate(fed.schema.names):
             for repeat in range(repeats):
                 X = part.X.copy()
-                X[:, f] = X[shuffled_columns._shuffle(fed.site(name), f, repeat, len(X)), f]
+                X[:, f] = X[column_effects._shuffle(fed.site(name), f, repeat, len(X)), f]
                 found[column] += (loss(X) - loss(part.X)) / repeats
     return {column: growth / rows for column, growth in found.items()}
 
@@ -105,7 +105,7 @@ def test_labels_tell_nothing_more_than_the_judgement_does():
         site.cache.clear()
         part = Part(X, np.array([*labels, 0, 1, 1]), np.arange(10, dtype=np.uint64))
         with mock.patch.object(site, "part", return_value=part):
-            losses = shuffle_columns(site, request).losses
+            losses = shuffle_columns(site, request).sums
             answer = answer_on_test_rows(site, fed.schema, request.model, request.feature_key)
         if losses.any():
             alike[told(*answer)].add(losses.tobytes())

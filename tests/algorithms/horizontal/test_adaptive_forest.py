@@ -12,7 +12,7 @@ from hypothesis import given
 import silvan as sv
 from silvan.algorithms.horizontal import adaptive_forest
 from silvan.algorithms.horizontal.adaptive_bins import merge_down, summarise
-from silvan.algorithms.horizontal.adaptive_messages import SPLIT_TYPES, AdaptiveLeaves, AdaptiveLevel
+from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
 from silvan.federation.handlers import HANDLERS
 from silvan.tree.draw import make_key, rows_of_trees
 from silvan.tree.fit import Settings
@@ -251,15 +251,15 @@ def test_leaves_are_counted_for_the_splits_that_were_asked_about(change, monkeyp
 
 def test_leaves_are_not_counted_before_a_level_or_beside_one():
     fed = federation()
-    empty = {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in SPLIT_TYPES.items()}
+    empty = {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in AdaptiveLeaves.split_types.items()}
     same = {"schema": fed.blob(fed.schema.to_json().encode()), "n_trees": 1, "bootstrap": True, "max_bins": 8}
-    none = {**same, **empty, "round_sizes": np.zeros(0, np.int32), "min_leaf": 2}
+    none = {**same, **empty, "round_sizes": np.zeros(0, np.int64), "min_leaf": 2}
     with pytest.raises(sv.RefusedError, match="has not answered"):
         fed.total(AdaptiveLeaves(**none))
     roots = {"nodes": np.zeros(1, np.int32), "features": np.zeros((1, 1), np.int32)}
     fed.ask(AdaptiveLevel(**none, **roots))
     with pytest.raises(sv.RefusedError, match="in another form"):
         fed.total(AdaptiveLeaves(**none))
-    fed.total(AdaptiveLeaves(**{**none, "round_sizes": np.zeros(1, np.int32)}))
+    fed.total(AdaptiveLeaves(**{**none, "round_sizes": np.zeros(1, np.int64)}))
     with pytest.raises(sv.RefusedError, match="does not go on from"):
-        fed.ask(AdaptiveLevel(**{**none, "round_sizes": np.zeros(2, np.int32)}, **roots))
+        fed.ask(AdaptiveLevel(**{**none, "round_sizes": np.zeros(2, np.int64)}, **roots))

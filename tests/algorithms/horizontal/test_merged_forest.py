@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
-from silvan.algorithms.horizontal.merged_forest import GrowTrees, Trees, read_trees, share_out
-from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
+from silvan.algorithms.horizontal.merged_forest import GrowTrees, Trees, share_out
+from silvan.algorithms.requests import read_trees
+from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest.forest import Forest
@@ -220,9 +221,7 @@ def test_gains_are_not_taken_over():
     fed = federate(uneven())
     forest = local(fed, n_estimators=2)["large"]
     assert forest.gain is not None
-    assert read_trees(Trees(forest=forest.to_bytes(), rows=5), fed.schema, 2).gain is None
-    with pytest.raises(FormatError, match="not as many"):
-        read_trees(Trees(forest=forest.to_bytes(), rows=5), fed.schema, 3)
+    assert read_trees(forest.to_bytes(), fed.schema).gain is None
 
 
 @pytest.mark.parametrize("weights", [[], [1.0], [1.0, 2.0, 3.0]])

@@ -12,9 +12,8 @@ from helpers.studies import federate, parts, table
 import silvan as sv
 from silvan.algorithms.evaluation.candidates import PersonalModel
 from silvan.algorithms.evaluation.out_of_bag import score_unseen
-from silvan.algorithms.evaluation.personal_forest import MIXES, likely_mix
+from silvan.algorithms.evaluation.personal_forest import MIXES, ChooseShare, ChosenShare, check_chosen, likely_mix
 from silvan.algorithms.evaluation.score_quality import score_quality
-from silvan.algorithms.horizontal.own_share import ChooseShare, ChosenShare, check_chosen
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.forest import predict
 

@@ -8,7 +8,7 @@ from helpers.studies import federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.evaluation.candidates import LocalModel, SentModel
-from silvan.algorithms.evaluation.out_of_bag import Draws, Scored, score_unseen
+from silvan.algorithms.evaluation.out_of_bag import Scored, score_unseen
 from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
 from silvan.algorithms.horizontal.weigh_halves import (
@@ -20,6 +20,7 @@ from silvan.algorithms.horizontal.weigh_halves import (
     rate_scores,
     same_spread,
 )
+from silvan.algorithms.keyed_rows import Draws
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation.federation import OVERALL
 from silvan.tree.fit import Settings

@@ -6,9 +6,8 @@ import pytest
 from helpers.private_study import budgets, federate, schema, spent
 
 import silvan as sv
-from silvan.algorithms.private import noisy_metrics
-from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise
-from silvan.algorithms.private.noisy_metrics import Layout, estimate
+from silvan.algorithms.private import noisy_evaluation
+from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, TallyLayout, estimate
 from silvan.errors import InputError, RefusedError
 from silvan.federation.message import Blob
 from silvan.privacy.noise.laplace import Noise
@@ -39,7 +38,7 @@ def answers(task, n, seed=0):
 @pytest.mark.parametrize("task", TASKS)
 def test_a_row_is_in_one_cell_of_every_set(task):
     """The site's noise is for as many: no row, however odd, changes more."""
-    layout, everything = Layout.of(schema(task)), answers(task, 300)
+    layout, everything = TallyLayout.of(schema(task)), answers(task, 300)
     request = CountByScoreWithNoise(epsilon=1.0, schema=Blob(""), model=Blob(""))
     assert request.noises(schema(task)) == (Noise(SETS[task], 1.0),)
     for row in range(300):
@@ -69,8 +68,8 @@ def test_with_hardly_any_noise_they_are_the_exact_ones(task, sums):
 @pytest.mark.parametrize("task", TASKS)
 def test_intervals_hold_the_figure_of_all_rows(task, monkeypatch):
     """Of other rows and other noise, nearly all intervals hold what very many rows would give without noise."""
-    monkeypatch.setattr(noisy_metrics, "_RESAMPLES", 100)
-    layout, rng = Layout.of(schema(task)), np.random.default_rng(1)
+    monkeypatch.setattr(noisy_evaluation, "_RESAMPLES", 100)
+    layout, rng = TallyLayout.of(schema(task)), np.random.default_rng(1)
     truth = layout.metrics(layout.count(*answers(task, 100_000, seed=5)).astype(float))
     alpha, factor = Noise(SETS[task], 1.0).alpha, 1.5
     held = dict.fromkeys(truth, 0)
@@ -87,7 +86,7 @@ def test_intervals_hold_the_figure_of_all_rows(task, monkeypatch):
 def test_where_noise_is_all_there_is():
     """Nothing to compute figures from is said so, and never an error."""
     for task in TASKS:
-        layout = Layout.of(schema(task))
+        layout = TallyLayout.of(schema(task))
         for counts in (np.zeros(layout.size), np.full(layout.size, -3), np.arange(layout.size) - 30):
             rows, found, between = estimate(layout, counts, Noise(SETS[task], 0.1).alpha, 3.0)
             assert rows >= 0

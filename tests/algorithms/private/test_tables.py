@@ -16,8 +16,8 @@ from sklearn.metrics import log_loss, r2_score, roc_auc_score
 import silvan as sv
 from silvan.algorithms.private import tables, tables_estimates
 from silvan.algorithms.private.public_cuts import even_cuts, public_cuts
+from silvan.algorithms.private.tables import CountColumns, CountTables, plan_counts, whole_target
 from silvan.algorithms.private.tables_forest import Group, table_forest
-from silvan.algorithms.private.tables_messages import CountColumns, CountTables, plan_counts, whole_target
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.site import Site
 from silvan.forest.predict import tally

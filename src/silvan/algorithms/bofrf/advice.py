@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from silvan.algorithms.bofrf.clusters import characterise, figure_names, find_distances, owners
-from silvan.algorithms.bofrf.distances import Metric, chance_distances, check_clustering, farthest_first
+from silvan.algorithms.bofrf.clusters import (
+    Metric,
+    chance_distances,
+    characterise,
+    check_clustering,
+    farthest_first,
+    figure_names,
+    find_distances,
+    owners,
+)
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.util.notebook import html_text
+from silvan.util.readable import format_count
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,8 +41,6 @@ MOST = 10
 
 WIDE = 12
 """The most sites whose distances are printed; ``Advice.frame`` has those of more."""
-
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -166,7 +173,7 @@ class Advice:
             return f"No clusters are suggested, {why} (best mean silhouette {best:.2f}):"
         how = " are suggested" if self.suggested else ", as asked for"
         score = f" (mean silhouette {self.silhouettes[self.k]:.2f})" if self.k in self.silhouettes else ""
-        return f"{_number(self.k).capitalize()} clusters{how}{score}:"
+        return f"{format_count(self.k).capitalize()} clusters{how}{score}:"
 
     def _describe_learner(self) -> str:
         if self.k == 1:
@@ -305,10 +312,6 @@ def _silhouette(sites: list[str], apart: np.ndarray, clusters: Clusters) -> floa
 
     number_of = {site: i for i, members in enumerate(clusters.values()) for site in members}
     return float(silhouette_score(apart, [number_of[site] for site in sites], metric="precomputed"))
-
-
-def _number(n: int) -> str:
-    return _NUMBERS[n] if n < len(_NUMBERS) else str(n)
 
 
 def _listed(names: list[str]) -> str:

@@ -10,25 +10,25 @@ ensembles, the best on a few rows is best by luck.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from silvan.algorithms.bofrf.kept_leaves import choosing_rows, kept_leaves
 from silvan.algorithms.bofrf.weigh import Weighted
-from silvan.algorithms.drawn_rows import drawn_by_place
+from silvan.algorithms.evaluation.details import three_digits
 from silvan.algorithms.evaluation.score_groups import Answer, in_groups, one_class
 from silvan.algorithms.evaluation.score_quality import MetricName, score_quality
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
+from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
 from silvan.algorithms.recount import places_of, read_recount
 from silvan.algorithms.requests import check_owners, forests_of, joined_trees, schema_of
-from silvan.algorithms.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
@@ -42,9 +42,6 @@ TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
 """Thresholds that a site tries, beside the agreed one."""
 
 STRATEGIES: tuple[Strategy, Strategy] = ("global", "own")
-
-_DIGITS = 3
-"""Significant digits of figures that leave a site."""
 
 _MOST_TAUS = len(TAUS) + 1
 
@@ -66,6 +63,7 @@ class Choose(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Chosen
+    once: ClassVar[bool] = True
 
     schema: Blob
     forests: list[Blob]
@@ -77,15 +75,6 @@ class Choose(Request, frozen=True, kw_only=True):
     bootstrap: RowDraw
     equal: bool = False  # whether the trees of one site have as much say together as those of another
     recounted: Blob | None = None  # what a recount made of the trees, if there was one
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        n = 2 * len(self.taus) if reply is None else int((~np.isnan(reply.figures)).sum())
-        return f"which ensemble the site will use, and rounded figures of {n:,} on its own rows"
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site
@@ -100,16 +89,12 @@ def choose(site: Site, request: Choose) -> Chosen:
     _check_request(request, forests)
     trees = _candidates(site, schema, request, forests)
     X, y, seen = _selection_rows(site, schema, request, forests)
-    leaves = _noted_leaves(site, schema, request, X)
+    leaves = kept_leaves(site, schema, request.forests, X)  # none are kept any longer, used or not
+    if request.recounted is not None:
+        leaves = None
     scores = score_candidates(trees, X, request.taus, seen, site.n_jobs, leaves)
     groups = policy_of(site).score_groups
     return decide(scores, y, schema.n_classes, request.taus, cautious=request.protocol == "honest", groups=groups)
-
-
-def _noted_leaves(site: Site, schema: Schema, request: Choose, X: np.ndarray) -> np.ndarray | None:
-    """Return the leaves of rows in the trees to choose from, if the site noted them when it scored these trees."""
-    leaves = kept_leaves(site, schema, request.forests, X)  # none are kept any longer, used or not
-    return leaves if request.recounted is None else None
 
 
 def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> "CandidateTrees":
@@ -128,7 +113,7 @@ def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Fores
         alphas, skipping = np.append(alphas, alphas[own]), np.append(skipping, places[own])
         own, sizes = np.arange(n_all, n_all + n_own), [*sizes, n_own]
     voting = np.where(abstaining(forest, site.absent(schema)), 0.0, forest.weights)
-    return CandidateTrees(forest, alphas, voting, own, sizes if request.equal else None, apart, skipping)
+    return CandidateTrees(forest, alphas, voting, own, skipping, sizes if request.equal else None, apart)
 
 
 @dataclass(frozen=True)
@@ -139,17 +124,9 @@ class CandidateTrees:
     alphas: np.ndarray  # what every tree is worth
     voting: np.ndarray  # 1 for trees that vote at the site, 0 for those that abstain or that it does not use
     own: np.ndarray  # places of the site's own trees
+    skipping: np.ndarray  # by which line of rows each tree does not vote, -1 for none
     sizes: Sequence[int] | None = None  # how many trees are of each site, if all sites have the same say
     apart: bool = False  # whether the site's own trees are not among those that all use
-    skipping: np.ndarray | None = None  # by which line of rows each tree does not vote, -1 for none; None: own trees
-
-    def lines(self) -> np.ndarray:
-        """Return by which line of rows each tree does not vote, -1 for none."""
-        if self.skipping is not None:
-            return self.skipping
-        lines = np.full(len(self.forest), -1)
-        lines[self.own] = np.arange(len(self.own))
-        return lines
 
     def groups(self) -> np.ndarray:
         """Return which trees are in which group, (groups, trees): own ones, others', by site if sites are equal."""
@@ -160,10 +137,10 @@ class CandidateTrees:
         others = [~mine & (site == s) for s in range(site.max() + 1)]
         return np.stack([mine, *(trees for trees in others if trees.any())])
 
-    def shares(self, groups: np.ndarray, tau: float) -> np.ndarray | None:
-        """Return by what the votes of each group are multiplied, so that sites are equal; None: by nothing."""
+    def shares(self, groups: np.ndarray, tau: float) -> np.ndarray:
+        """Return by what the votes of each group are multiplied, so that sites are equal; else by 1."""
         if self.sizes is None:
-            return None
+            return np.ones(len(groups))
         counted = (self.forest.weights > 0) & (self.alphas > tau)
         totals = np.array([self.alphas[trees & counted].sum() for trees in groups])
         return 1.0 / np.where(totals > 0, totals, 1.0)
@@ -182,11 +159,11 @@ def score_candidates(
     Trees do not vote on rows that they have ``seen``. A lower tau only adds trees, so each tree is walked once for all
     taus, or not at all if the ``leaves`` of the rows were noted.
     """
-    forest, alphas, groups, lines = trees.forest, trees.alphas, trees.groups(), trees.lines()
+    forest, alphas, groups = trees.forest, trees.alphas, trees.groups()
 
     def votes_of(weights: np.ndarray) -> Tally:
         weights = weights * trees.voting
-        return tally(forest, X, weights, n_jobs, votes=False, skip=seen, skipping=lines, leaves=leaves)
+        return tally(forest, X, weights, n_jobs, votes=False, skip=seen, skipping=trees.skipping, leaves=leaves)
 
     scores: dict[tuple[int, int], np.ndarray] = {}
     values, weight = np.zeros((len(groups), len(X), forest.n_outputs)), np.zeros((len(groups), len(X)))
@@ -207,19 +184,11 @@ def score_candidates(
                 alike = taken.astype(np.float64)
                 votes = votes_of(alike if trees.sizes is None else equal_site_weights(alike, trees.sizes))
             else:
-                votes = _join_votes(values[used], weight[used], None if shares is None else shares[used])
+                joined = (shares[used, None, None] * values[used]).sum(axis=0)
+                votes = Tally(joined, joined[:, :0], (shares[used, None] * weight[used]).sum(axis=0))
             if (taken & (trees.voting > 0)).any():
                 scores[t, strategy] = votes.means()
     return scores
-
-
-def _join_votes(values: np.ndarray, weight: np.ndarray, shares: np.ndarray | None) -> Tally:
-    """Add up the votes of groups of trees, (groups, rows, outputs), and their weights, (groups, rows)."""
-    no_votes = values[0, :, :0]
-    if shares is not None:
-        values = values * shares[:, None, None]
-        weight = weight * shares[:, None]
-    return Tally(values.sum(axis=0), no_votes, weight.sum(axis=0))
 
 
 def _selection_rows(
@@ -281,8 +250,10 @@ def decide(
         if mine.metric == measure:
             shown = mine
             if groups > 1:
-                shown = score_quality(*_in_groups(scores[at][rows], y[rows], n_classes, groups), n_classes)
-            figures[at] = np.nan if few else float(f"{shown.value:.{_DIGITS}g}")
+                answer = Answer(scores[at][rows], scores[at][rows].argmax(axis=1))
+                grouped, labels = in_groups(answer, y[rows], n_classes, groups)
+                shown = score_quality(grouped.scores, labels, n_classes)
+            figures[at] = np.nan if few else three_digits(shown.value)
             if not cautious or mine.beats(other):
                 ahead[at] = mine.merit - other.merit
     own_first = -1 if cautious else 1
@@ -293,11 +264,6 @@ def decide(
         figures[~told] = np.nan
     n = int(known[agreed].sum()) if scores else 0
     return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, figures=figures)
-
-
-def _in_groups(scores: np.ndarray, y: np.ndarray, n_classes: int, least: int) -> tuple[np.ndarray, np.ndarray]:
-    answer, labels = in_groups(Answer(scores, scores.argmax(axis=1)), y, n_classes, least)
-    return answer.scores, labels
 
 
 def _check_request(request: Choose, forests: list[Forest]) -> None:

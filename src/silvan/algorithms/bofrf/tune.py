@@ -5,13 +5,16 @@ keyed by their number, so a forest of 50 trees is the beginning of the one of 15
 compare, and successive halving (``kind="halving"``) gives all combinations a few trees, the better ones more, and grows
 none twice. Rows would be the other thing to give more of, but with fewer rows ``min_samples_leaf`` and ``max_depth``
 mean something else.
+
+All folds share one binned table, and their trees grow side by side. A fold is a set of rows that its trees do not see.
+Cut points do not depend on labels, so all folds may share them.
 """
 
 import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Literal
@@ -19,16 +22,110 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from silvan.algorithms.bofrf.folds import Folds
+from silvan import metrics
+from silvan.algorithms.keyed_rows import folds_of
 from silvan.algorithms.requests import MAX_TREES
+from silvan.data.bins.bins import find_bins
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.cache import CacheKey
+from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.arrays import DEPTH_CAP
-from silvan.tree.fit import Settings
+from silvan.forest.predict import tally
+from silvan.tree.draw import rows_of_trees
+from silvan.tree.fit import Settings, assemble
+from silvan.tree.grow import Frontier, grow
+from silvan.tree.node_rows import Binned
+from silvan.tree.objectives import Measure
+from silvan.tree.rows import Rows
+from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
+
+ROWS_AT_ONCE = 1 << 21
+"""About how many rows a batch of trees that grow side by side has."""
+
+
+@dataclass(frozen=True)
+class Folds:
+    """A table binned once, every row in a fold."""
+
+    part: Part
+    table: Binned
+    measure: Measure
+    schema: Schema
+    of_row: np.ndarray
+    n: int
+    keys: tuple[np.ndarray, np.ndarray]  # of rows, of features
+
+    @classmethod
+    def of(
+        cls,
+        part: Part,
+        schema: Schema,
+        settings: Settings,
+        n: int,
+        keys: tuple[np.ndarray, np.ndarray],
+        threads: int,
+    ) -> "Folds":
+        """Bin the rows and divide them into folds, by class."""
+        target = settings.target(schema, part.y)
+        bins, codes = find_bins(part.X, schema, settings.max_bins, threads, FLOOR, staggered=True)
+        table = Binned(codes, target.rows, part.row_keys, bins, target.measure.n_stats)
+        groups = part.y if schema.n_classes else np.zeros(len(part), np.int64)
+        return cls(part, table, target.measure, schema, folds_of(keys[0], part.row_keys, groups, n), n, keys)
+
+    def add_trees(self, settings: Settings, first: int, last: int, total: np.ndarray, weight: np.ndarray) -> None:
+        """Grow these trees on all folds but one, for each fold, and add up their scores of its rows.
+
+        ``total`` is (rows, outputs), ``weight`` (rows,).
+        """
+        at_once = max(4, ROWS_AT_ONCE // len(self.table))
+        n_folds, n_trees = max(1, at_once // (last - first)), min(last - first, at_once)
+        for k in range(0, self.n, n_folds):
+            for t in range(first, last, n_trees):
+                self._add_some(
+                    settings, range(k, min(k + n_folds, self.n)), range(t, min(t + n_trees, last)), total, weight
+                )
+
+    def _add_some(self, settings: Settings, folds: range, trees: range, total: np.ndarray, weight: np.ndarray) -> None:
+        row_key, feature_key = self.keys
+        drawn = rows_of_trees(row_key, self.table.row_keys, trees.start, len(trees), settings.row_draw)
+        numbers = np.tile(np.arange(trees.start, trees.stop), len(folds))
+        rows = Rows(self.table, np.concatenate([drawn & (self.of_row != k) for k in folds]), numbers)
+        rule, plan = settings.rule(self.measure), settings.plan(len(self.schema.features))
+
+        def find(frontier: Frontier) -> Splits:
+            return rows.find(frontier, plan, rule, feature_key)
+
+        grown = grow(numbers, feature_key, plan, rule, find, rows.apply)
+        forest = assemble([(grown, self.table.bins.cut(grown.feature, grown.bin))], self.schema, self.measure)
+        for i, k in enumerate(folds):
+            held = np.flatnonzero(self.of_row == k)
+            weights = np.zeros(len(forest))
+            own = slice(i * len(trees), (i + 1) * len(trees))
+            weights[own] = forest.weights[own]
+            votes = tally(forest, self.part.X[held], weights, 1, votes=False)
+            total[held] += votes.values
+            weight[held] += votes.weight
+
+    def scores(self, answer: np.ndarray) -> np.ndarray:
+        """Return a figure for each fold: the AUC, averaged over the classes that have one there, or the RMSE."""
+        if self.schema.n_classes:
+            answer = answer.round(12)  # equal scores are equal in whatever order trees were added up
+        figures = np.full(self.n, np.nan)
+        for k in range(self.n):
+            held = self.of_row == k
+            y, scores = self.part.y[held], answer[held]
+            if not self.schema.n_classes:
+                figures[k] = metrics.regression(scores[:, 0], y)["rmse"]
+                continue
+            each = np.array([metrics.roc_auc(*t) for t in metrics.count_scores(scores, y, exact=True)])
+            if not np.isnan(each).all():
+                figures[k] = np.nanmean(each)
+        return figures
+
 
 log = logging.getLogger("silvan.site")
 
@@ -146,7 +243,7 @@ def _values(given: Any) -> Any:
     return [None if v == "none" else v for v in given] if isinstance(given, list | tuple) else given
 
 
-class Trial(msgspec.Struct, frozen=True):
+class TuningTrial(msgspec.Struct, frozen=True):
     """The outcome of cross-validating one forest: mean and spread over folds, of AUC (macro), or RMSE for a number.
 
     ``rung`` is the number of cuts that it survived.
@@ -164,9 +261,8 @@ def tune_settings(
     settings: Settings,
     search: Search,
     feature_key: np.ndarray,
-    progress: Progress | None = None,
     part: Part | None = None,
-) -> tuple[Settings, list[Trial]]:
+) -> tuple[Settings, list[TuningTrial]]:
     """Choose a site's settings by cross-validation on its training rows; return them and all trials, the best first.
 
     ``part`` are the training rows to tune on, if others are held back. With too few rows, the settings stay as they are
@@ -175,25 +271,23 @@ def tune_settings(
     part = site.part(schema) if part is None else part
     inputs = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
 
-    def tune() -> tuple[Settings, list[Trial]]:
-        keys, report = (site.sampling_key, feature_key), _ProgressReport(site, progress)
+    def tune() -> tuple[Settings, list[TuningTrial]]:
+        keys, report = (site.sampling_key, feature_key), _ProgressReport(site)
         chosen, trials = search_settings(part, schema, settings, search, keys, site.n_jobs, report)
         if not trials:
             log.warning("%s: too few rows, or one class only: parameters stay as they are", site.name)
         return chosen, trials
 
-    return site.cache.once(CacheKey[tuple[Settings, list[Trial]]]("tuned", *inputs), tune)
+    return site.cache.once(CacheKey[tuple[Settings, list[TuningTrial]]]("tuned", *inputs), tune)
 
 
 class _ProgressReport:
-    """Reports progress to the caller and the site's watcher, and to the site's log at every tenth of the trees."""
+    """Reports progress to the site's watcher, and to the site's log at every tenth of the trees."""
 
-    def __init__(self, site: Site, progress: Progress | None) -> None:
-        self.site, self.progress, self.tenth = site, progress, 0
+    def __init__(self, site: Site) -> None:
+        self.site, self.tenth = site, 0
 
     def __call__(self, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(done, total)
         if self.site.watcher is not None:
             self.site.watcher("tuning", done, total)
         if done * 10 // total > self.tenth:
@@ -210,9 +304,9 @@ def search_settings(
     settings: Settings,
     search: Search,
     keys: tuple[np.ndarray, np.ndarray],
-    n_jobs: int | None = None,
-    progress: Progress | None = None,
-) -> tuple[Settings, list[Trial]]:
+    n_jobs: int | None,
+    progress: Progress,
+) -> tuple[Settings, list[TuningTrial]]:
     """Choose settings by cross-validation on rows at hand; ``keys`` are those of rows and of features."""
     n_folds = _n_folds(part.y, schema, search.folds)
     if n_folds < 2:
@@ -233,8 +327,7 @@ def search_settings(
                 grown = entrant.grow(folds, last)
                 with lock:
                     done += grown
-                    if progress is not None:
-                        progress(done * n_folds, total * n_folds)
+                    progress(done * n_folds, total * n_folds)
 
     for rung, (trees, n) in enumerate(rungs):
         left = sorted(left, key=lambda entrant: entrant.rank(schema))[:n]
@@ -288,7 +381,7 @@ def list_rungs(search: Search, n: int, trees: int) -> list[tuple[int, int]]:
     return [(trees // search.factor ** (last - i), -(-n // search.factor**i)) for i in range(last + 1)]
 
 
-def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> tuple[Settings, list[Trial]]:
+def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> tuple[Settings, list[TuningTrial]]:
     """Return the best settings and all trials, ordered by cuts survived, then by score, then by simplicity."""
     last = max(entrant.rung for entrant in entrants)
     ranked = []
@@ -296,7 +389,7 @@ def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> t
         for trees in sizes if entrant.rung == last else [entrant.trees]:
             known = entrant.scores[trees]
             settings = replace(entrant.settings, n_estimators=trees)
-            trial = Trial(settings, float(np.nanmean(known)), float(np.nanstd(known)), entrant.rung)
+            trial = TuningTrial(settings, float(np.nanmean(known)), float(np.nanstd(known)), entrant.rung)
             order = (-entrant.rung, entrant.loss(trees, schema), *_simplicity(settings, len(schema.features)))
             ranked.append((order, trial))
     ranked.sort(key=lambda pair: pair[0])

@@ -7,27 +7,29 @@ skill 1 - MSE / variance: both are ours, not the publication's.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
+from typing import ClassVar
 
 import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.bofrf.kept_leaves import keep_leaves, note_leaves
-from silvan.algorithms.bofrf.score_checks import check_scores, check_total
 from silvan.algorithms.bofrf.site_forest import site_forest
-from silvan.algorithms.bofrf.tree_messages import BringTrees, OwnTrees, ScoreTrees, TreeScores
 from silvan.algorithms.bofrf.tune import Search, tune_settings
-from silvan.algorithms.horizontal.merged_forest import equal_site_weights
+from silvan.algorithms.horizontal.merged_forest import Trees, equal_site_weights
+from silvan.algorithms.keyed_rows import learning_rows
 from silvan.algorithms.local_forest import local_forest
-from silvan.algorithms.recount import Counting, recount
+from silvan.algorithms.recount import recount
 from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, schema_of
-from silvan.algorithms.validation_rows import learning_rows
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.federation import Federation
-from silvan.federation.message import Blob
+from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
@@ -43,6 +45,63 @@ _ERROR_BITS = 24
 
 _FINER = 1 << (_ERROR_BITS // 2)
 """How much finer labels are kept than squared errors, so that as many bits of them are left."""
+
+# -- messages
+
+
+class OwnTrees(Trees, frozen=True, kw_only=True):
+    """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
+
+    absent: np.ndarray
+    brought: bool
+    settings: Settings
+
+
+class BringTrees(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = OwnTrees
+    once: ClassVar[bool] = True
+
+    schema: Blob
+    settings: Settings
+    feature_key: np.ndarray
+    validation: float  # share of the training rows that trees do not see
+    oob: bool  # whether the site will choose on rows that its trees did not draw
+    tune: Search | None
+    max_trees: int | None = None  # the most that are taken from a site
+
+    @property
+    def min_leaf(self) -> int:
+        """Fewest rows of a leaf, which the site's policy judges."""
+        return self.settings.min_samples_leaf
+
+
+class TreeScores(Reply, frozen=True, kw_only=True):
+    """How each tree does: rows scored, and rows by true and voted class.
+
+    Where a number is predicted: squared error, label and squared label in fixed point.
+    """
+
+    rows: np.ndarray
+    counts: np.ndarray
+
+
+class ScoreTrees(Request, frozen=True, kw_only=True):
+    """How every site's trees do on the site's training rows, each tree by itself."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = TreeScores
+    some_sites: ClassVar[bool] = True  # a cluster's
+
+    schema: Blob
+    forests: list[Blob]
+    validation: float
+    # fixed point of numbers; of no use for classes
+    offset: float
+    scale: float
+
 
 # -- at a site
 
@@ -98,15 +157,10 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
         if len(forest) * schema.n_classes**2 > MAX_CELLS:
             raise FormatError("the matrices of so many trees and classes do not fit a message")
         counts = score_trees(forest, part.X, part.y, absent, site.n_jobs, noted)
-        here = np.bincount(part.y, minlength=schema.n_classes) * (~silent)[:, None]
-        if not np.array_equal(counts.sum(axis=2), here):
-            raise FederationError("a matrix does not add up to the rows scored")
     else:
         if not (0.0 < request.scale < np.inf and np.isfinite(request.offset)):
             raise FormatError("the fixed point is not one")
         scored = score_numbers(forest, part.X, part.y, request.scale, absent, site.n_jobs, noted)
-        if not np.array_equal(scored[:, 0], rows):
-            raise FederationError("the errors are not those of the rows scored")
         label = _label_sums(part.y, request.offset, request.scale)
         counts = np.stack([scored[:, 1], *np.where(silent, 0, label[:, None])], axis=1)
     if noted is not None:
@@ -232,17 +286,13 @@ def weigh(
             weighted[name] = Weighted(members, own, shown, together, alphas, exchange.equal)
     if not exchange.recount:
         return weighted
-    counting = Counting.of(settings, exchange.validation)
-    return {name: _recounted(federation, schema, one, counting) for name, one in weighted.items()}
-
-
-def _recounted(federation: Federation, schema: Schema, weighted: Weighted, counting: Counting) -> Weighted:
-    """Recount the trees of a group of sites; those of a site that learns by itself stay as they are."""
-    if len(weighted.members) < 2:
-        return weighted
-    trees = {site: (forest, weighted.blobs[site]) for site, forest in weighted.forests.items()}
-    rows = {site: reply.rows for site, reply in weighted.members.items()}
-    return replace(weighted, recounted=recount(federation, schema, trees, rows, counting))
+    for name, one in weighted.items():
+        if len(one.members) > 1:  # the trees of a site that learns by itself stay as they are
+            trees = {site: (forest, one.blobs[site]) for site, forest in one.forests.items()}
+            rows = {site: reply.rows for site, reply in one.members.items()}
+            recounted = recount(federation, schema, trees, rows, settings, exchange.validation)
+            weighted[name] = replace(one, recounted=recounted)
+    return weighted
 
 
 def _check_own(reply: OwnTrees, request: BringTrees, schema: Schema) -> Forest:
@@ -283,6 +333,67 @@ def _alphas(
     total: TreeScores = federation.total(dict.fromkeys(members, request), check=check_scores(schema, expected))
     check_total(total, schema, expected, federation.lost)
     return np.array([_correlation(m) for m in total.counts]) if k else _skill(total)
+
+
+def check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) -> Check:
+    """Return the check of one site's scores, given which trees abstain at each site and how many rows it has."""
+
+    def check(site: str, reply: TreeScores) -> None:
+        if site != OVERALL:  # the sum has a check of its own, see ``check_total``
+            silent, rows = expected[site]
+            _check_counts(reply, schema, np.where(silent, 0, rows), silent[None])
+
+    return check
+
+
+def check_total(
+    total: TreeScores, schema: Schema, expected: dict[str, tuple[np.ndarray, int]], lost: Collection[str]
+) -> None:
+    """Raise ``FederationError`` for an impossible sum; a site that was lost on the way may be part of it, or not."""
+    left, doubtful = [s for s in expected if s not in lost], [s for s in expected if s in lost]
+    found: FormatError | None = None
+    for n in range(len(doubtful) + 1):
+        for more in combinations(doubtful, n):
+            parts = [expected[site] for site in expected if site in left or site in more]
+            try:
+                _check_counts(
+                    total,
+                    schema,
+                    np.sum([np.where(silent, 0, rows) for silent, rows in parts], axis=0),
+                    np.array([silent for silent, _ in parts]),
+                )
+            except FormatError as error:
+                found = found or error
+            else:
+                return
+    raise FederationError(f"the sum over the sites cannot be: {found}; one of them answered nonsense")
+
+
+def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: np.ndarray) -> None:
+    """Raise ``FormatError`` if scores do not add up to the rows, or their labels are not the same for all trees.
+
+    ``silent`` (sites, trees) says at which sites a tree abstains: these rows are not among its scores.
+    """
+    k = schema.n_classes
+    shape = (len(rows), k, k) if k else (len(rows), 3)
+    if scores.counts.shape != shape or scores.rows.shape != rows.shape:
+        raise FormatError("scores of other trees than asked for")
+    if scores.counts.dtype != np.int64 or scores.rows.dtype != np.int64:
+        raise FormatError("scores of another type")
+    if not np.array_equal(scores.rows, rows):
+        raise FormatError("scores of more or fewer rows than there are")
+    if k:
+        margins = scores.counts.sum(axis=2)
+        if scores.counts.min() < 0 or scores.counts.max() > MAX_ROWS or not np.array_equal(margins.sum(axis=1), rows):
+            raise FormatError("a matrix does not add up to the rows scored")
+    else:
+        margins = scores.counts[:, 1:]
+        if (scores.counts[:, [0, 2]] < 0).any():
+            raise FormatError("a squared error or label is negative")
+    _, group = np.unique(silent, axis=1, return_inverse=True)
+    _, first = np.unique(group, return_index=True)
+    if not np.array_equal(margins, margins[first[group.reshape(-1)]]):
+        raise FormatError("trees were scored on different labels")
 
 
 def _correlation(matrix: np.ndarray) -> float:

@@ -26,7 +26,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Blob, Reply, Request, SignedReply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -59,6 +59,7 @@ class BoostStumps(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Boosted
+    once: ClassVar[bool] = True
 
     schema: Blob
     settings: Boosting
@@ -67,10 +68,6 @@ class BoostStumps(Request, frozen=True, kw_only=True):
     def min_leaf(self) -> int:
         """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site
@@ -165,6 +162,6 @@ def pooled_boost(federation: Federation, schema: Schema, settings: Boosting) -> 
     sites = [federation.site(name) for name in federation.active]
     parts = [site.part(schema) for site in sites]
     rows = Part(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys")))
-    bins = pooled_bins([rows], schema, settings.max_bins, staggered=False)
+    bins = pooled_bins(rows, schema, settings.max_bins, staggered=False)
     codes = bins.apply(rows.X, thread_count(sites[0].n_jobs))
     return boost(StumpTable(codes, bins, rows.y.astype(np.int64)), settings).forest(schema)

@@ -18,11 +18,10 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide
-from silvan.util.readable import count_of
 
 # -- messages
 
@@ -38,22 +37,13 @@ class PickModels(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Picked
+    once: ClassVar[bool] = True
 
     schema: Blob
     models: list[Blob]
     own: int  # which of them is the site's own
     tau: float
     printed: bool
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        return (
-            f"which classifiers of {count_of(len(self.models), 'site')} do about as well on the site's rows as its own"
-        )
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

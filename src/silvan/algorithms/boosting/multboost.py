@@ -10,7 +10,7 @@ sign their stumps with what they came after, and weigh rows by such alone, of ea
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -24,7 +24,6 @@ from silvan.algorithms.boosting.stumps import (
     check_two_classes,
     find_stump,
     join_stumps,
-    no_stumps,
     stump_table,
 )
 from silvan.algorithms.requests import check_owners, schema_of
@@ -39,7 +38,6 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
-from silvan.util.readable import count_of
 
 _MOST = 1 << 20
 """Most stumps of all stages together."""
@@ -50,7 +48,7 @@ _ROUNDING = ONE >> 20
 # -- messages
 
 
-class Merged(msgspec.Struct, frozen=True, kw_only=True):
+class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """The stages so far: their stumps, stage after stage, and the masses that each got right, wrong, neither."""
 
     stumps: Stumps
@@ -82,7 +80,7 @@ class SignedStump(msgspec.Struct, frozen=True):
     after: str
 
 
-class Found(SignedReply, frozen=True, kw_only=True):
+class FoundStump(SignedReply, frozen=True, kw_only=True):
     """A site's stump; its weight is 1, or 0 if it is no better than chance there."""
 
     stump: Stumps
@@ -93,36 +91,35 @@ class Found(SignedReply, frozen=True, kw_only=True):
         return wire.encode(SignedStump(self.stump, self.after))
 
 
-class FindStump(Request, frozen=True, kw_only=True):
+class AfterStages(Request, frozen=True, kw_only=True):
+    """A request about rows as the stages so far weigh them."""
+
+    schema: Blob
+    rows: int  # of all sites
+    merged: Stages
+
+    def course(self) -> Course:
+        """Return where the request stands: after all stages and their masses."""
+        return self.merged.course()
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Return the trace that the next request must repeat: the schema and the number of rows."""
+        trace = f"{self.schema.hash} {self.rows}".encode()
+        return trace if further and all(other == trace for other in traces) else None
+
+
+class FindStump(AfterStages, frozen=True, kw_only=True):
     """The best stump for the site's rows, weighted by what the merged stumps so far get wrong."""
 
     verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Found
+    reply: ClassVar[type[Reply]] = FoundStump
 
-    schema: Blob
     settings: Boosting
-    rows: int  # of all sites
-    merged: Merged
 
     @property
     def min_leaf(self) -> int:
         """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        return (
-            f"the best stump for the site's rows, weighted by what {count_of(len(self.merged.sizes), 'stage')} got "
-            "wrong"
-        )
-
-    def course(self) -> Course:
-        """Return where the question stands: after all stages and their masses."""
-        return self.merged.course()
-
-    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return the trace that the next question must repeat: the schema and the number of rows."""
-        return _follow(traces, further, self.schema, self.rows)
 
 
 class StageMasses(Reply, frozen=True, kw_only=True):
@@ -131,32 +128,11 @@ class StageMasses(Reply, frozen=True, kw_only=True):
     masses: np.ndarray
 
 
-class WeighStage(Request, frozen=True, kw_only=True):
+class WeighStage(AfterStages, frozen=True, kw_only=True):
     """How much of the rows' weight the newest merged stumps get right, and how much wrong."""
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = StageMasses
-
-    schema: Blob
-    rows: int
-    merged: Merged
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        return f"how much of the rows' weight stage {len(self.merged.sizes):,} gets right, wrong and neither: 3 numbers"
-
-    def course(self) -> Course:
-        """Return where the question stands: after a stage without masses."""
-        return self.merged.course()
-
-    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return the trace that the next question must repeat: the schema and the number of rows."""
-        return _follow(traces, further, self.schema, self.rows)
-
-
-def _follow(traces: list[bytes], further: bool, schema: Blob, rows: int) -> bytes | None:
-    trace = f"{schema.hash} {rows}".encode()
-    return trace if further and all(other == trace for other in traces) else None
 
 
 # -- at a site
@@ -171,7 +147,7 @@ class _Weighted:
 
 
 @answers(FindStump)
-def find(site: Site, request: FindStump) -> Found:
+def find(site: Site, request: FindStump) -> FoundStump:
     """Find a stump for the weighted rows."""
     schema = schema_of(site, request.schema)
     table = stump_table(site, schema, request.settings)
@@ -180,7 +156,7 @@ def find(site: Site, request: FindStump) -> Found:
     stump, right = find_stump(table, weight, request.settings)
     masses = weigh(weight / weight.sum(), right)
     counts = not table.one_class and stage_weight(masses, len(table)) > 0.0
-    return Found(stump=stump.weighted(np.array([float(counts)])), after=request.merged.before()[-1])
+    return FoundStump(stump=stump.weighted(np.array([float(counts)])), after=request.merged.before()[-1])
 
 
 @answers(WeighStage)
@@ -194,7 +170,7 @@ def weigh_stage(site: Site, request: WeighStage) -> StageMasses:
     return StageMasses(masses=weigh(weight, _outcome(site, schema, stage)))
 
 
-def _weights(site: Site, schema: Schema, request: FindStump | WeighStage) -> np.ndarray:
+def _weights(site: Site, schema: Schema, request: AfterStages) -> np.ndarray:
     """Return the rows' weights after all stages whose masses are known."""
     weighed = list(zip(_stages(request.merged), request.merged.masses, strict=False))
     names = [_stage_bytes(stage) + masses.tobytes() for stage, masses in weighed]
@@ -226,12 +202,12 @@ def _stage_bytes(stage: Stumps) -> bytes:
     return b"".join(getattr(stage, name).tobytes() for name in stage.__struct_fields__)
 
 
-def _stages(merged: Merged) -> list[Stumps]:
+def _stages(merged: Stages) -> list[Stumps]:
     ends = np.cumsum(merged.sizes).tolist()
     return [merged.stumps.take(slice(a, b)) for a, b in pairwise([0, *ends])]
 
 
-def _check(merged: Merged, weighed: int, rows: int, schema: Schema, site: Site) -> None:
+def _check(merged: Stages, weighed: int, rows: int, schema: Schema, site: Site) -> None:
     """Raise ``FormatError`` if the stages contradict each other, or the site's rows."""
     stumps, sizes, masses = merged.stumps, merged.sizes, merged.masses
     check_stumps(stumps, schema, _MOST)
@@ -248,7 +224,7 @@ def _check(merged: Merged, weighed: int, rows: int, schema: Schema, site: Site) 
     _check_made(merged, site)
 
 
-def _check_made(merged: Merged, site: Site) -> None:
+def _check_made(merged: Stages, site: Site) -> None:
     """Raise an error unless sites made the stumps for their stages, by their signatures, each one a stage at most."""
     if len(merged.made) != len(merged.stumps):
         raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
@@ -281,7 +257,7 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     for _ in range(settings.n_estimators):
         merged = _merged(kept, masses, made)
         after = merged.before()[-1]
-        found: dict[str, Found] = federation.ask(
+        found: dict[str, FoundStump] = federation.ask(
             FindStump(schema=named, settings=settings, rows=rows, merged=merged),
             check=partial(_check_found, schema, after),
         )
@@ -311,12 +287,12 @@ def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     return stage_forest(kept, weights, schema)
 
 
-def _merged(kept: list[Stumps], masses: np.ndarray, made: list[Blob]) -> Merged:
+def _merged(kept: list[Stumps], masses: np.ndarray, made: list[Blob]) -> Stages:
     sizes = np.array([len(stage) for stage in kept], np.int64)
-    return Merged(stumps=join_stumps([no_stumps(), *kept]), sizes=sizes, masses=masses, made=tuple(made))
+    return Stages(stumps=join_stumps(kept), sizes=sizes, masses=masses, made=tuple(made))
 
 
-def _check_found(schema: Schema, after: str, site: str, reply: Found) -> None:
+def _check_found(schema: Schema, after: str, site: str, reply: FoundStump) -> None:
     stump = reply.stump
     check_stumps(stump, schema, 1)
     if reply.after != after:

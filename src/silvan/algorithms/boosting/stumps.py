@@ -29,14 +29,15 @@ from silvan.tree.objectives import OBJECTIVES
 from silvan.tree.stump import find_cut
 from silvan.util.threads import thread_count
 
-_TYPES = {
-    "feature": np.int32,
-    "threshold": np.float32,
-    "missing_left": np.bool_,
-    "words": np.uint64,
-    "vote": np.uint8,
-    "weight": np.float64,
+_TYPES: dict[str, tuple[type, tuple[int, ...]]] = {
+    "feature": (np.int32, ()),
+    "threshold": (np.float32, ()),
+    "missing_left": (np.bool_, ()),
+    "words": (np.uint64, (SET_WORDS,)),
+    "vote": (np.uint8, (2,)),
+    "weight": (np.float64, ()),
 }
+"""The columns of stumps: element types, and the shape of one stump's entry."""
 
 
 class Stumps(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,22 +91,16 @@ class Stumps(msgspec.Struct, frozen=True, kw_only=True):
 
 def join_stumps(parts: list[Stumps]) -> Stumps:
     """Put stumps one after the other."""
-    return Stumps(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _TYPES})
-
-
-def no_stumps() -> Stumps:
-    """Return an empty list of stumps, to join others to."""
-    shapes = {"words": (0, SET_WORDS), "vote": (0, 2)}
-    return Stumps(**{name: np.zeros(shapes.get(name, 0), dtype) for name, dtype in _TYPES.items()})
+    empty: dict[str, np.ndarray] = {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in _TYPES.items()}
+    return Stumps(**{name: np.concatenate([none, *(getattr(p, name) for p in parts)]) for name, none in empty.items()})
 
 
 def check_stumps(stumps: Stumps, schema: Schema, most: int) -> None:
     """Raise ``FormatError`` if these are not stumps of the schema, or more than so many."""
     n = len(stumps)
-    shapes = {"words": (n, SET_WORDS), "vote": (n, 2)}
-    for name, dtype in _TYPES.items():
+    for name, (dtype, shape) in _TYPES.items():
         column = getattr(stumps, name)
-        if column.dtype != dtype or column.shape != shapes.get(name, (n,)):
+        if column.dtype != dtype or column.shape != (n, *shape):
             raise FormatError(f"{name} of the stumps is of another shape or type")
     if n > most:
         raise FormatError("there are more stumps than asked for")

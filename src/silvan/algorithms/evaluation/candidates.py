@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from silvan.algorithms.boosting.stumps import Boosting
-from silvan.algorithms.evaluation.out_of_bag import Draws
+from silvan.algorithms.keyed_rows import Draws
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.cache import CacheKey
@@ -40,10 +40,6 @@ class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     draws: Draws | None = None  # which rows its trees drew, if that is known
     threshold: float | None = None  # decision threshold for the second of two classes; None: the most probable class
 
-    def alike(self) -> "SentModel":
-        """Return what all sites of a sum must have in common: the model, unless each site made its own."""
-        return msgspec.structs.replace(self, model=Blob(""), draws=None) if self.made_in else self
-
 
 class LocalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The forest that a site has without joining, grown there when it is evaluated."""
@@ -51,19 +47,11 @@ class LocalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     settings: Settings
     threshold: float | str | None = None  # a decision threshold, or the rule by which the site chooses one
 
-    def alike(self) -> "LocalModel":
-        """Return what all sites of a sum must have in common."""
-        return self
-
 
 class LocalBoosting(msgspec.Struct, frozen=True, tag=True):
     """The boosted stumps that a site has without joining, grown there when they are evaluated."""
 
     boosting: Boosting
-
-    def alike(self) -> "LocalBoosting":
-        """Return what all sites of a sum must have in common."""
-        return self
 
 
 class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -80,12 +68,17 @@ class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     fit: bool = True
     threshold: float | None = None
 
-    def alike(self) -> "PersonalModel":
-        """Return what all sites of a sum must have in common: all but the site's own trees."""
-        return msgspec.structs.replace(self, own=Blob(""), made_in="")
-
 
 Candidate = SentModel | LocalModel | LocalBoosting | PersonalModel
+
+
+def alike(candidate: Candidate) -> Candidate:
+    """Return what all sites of a sum must have in common: all but trees that each site made itself."""
+    if isinstance(candidate, SentModel) and candidate.made_in:
+        return msgspec.structs.replace(candidate, model=Blob(""), draws=None)
+    if isinstance(candidate, PersonalModel):
+        return msgspec.structs.replace(candidate, own=Blob(""), made_in="")
+    return candidate
 
 
 # -- at a site
@@ -163,10 +156,6 @@ class PersonalForest:
         shared = federation.blob(self.shared.to_bytes())
         return PersonalModel(shared, self.draws, self.own, self.made_in, self.fit, threshold)
 
-    def is_made_by(self, federation: Federation, site: str) -> bool:
-        """Whether a site of a federation has the trees that it is made of."""
-        return any((by.site, by.task) == (site, self.made_in) for by in federation.makers(self.own))
-
 
 Model = Forest | PersonalForest | Settings | Boosting
 """A model as learners name it; ``Settings`` and ``Boosting`` stand for what each site trains by itself."""
@@ -212,7 +201,8 @@ def list_candidates(
         if isinstance(model, Boosting):
             return LocalBoosting(model)
         if isinstance(model, PersonalForest):
-            if model.forest is None or model.is_made_by(federation, site):
+            made_here = any((by.site, by.task) == (site, model.made_in) for by in federation.makers(model.own))
+            if model.forest is None or made_here:
                 return model.candidate(federation, thresholds.sent)
             model = model.forest  # the sites of another federation than the one it was learnt in
         return sent_model(federation, model, draws, thresholds, site)

@@ -93,7 +93,7 @@ def detail_of(
         return nothing()
     none = np.zeros((0, 0), np.int64)
     if not n_classes:
-        found = further(0, metrics.Evidence(rows=(scores, y)), digits=_DIGITS)
+        found = _further(0, metrics.Evidence(rows=(scores, y)))
         return Detail(found, none, none, [_number_groups(scores[:, 0], y, floors)])
     shown = n_classes <= MOST_CLASSES
     confusion = metrics.confusion(scores, y, decided) if shown else none
@@ -105,13 +105,18 @@ def detail_of(
         table = metrics.confusion(scores, y, (score >= threshold).astype(np.int64)) * (not np.isnan(threshold))
         counts, levels = metrics.count_scores(scores, y, exact=True), np.unique(score)[::-1]
         evidence = replace(evidence, counts=counts, levels=levels, at_threshold=table, threshold=threshold)
-    return Detail(further(n_classes, evidence, digits=_DIGITS), confusion, table, groups)
+    return Detail(_further(n_classes, evidence), confusion, table, groups)
 
 
-def further(n_classes: int, evidence: metrics.Evidence, digits: int) -> np.ndarray:
+def _further(n_classes: int, evidence: metrics.Evidence) -> np.ndarray:
     """Return the further metrics: decimals of shares, significant digits of those in units of a number."""
     found = [(metric.of(evidence), metric.in_units) for metric in metrics.further_metrics(n_classes)]
-    return np.array([float(f"{x:.{digits}g}") if in_units else np.round(x, digits) for x, in_units in found])
+    return np.array([three_digits(x) if in_units else np.round(x, _DIGITS) for x, in_units in found])
+
+
+def three_digits(x: float) -> float:
+    """Return a number with three significant digits, as metrics leave a site."""
+    return float(f"{x:.{_DIGITS}g}")
 
 
 def _curves_of(n_classes: int) -> Sequence[int]:

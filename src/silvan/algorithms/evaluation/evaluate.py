@@ -23,6 +23,7 @@ from silvan.algorithms.evaluation.candidates import (
     PersonalModel,
     SentModel,
     Thresholds,
+    alike,
     check_candidates,
     list_candidates,
 )
@@ -46,26 +47,31 @@ from silvan.algorithms.evaluation.evaluation import (
     rounded,
     rounded_intervals,
 )
-from silvan.algorithms.evaluation.intervals import intervals
-from silvan.algorithms.evaluation.out_of_bag import Draws
-from silvan.algorithms.evaluation.score_groups import Answer, arrange, hides_one_class
+from silvan.algorithms.evaluation.score_groups import (
+    Answer,
+    Subgroup,
+    arrange,
+    check_by,
+    check_subgroups,
+    hides_one_class,
+    name_of,
+    places_of,
+)
+from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, shown_threshold, test_cells
-from silvan.algorithms.evaluation.subgroups import Subgroup, check_by, check_subgroups, name_of, places_of
-from silvan.algorithms.requests import schema_of
+from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of
-from silvan.util.readable import count_of
 
 NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
-
-_DETAILS = "; counts of these rows by decision and by groups of scores, and figures of these counts"
 
 
 class SiteMetrics(Reply, frozen=True, kw_only=True):
@@ -78,38 +84,29 @@ class SiteMetrics(Reply, frozen=True, kw_only=True):
     rows: int
     metrics: np.ndarray
     intervals: np.ndarray
-    details: tuple[Detail, ...] = ()
+    details: tuple[Detail, ...]
     subgroups: tuple[Subgroup, ...] = ()
 
 
-class EvaluateModels(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """Metrics of models on the site's own test rows."""
+class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """A request about test rows as models score them."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SiteMetrics
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
     candidates: list[Candidate]
     feature_key: np.ndarray
+    by: tuple[int, ...] = ()  # columns whose subgroups have metrics of their own: rows are grouped by score within them
+
+
+class EvaluateModels(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
+    """Metrics of models on the site's own test rows."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = SiteMetrics
+    once: ClassVar[bool] = True  # two models that differ on one row would show that row's label
+
     against: int = -1  # the one that gains are measured against, if any
-    by: tuple[int, ...] = ()  # places of columns whose subgroups have metrics of their own
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        n = len(self.candidates)
-        apart = f", and of subgroups by {count_of(len(self.by), 'column')}" if self.by else ""
-        if reply is None:
-            return f"figures of merit of {count_of(n, 'model')} on the site's own test rows{apart}"
-        return (
-            f"{reply.metrics.shape[1]} figures of merit of {count_of(n, 'model')} on the site's own test rows, how "
-            "many these "
-            f"are, and intervals of gains{_DETAILS if reply.details else ''}{apart}"
-        )
-
-    def course(self) -> Course:
-        """Allow the question once: two models that differ on one row would show that row's label."""
-        return Course(self.kind())
 
 
 class ScoreCounts(Reply, frozen=True, kw_only=True):
@@ -120,25 +117,15 @@ class ScoreCounts(Reply, frozen=True, kw_only=True):
     bands: np.ndarray
 
 
-class CountByScore(Request, frozen=True, kw_only=True, omit_defaults=True):
+class CountByScore(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
     """How many test rows have which score on a grid, for each model."""
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = ScoreCounts
-    partitions: ClassVar[PartitionsWay] = "site"
-
-    schema: Blob
-    candidates: list[Candidate]
-    feature_key: np.ndarray
-    by: tuple[int, ...] = ()  # as in the metrics: rows are grouped by score within subgroups
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        return f"counts of test rows by score on a grid and by class, of {count_of(len(self.candidates), 'model')}"
 
     def alike(self) -> bytes:
         """Return all but the trees that each site made itself: counts of a model that one site has would be its own."""
-        return wire.encode(msgspec.structs.replace(self, candidates=[one.alike() for one in self.candidates]))
+        return wire.encode(msgspec.structs.replace(self, candidates=[alike(one) for one in self.candidates]))
 
 
 # -- at a site
@@ -149,9 +136,7 @@ def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     """Score the site's test part exactly."""
     if not -1 <= request.against < len(request.candidates):
         raise FormatError("gains are measured against a model that is not there")
-    schema = schema_of(site, request.schema)
-    check_by(schema, request.by)
-    check_candidates(site, request.candidates, request.by)
+    schema = _check(site, request)
     y = site.part(schema, test=True).y
     key, by = request.feature_key, request.by
     given = [answer_on_test_rows(site, schema, candidate, key, by) for candidate in request.candidates]
@@ -167,6 +152,14 @@ def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     if subgroups and not schema.n_classes:  # groups of all rows would be other ones than those of subgroups
         details = tuple(msgspec.structs.replace(detail, groups=[]) for detail in details)
     return SiteMetrics(rows=len(y), metrics=values, intervals=between, details=details, subgroups=tuple(subgroups))
+
+
+def _check(site: Site, request: OfCandidates) -> Schema:
+    """Check what a request refers to, and return its schema."""
+    schema = schema_of(site, request.schema)
+    check_by(schema, request.by)
+    check_candidates(site, request.candidates, request.by)
+    return schema
 
 
 def _metrics(
@@ -190,9 +183,7 @@ def _metrics(
 @answers(CountByScore)
 def count_by_score(site: Site, request: CountByScore) -> ScoreCounts:
     """Count the site's test rows on the grid of scores; a model whose trees all abstain counts no rows."""
-    schema = schema_of(site, request.schema)
-    check_by(schema, request.by)
-    check_candidates(site, request.candidates, request.by)
+    schema = _check(site, request)
     scores, confusion, bands = [], [], []
     for candidate in request.candidates:
         answer, y = answer_on_test_rows(site, schema, candidate, request.feature_key, request.by)
@@ -273,7 +264,7 @@ def evaluate(
     for site, reply in replies.items():
         marks = [_mark(one, model, site) for one, model in zip(listed[site], models, strict=True)]
         rows += compared(_site_rows(schema, site, names, reply), reply.intervals, marks)
-    overall = [_overall_row(schema, name, i, rows, replies, counts) for i, name in enumerate(names)]
+    overall = [_overall_row(schema, name, i, rows, list(replies.values()), counts) for i, name in enumerate(names)]
     return Evaluation(
         [*rows, *compared(overall)],
         _subgroup_rows(schema, names, replies, shared["by"]),
@@ -284,11 +275,14 @@ def evaluate(
     )
 
 
-def _site_rows(schema: Schema, site: str, names: Sequence[str], reply: SiteMetrics) -> list[Row]:
-    """Return the rows of one site."""
-    found = [metrics_by_name(schema.n_classes, values) for values in reply.metrics]
-    rows = [Row(site, name, reply.rows, by_name) for name, by_name in zip(names, found, strict=True)]
-    return [row.with_detail(_detail(reply, i), schema) for i, row in enumerate(rows)]
+def _site_rows(
+    schema: Schema, site: str, names: Sequence[str], given: SiteMetrics | Subgroup, group: str = ""
+) -> list[Row]:
+    """Return the rows of one site: of all its test rows, or of a subgroup."""
+    return [
+        Row(site, name, given.rows, metrics_by_name(schema.n_classes, values), group=group).with_detail(detail, schema)
+        for name, values, detail in zip(names, given.metrics, given.details, strict=True)
+    ]
 
 
 def _overall_row(
@@ -296,23 +290,26 @@ def _overall_row(
     name: str,
     place: int,
     rows: Sequence[Row],
-    replies: Mapping[str, SiteMetrics],
-    counts: ScoreCounts | None,
+    given: Sequence[SiteMetrics | Subgroup],
+    counts: ScoreCounts | None = None,
+    group: str = "",
 ) -> Row:
     """Return a model's row over all sites: from summed counts, from moments, or as the mean of sites."""
     scores, matrix, mean = None, None, False
-    if counts is None:
-        moments = np.array([reply.metrics[place] for reply in replies.values()])
+    if not schema.n_classes:
+        moments = np.array([one.metrics[place] for one in given])
         n, found = int(moments[:, 0].sum()), metrics.from_moments(moments)
-    else:
+    elif counts is not None and counts.confusion[place].any():
         scores, matrix = counts.scores[place], counts.confusion[place]
-        n, mean = int(matrix.sum()), not matrix.any()
-        if mean:
-            n, found = _mean_metrics([row for row in rows if row.model == name], schema.n_classes)
-        else:
-            found = metrics.from_counts(list(scores), matrix, counts.bands[place])
-    told = [(reply.rows, _detail(reply, place)) for reply in replies.values()]
-    row = Row(OVERALL, name, n, found).with_detail(detail_over_all(schema.n_classes, scores, matrix, told), schema)
+        n, found = int(matrix.sum()), metrics.from_counts(list(scores), matrix, counts.bands[place])
+    else:
+        mean = True
+        n, found = _mean_metrics([row for row in rows if row.model == name], schema.n_classes)
+    told = [(one.rows, one.details[place]) for one in given]
+    detail = detail_over_all(schema.n_classes, scores, matrix, told)
+    row = Row(OVERALL, name, n, found, group=group).with_detail(detail, schema)
+    if group:
+        return row
     return replace(row, note=(MEAN_OF_SITES if mean and n else row.note) or _whose_thresholds(told))
 
 
@@ -342,24 +339,12 @@ def _subgroup_rows(
             found.setdefault(tuple(one.codes), []).append((site, one))
     listed: list[Row] = []
     for codes, shown in sorted(found.items()):
-        group = name_of(schema, by, codes)
+        group, given = name_of(schema, by, codes), [one for _, one in shown]
+        rows = [row for site, one in shown for row in _site_rows(schema, site, names, one, group)]
         for i, name in enumerate(names):
-            rows = []
-            for site, one in shown:
-                row = Row(site, name, one.rows, metrics_by_name(schema.n_classes, one.metrics[i]), group=group)
-                rows.append(row.with_detail(one.details[i], schema))
-            if schema.n_classes:
-                n, mean = _mean_metrics(rows, schema.n_classes)
-            else:
-                moments = np.array([one.metrics[i] for _, one in shown])
-                n, mean = int(moments[:, 0].sum()), metrics.from_moments(moments)
-            detail = detail_over_all(schema.n_classes, None, None, [(one.rows, one.details[i]) for _, one in shown])
-            listed += [*rows, Row(OVERALL, name, n, mean, group=group).with_detail(detail, schema)]
+            listed += [row for row in rows if row.model == name]
+            listed.append(_overall_row(schema, name, i, rows, given, group=group))
     return listed
-
-
-def _detail(reply: SiteMetrics, i: int) -> Detail:
-    return reply.details[i] if reply.details else nothing()
 
 
 def _total_counts(
@@ -367,13 +352,13 @@ def _total_counts(
 ) -> ScoreCounts:
     """Sum the counts of models that are the same at all sites; those of others are 0."""
     n = len(next(iter(listed.values())))
-    same = [i for i in range(n) if len({msgspec.json.encode(of[i].alike()) for of in listed.values()}) == 1]
+    same = [i for i in range(n) if len({msgspec.json.encode(alike(of[i])) for of in listed.values()}) == 1]
     shapes = _count_shapes(schema, n)
     counts = ScoreCounts(**{name: np.zeros(shape, np.int64) for name, shape in shapes.items()})
     if same:
         total: ScoreCounts = federation.total(
             {site: CountByScore(candidates=[of[i] for i in same], **shared) for site, of in listed.items()},
-            check=_check_counts(schema, len(same)),
+            check=counts_of(**_count_shapes(schema, len(same))),
         )
         for name in shapes:
             getattr(counts, name)[same] = getattr(total, name)
@@ -390,10 +375,9 @@ def _mean_metrics(rows: list[Row], n_classes: int) -> tuple[int, dict[str, float
     return sum(row.rows for row in rows if not np.isnan(list(row.metrics.values())).all()), found
 
 
-def _check_metrics(schema: Schema, n_models: int, by: Sequence[int] = ()) -> Check:
+def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
 
     def check(site: str, reply: SiteMetrics) -> None:
-        _check_some(schema, n_models, reply.rows, reply.metrics)
         between = reply.intervals
         if between.shape != (n_models, 2) or between.dtype != np.float64:
             raise FormatError("its intervals are not those asked for")
@@ -401,17 +385,14 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int] = ()) -> Che
         most = 1.0 if schema.n_classes else np.finfo(np.float64).max
         if not ((known[:, 0] <= known[:, 1]).all() and (np.abs(known) <= most).all()):
             raise FormatError("its intervals are not possible")
-        if len(reply.details) not in (0, n_models):
-            raise FormatError("its details are not those asked for")
         check_subgroups(reply.subgroups, schema, by, reply.rows)
-        for detail in reply.details:
-            check_detail(detail, schema.n_classes, reply.rows)
-        for one in reply.subgroups:
-            for detail in one.details:
-                check_detail(detail, schema.n_classes, one.rows)
+        given: list[SiteMetrics | Subgroup] = [reply, *reply.subgroups]
+        for one in given:
             _check_some(schema, n_models, one.rows, one.metrics)
             if len(one.details) != n_models:
                 raise FormatError("its details are not those asked for")
+            for detail in one.details:
+                check_detail(detail, schema.n_classes, one.rows)
 
     return check
 
@@ -439,15 +420,3 @@ def _count_shapes(schema: Schema, n_models: int) -> dict[str, tuple[int, ...]]:
         "confusion": (n_models, n, n),
         "bands": (n_models, metrics.BANDS, 3),
     }
-
-
-def _check_counts(schema: Schema, n_models: int) -> Check:
-    shapes = _count_shapes(schema, n_models)
-
-    def check(site: str, reply: ScoreCounts) -> None:
-        for name, shape in shapes.items():
-            counts = getattr(reply, name)
-            if counts.shape != shape or counts.dtype != np.int64 or counts.min() < 0:
-                raise FormatError(f"its {name} are not those asked for")
-
-    return check

@@ -14,9 +14,9 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.evaluation.candidates import Named, for_site
-from silvan.algorithms.evaluation.details import Detail, Floors, detail_of
-from silvan.algorithms.evaluation.intervals import intervals
+from silvan.algorithms.evaluation.details import Detail, Floors, detail_of, three_digits
 from silvan.algorithms.evaluation.score_groups import Answer
+from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
@@ -79,9 +79,10 @@ class Row:
         """The metric that models are compared by."""
         return next(iter(self.metrics.values()))
 
-    def gain_over(self, other: float) -> float:
-        """Return by how much the leading metric is better than another model's."""
-        return self.leading - other if metrics.BY_KEY[next(iter(self.metrics))].higher else other - self.leading
+    @property
+    def sign(self) -> float:
+        """1 where more of the leading metric is better, and -1 where less is."""
+        return 1.0 if metrics.BY_KEY[next(iter(self.metrics))].higher else -1.0
 
     def with_detail(self, detail: Detail, schema: Schema) -> "Row":
         """Return the row with details, and with a note where metrics are lacking."""
@@ -156,18 +157,17 @@ def never_decided(rows: Sequence[Row], schema: Schema) -> list[str]:
     found, remedy = [], ", or threshold='youden'" if schema.n_classes == 2 else ""
     for table in tables:
         never = [c for c in range(len(table)) if table[c].sum() and not table[:, c].sum()]
+        label, classes = schema.label.name, schema.label.classes or ()
         if len(never) > _NAMED_CLASSES:
-            numbers = all(isinstance(c, int | float) for c in schema.label.classes or ())
+            numbers = all(isinstance(c, int | float) for c in classes)
             hint = "is it a number? then set task='regression'" if numbers else "set class_weight='balanced'"
-            text = f"the federated model never predicts {len(never):,} of {len(table):,} classes of {schema.label.name}"
+            text = f"the federated model never predicts {len(never):,} of {len(table):,} classes of {label}"
             return [f"{text} that test rows are of: {hint}"]
-        for c in range(len(table)):
-            if table[c].sum() and not table[:, c].sum():
-                name, n = (schema.label.classes or ())[c], int(table[c].sum())
-                found.append(
-                    f"the federated model never predicts {schema.label.name} = {name!r}, though {n:,} of "
-                    f"{int(table.sum()):,} test rows are of that class: set class_weight='balanced'{remedy}"
-                )
+        found += [
+            f"the federated model never predicts {label} = {classes[c]!r}, though {int(table[c].sum()):,} of "
+            f"{int(table.sum()):,} test rows are of that class: set class_weight='balanced'{remedy}"
+            for c in never
+        ]
     return found
 
 
@@ -182,7 +182,7 @@ def compared(
     local = next((row.leading for row in rows if row.model == LOCAL), np.nan)
     done = []
     for i, row in enumerate(rows):
-        gain = row.gain_over(local)
+        gain = row.sign * (row.leading - local) + 0.0  # never -0
         if row.model != LOCAL and not np.isnan(gain) and row.note != MEAN_OF_SITES:
             low, high = (None, None) if between is None or np.isnan(between[i]).any() else map(float, between[i])
             row = replace(row, gain=float(gain), low=low, high=high)
@@ -277,7 +277,7 @@ def rounded(values: np.ndarray, classes: bool) -> np.ndarray:
     """
     if classes:
         return np.asarray(np.round(values, _DIGITS))
-    short = [[float(f"{x:.{_DIGITS}g}") for x in row] for row in values]
+    short = [[three_digits(x) for x in row] for row in values]
     for row, exact in zip(short, values, strict=True):
         spread = np.sqrt(exact[3] / exact[0]) if exact[0] else 0.0
         row[0] = exact[0]
@@ -289,4 +289,4 @@ def rounded_intervals(between: np.ndarray, classes: bool) -> np.ndarray:
     """Return intervals with three digits."""
     if classes:
         return np.asarray(np.round(between, _DIGITS))
-    return np.array([[float(f"{x:.{_DIGITS}g}") for x in row] for row in between])
+    return np.array([[three_digits(x) for x in row] for row in between])

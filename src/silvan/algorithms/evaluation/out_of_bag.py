@@ -1,50 +1,31 @@
-"""Thresholds chosen at a site on training rows: every row is scored by the trees of a model that did not learn from it.
+"""Thresholds chosen on training rows: every row is scored by the trees of a model that did not learn from it.
 
-No test row takes part. Rows are scored and counted in groups as the site's policy says, so that a threshold tells of no
-single row.
+A site chooses a threshold for itself, or all sites together one when a forest is fitted, from a sum of training rows by
+score and class. No test row takes part. Rows are scored and counted in groups as the site's policy says, so that a
+threshold tells of no single row.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-import msgspec
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.drawn_rows import drawn_by_place
+from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of, sent_model
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
+from silvan.algorithms.keyed_rows import Draws, check_draws, rows_drawn
+from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, InputError
 from silvan.federation.describe import FLOOR
-from silvan.federation.part import Part
-from silvan.federation.site import Site
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.forest.predict import tally, voting_weights
 from silvan.privacy.gate import policy_of
-from silvan.tree.draw import RowDraw
 
 _MOST_ROWS = 20_000
 """Training rows that a threshold is chosen on; of more, evenly spread ones are taken."""
-
-
-class Draws(msgspec.Struct, frozen=True):
-    """Which rows the trees of a model drew, as far as sites can tell by their keys.
-
-    ``sizes`` are numbers of trees, one site's after the other's, and ``owners`` these sites. Trees of no site, whose
-    owner is "", and all without owners, were grown from sums and drew rows of all sites. After a recount the i-th tree
-    of every site drew rows as the i-th of each.
-    """
-
-    sizes: tuple[int, ...]
-    owners: tuple[str, ...] = ()
-    bootstrap: RowDraw = True
-    recounted: bool = False
-
-
-class Unseen(NamedTuple):
-    """Training rows, scored by trees that did not see them, and the labels to count them by."""
-
-    answer: Answer
-    y: np.ndarray
 
 
 class Scored(NamedTuple):
@@ -58,8 +39,11 @@ class Scored(NamedTuple):
     y: np.ndarray
 
 
-def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Unseen | None:
-    """Score training rows by the trees that did not see them, in groups; None if that is not known or not allowed."""
+def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> tuple[Answer, np.ndarray] | None:
+    """Score training rows by the trees that did not see them, in groups; return also the labels to count them by.
+
+    None if that is not known or not allowed.
+    """
     found = score_unseen(site, schema, forest, draws)
     if found is None:
         return None
@@ -70,8 +54,8 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
     votes = forest.combine == "vote" and bool(schema.n_classes)
     decided = found.votes[known].argmax(axis=1) if votes else scores.argmax(axis=1)
     policy = policy_of(site)
-    unseen = Unseen(*in_groups(Answer(scores, decided), y, schema.n_classes, policy.score_groups))
-    return None if hides_one_class(policy, unseen.y, schema.n_classes) else unseen
+    answer, labels = in_groups(Answer(scores, decided), y, schema.n_classes, policy.score_groups)
+    return None if hides_one_class(policy, labels, schema.n_classes) else (answer, labels)
 
 
 def score_unseen(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Scored | None:
@@ -93,30 +77,62 @@ def score_unseen(site: Site, schema: Schema, forest: Forest, draws: Draws | None
     return Scored(total.means(), total.votes, part.y[taken])
 
 
-def rows_drawn(site: Site, part: Part, draws: Draws, taken: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return lines of rows of the site that trees drew, bool (lines, rows), and the line of each tree, -1 for none.
-
-    Of all rows, or of those that are ``taken``.
-    """
-    owners, sizes = draws.owners or ("",), draws.sizes
-    places = np.concatenate([np.arange(size) for size in sizes])
-    here = np.repeat([draws.recounted or owner in ("", site.name) for owner in owners], sizes)
-    own = [size for owner, size in zip(owners, sizes, strict=True) if owner == site.name]
-    n_own = own[0] if own else 0 if draws.owners else sizes[0]
-    return drawn_by_place(site, part, draws.bootstrap, n_own, max(sizes), taken), np.where(here, places, -1)
-
-
-def check_draws(draws: Draws, n_trees: int | None = None) -> None:
-    """Raise ``FormatError`` for numbers of trees that are none, or not as many as their sites or trees."""
-    owners = draws.owners or ("",)
-    if len(draws.sizes) != len(owners) or min(draws.sizes) < 0 or n_trees not in (None, sum(draws.sizes)):
-        raise FormatError("what the trees drew does not match their sites")
-
-
 def site_threshold(site: Site, schema: Schema, forest: Forest, draws: Draws | None, rule: str = "youden") -> float:
     """Return the score from which on the second of two classes is decided on, by a rule; NaN if unknown."""
     unseen = unseen_rows(site, schema, forest, draws) if schema.n_classes == 2 else None
     if unseen is None:
         return np.nan
-    negatives, positives = metrics.count_scores(unseen.answer.scores, unseen.y, exact=True)[0]
-    return metrics.best_threshold(np.unique(unseen.answer.scores[:, 1])[::-1], negatives, positives, rule)
+    answer, y = unseen
+    negatives, positives = metrics.count_scores(answer.scores, y, exact=True)[0]
+    return metrics.best_threshold(np.unique(answer.scores[:, 1])[::-1], negatives, positives, rule)
+
+
+class OutOfBagCounts(Reply, frozen=True, kw_only=True):
+    """Training rows by class and by score on a grid."""
+
+    counts: np.ndarray
+
+
+class CountOutOfBag(Request, frozen=True, kw_only=True):
+    """How many training rows have which score on a grid, each by the trees that did not learn from it."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = OutOfBagCounts
+    partitions: ClassVar[PartitionsWay] = "site"
+
+    schema: Blob
+    model: SentModel
+
+
+@answers(CountOutOfBag)
+def count_unseen(site: Site, request: CountOutOfBag) -> OutOfBagCounts:
+    """Count the training rows on the grid of scores; none where too few are left or it is not known what trees saw."""
+    schema, model = schema_of(site, request.schema), request.model
+    if schema.n_classes != 2 or model.draws is None:
+        raise FormatError("a threshold is for a model of two classes whose draws are known")
+    check_candidates(site, [model])
+    unseen = unseen_rows(site, schema, model_of(site, schema, model.model), model.draws)
+    if unseen is None:
+        return OutOfBagCounts(counts=np.zeros((2, metrics.GRID), np.int64))
+    [counts] = metrics.count_scores(unseen[0].scores, unseen[1], exact=False)
+    return OutOfBagCounts(counts=np.ascontiguousarray(counts, np.int64))
+
+
+def asks_for_threshold(threshold: object) -> tuple[type[Request], ...]:
+    """Return the kinds of messages that a learner with such a parameter asks."""
+    return (CountOutOfBag,) if isinstance(threshold, str) else ()
+
+
+def choose_threshold(federation: Federation, schema: Schema, forest: Forest, draws: Draws, rule: str) -> float:
+    """Return the score from which on the second of two classes is decided on: the best by a rule."""
+    schema_blob = federation.blob(schema.to_json().encode())
+    request = CountOutOfBag(schema=schema_blob, model=sent_model(federation, forest, {forest.hash: draws}))
+    total: OutOfBagCounts = federation.total(request, check=counts_of(counts=(2, metrics.GRID)))
+    negatives, positives = total.counts
+    chosen = metrics.best_threshold(metrics.grid_scores(), negatives, positives, rule)
+    if np.isnan(chosen):
+        raise InputError(
+            f"threshold={rule!r} needs training rows of both classes that some trees did not learn from: set "
+            "bootstrap=True, or give a number"
+        )
+    return chosen

@@ -13,24 +13,36 @@ and counts less 1.28 standard errors of it, which luck adds one time in ten; les
 mix is better. The site takes the mix that is nearest to the mean of all, each weighted by what it gains: few rows leave
 it near the shared forest, and a lead of several hundredths takes it all the way. AUCs of several classes count by the
 pairs of rows that they compare.
+
+Sites are asked which mix they take in one round. The coordinator is told metrics and, in one process, which of fifteen
+mixes it is; where rows are in groups only whether it is the shared forest or another, since a choice among many tells
+of the rows that it was made by.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
-from silvan.algorithms.evaluation.candidates import PersonalModel, model_of
-from silvan.algorithms.evaluation.out_of_bag import Draws, check_draws, rows_drawn, score_unseen
-from silvan.algorithms.evaluation.score_quality import ScoreQuality, score_quality
+from silvan.algorithms.evaluation.candidates import PersonalForest, PersonalModel, check_candidates, model_of
+from silvan.algorithms.evaluation.details import three_digits
+from silvan.algorithms.evaluation.out_of_bag import score_unseen
+from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
+from silvan.algorithms.evaluation.score_quality import MetricName, ScoreQuality, score_quality
+from silvan.algorithms.kept_results import keep_made_model
+from silvan.algorithms.keyed_rows import Draws, check_draws, rows_drawn
 from silvan.algorithms.recount import fixed_point, mean_label, whole_labels
-from silvan.algorithms.requests import read_trees
+from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
+from silvan.federation.agree import MAX_ROWS
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
-from silvan.federation.site import Site
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.score import labels_at_leaves
 from silvan.privacy.gate import policy_of
@@ -60,6 +72,36 @@ _LEAST_ROWS = 5
 
 _PRIOR_ROWS = 1.0
 """How many rows the shared value of a leaf counts for beside these."""
+
+
+UNTOLD = -1
+"""A mix that is not the shared forest alone, and that the site does not tell."""
+
+# -- messages
+
+
+class ChosenShare(Reply, frozen=True, kw_only=True):
+    """Which mix a site will use, and rounded figures of it and of all mixes, on how many rows."""
+
+    choice: int  # its place among the mixes, or ``UNTOLD``
+    measure: MetricName  # empty: there were no rows to choose on, or too few
+    rows: int
+    figure: float  # of the mix that it takes
+    figures: np.ndarray  # one a mix; NaN where the site's policy shows none, as in ``figure``
+
+
+class ChooseShare(Request, frozen=True, kw_only=True):
+    """How much say the site's own trees and rows should have at the site, by its training rows."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = ChosenShare
+    once: ClassVar[bool] = True
+
+    schema: Blob
+    model: PersonalModel  # the forest that all sites share, which rows its trees drew, and what it is mixed with
+
+
+# -- at a site
 
 
 @dataclass(frozen=True)
@@ -106,35 +148,30 @@ class MixChoice(NamedTuple):
     quality: tuple[ScoreQuality | None, ...] = ()
 
 
-# -- at a site
-
-
 def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
     """Score all mixes on training rows, and choose one; kept, since it is asked for again."""
-    return site.cache.once(
-        CacheKey[MixChoice]("chosen mix", schema.hash, *parts.name), lambda: _choose(site, schema, parts)
-    )
 
+    def choose() -> MixChoice:
+        alone = Draws((len(parts.own),), (site.name,), parts.draws.bootstrap)
+        scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
+        if parts.fit:
+            fitted = fit_leaves(site, schema, parts)
+            scored.append(score_unseen(site, schema, fitted, parts.fitted_draws()))
+        if any(one is None for one in scored):
+            return MixChoice(0, np.zeros(0, np.int64))
+        each = [one.scores for one in scored if one is not None]
+        known = ~np.isnan(sum(each)).any(axis=1)
+        y = next(one.y for one in scored if one is not None)[known]
+        if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
+            return MixChoice(0, y)
+        each = [scores[known] for scores in each]
+        mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)
+        quality = tuple(mix if mix is None else score_quality(mix, y, schema.n_classes, by_pairs=True) for mix in mixes)
+        if quality[0] is None or quality[0].metric == "accuracy":
+            return MixChoice(0, y)  # all rows are of one class
+        return MixChoice(likely_mix(quality, y), y, mixes, quality)
 
-def _choose(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
-    alone = Draws((len(parts.own),), (site.name,), parts.draws.bootstrap)
-    scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
-    if parts.fit:
-        fitted = fit_leaves(site, schema, parts)
-        scored.append(score_unseen(site, schema, fitted, parts.fitted_draws()))
-    if any(one is None for one in scored):
-        return MixChoice(0, np.zeros(0, np.int64))
-    each = [one.scores for one in scored if one is not None]
-    known = ~np.isnan(sum(each)).any(axis=1)
-    y = next(one.y for one in scored if one is not None)[known]
-    if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
-        return MixChoice(0, y)
-    each = [scores[known] for scores in each]
-    mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)
-    quality = tuple(mix if mix is None else score_quality(mix, y, schema.n_classes, by_pairs=True) for mix in mixes)
-    if quality[0] is None or quality[0].metric == "accuracy":
-        return MixChoice(0, y)  # all rows are of one class
-    return MixChoice(likely_mix(quality, y), y, mixes, quality)
+    return site.cache.once(CacheKey[MixChoice]("chosen mix", schema.hash, *parts.name), choose)
 
 
 def _mix(scores: list[np.ndarray], own: float, fitted: float) -> np.ndarray:
@@ -162,37 +199,35 @@ def likely_mix(quality: tuple[ScoreQuality | None, ...], y: np.ndarray) -> int:
 
 def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
     """Take leaf values of the shared trees from the site's rows, of those that each tree draws there; kept."""
-    return site.cache.once(
-        CacheKey[Forest]("fitted leaves", schema.hash, *parts.name), lambda: _fit_leaves(site, schema, parts)
-    )
 
+    def fit() -> Forest:
+        forest, part = parts.shared, site.part(schema)
+        drawn, places = rows_drawn(site, part, parts.fitted_draws())
+        codes, amounts, columns = part.y.astype(np.int64), np.zeros(0, np.int64), schema.n_classes
+        offset, scale = 0.0, 1.0
+        if not schema.n_classes:
+            offset, scale = fixed_point([forest])
+            codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
+        counts = np.zeros((len(forest.value), columns), np.int64)
+        trees = np.arange(len(forest))
+        labels_at_leaves(forest, part.X, codes, amounts, trees, drawn, places, counts, site.n_jobs)
+        if schema.n_classes:
+            n = counts.sum(axis=1, keepdims=True)
+            means = counts / np.maximum(n, 1)
+        else:
+            n, means = counts[:, :1], mean_label(counts, offset, scale)[:, None]
+        share = n / (n + _PRIOR_ROWS)
+        values = share * means + (1.0 - share) * forest.value
+        return replace(forest, value=np.where(n >= _LEAST_ROWS, values, forest.value))
 
-def _fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
-    forest, part = parts.shared, site.part(schema)
-    drawn, places = rows_drawn(site, part, parts.fitted_draws())
-    codes, amounts, columns = part.y.astype(np.int64), np.zeros(0, np.int64), schema.n_classes
-    offset, scale = 0.0, 1.0
-    if not schema.n_classes:
-        offset, scale = fixed_point([forest])
-        codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
-    counts = np.zeros((len(forest.value), columns), np.int64)
-    trees = np.arange(len(forest))
-    labels_at_leaves(forest, part.X, codes, amounts, trees, drawn, places, counts, site.n_jobs)
-    if schema.n_classes:
-        n = counts.sum(axis=1, keepdims=True)
-        means = counts / np.maximum(n, 1)
-    else:
-        n, means = counts[:, :1], mean_label(counts, offset, scale)[:, None]
-    share = n / (n + _PRIOR_ROWS)
-    values = share * means + (1.0 - share) * forest.value
-    return replace(forest, value=np.where(n >= _LEAST_ROWS, values, forest.value))
+    return site.cache.once(CacheKey[Forest]("fitted leaves", schema.hash, *parts.name), fit)
 
 
 class SiteForest(NamedTuple):
-    """The forest that a site should use, and which rows its trees drew."""
+    """The forest that a site has of a model, and which rows its trees drew, if that is known."""
 
     forest: Forest
-    draws: Draws
+    draws: Draws | None
 
 
 def make_forest(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
@@ -212,14 +247,87 @@ def make_forest(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
     return SiteForest(mixed_forest(forest, parts.own, own), draws)
 
 
-# -- both sides
-
-
 def mixed_forest(shared: Forest, own: Forest, share: float) -> Forest:
     """Return the forest in which a site's own trees have a share of the say, beside the shared one."""
     if share == 0.0:
         return shared
-    if share == 1.0:
-        return own
     say = shared.weights.sum() / max(own.weights.sum(), 1.0)
     return join_forests([shared, own], [1.0 - share, share * float(say)])
+
+
+@answers(ChooseShare)
+def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
+    """Choose a mix on training rows, and keep the forest that it makes if results of the study will be kept."""
+    schema, model = schema_of(site, request.schema), request.model
+    if model.made_in != site.task:
+        raise FormatError("a mix needs the trees that the site made in this task")
+    check_candidates(site, [model])
+    parts = Ingredients.read(site, schema, model)
+    chosen = choose_mix(site, schema, parts)
+    if site.results is not None and chosen.choice:
+        keep_made_model(site.results, make_forest(site, schema, parts).forest)
+    if not chosen.quality or chosen.quality[0] is None:
+        empty = np.full(len(MIXES), np.nan)
+        return ChosenShare(choice=0, measure="", rows=len(chosen.y), figure=np.nan, figures=empty)
+    told = policy_of(site).score_groups == 1
+    shown = range(len(MIXES)) if told else [0]
+    figures = np.array(
+        [_figure(site, chosen, i, schema.n_classes) if i in shown else np.nan for i in range(len(MIXES))]
+    )
+    return ChosenShare(
+        choice=chosen.choice if told or not chosen.choice else UNTOLD,
+        measure=chosen.quality[0].metric,
+        rows=len(chosen.y),
+        figure=_figure(site, chosen, chosen.choice, schema.n_classes),
+        figures=figures,
+    )
+
+
+def _figure(site: Site, chosen: MixChoice, place: int, n_classes: int) -> float:
+    """Return how good a mix is, as far as the site's policy shows it: of rows in groups, rounded."""
+    mix, policy = chosen.scores[place], policy_of(site)
+    if mix is None:
+        return np.nan
+    answer, labels = in_groups(Answer(mix, mix.argmax(axis=1)), chosen.y, n_classes, policy.score_groups)
+    if hides_one_class(policy, labels, n_classes):
+        return np.nan
+    return three_digits(score_quality(answer.scores, labels, n_classes, by_pairs=True).value)
+
+
+# -- at the coordinator
+
+
+def choose_shares(
+    federation: Federation, schema: Schema, models: Mapping[str, PersonalForest], threshold: float | None = None
+) -> dict[str, ChosenShare]:
+    """Ask every site which mix it takes: one round. The shared forest is sent as when it is judged."""
+    schema_blob = federation.blob(schema.to_json().encode())
+    requests = {
+        site: ChooseShare(schema=schema_blob, model=model.candidate(federation, threshold))
+        for site, model in models.items()
+    }
+    replies: dict[str, ChosenShare] = federation.ask(requests, check=check_chosen)
+    return replies
+
+
+def site_models(
+    federation: Federation, shared: Forest, draws: Draws, own: Mapping[str, Blob], fit: bool
+) -> dict[str, PersonalForest]:
+    """Return what sites that sent trees make their forests of; ``draws`` says which rows the shared trees drew."""
+    found = {}
+    for site, blob in own.items():
+        tasks = [owner.task for owner in federation.makers(blob) if owner.site == site]
+        if site in federation.active and tasks:
+            found[site] = PersonalForest(shared, draws, blob, tasks[-1], fit)
+    return found
+
+
+def check_chosen(site: str, reply: ChosenShare) -> None:
+    """Raise ``FormatError`` for an answer that cannot be."""
+    if not UNTOLD <= reply.choice < len(MIXES) or not 0 <= reply.rows < MAX_ROWS:
+        raise FormatError("it chose what it was not offered")
+    if reply.figures.shape != (len(MIXES),) or reply.figures.dtype != np.float64:
+        raise FormatError("its figures are not those asked for")
+    told = np.append(reply.figures, reply.figure)
+    if np.isinf(told).any() or (told < 0).any():
+        raise FormatError("its figures are not possible")

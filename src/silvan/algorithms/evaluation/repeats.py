@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from silvan import metrics
 from silvan.algorithms.evaluation.details import join_details
 from silvan.algorithms.evaluation.evaluation import LOCAL, Row
 from silvan.data.holdout import Fold
@@ -76,7 +75,10 @@ def over_splits(splits: Sequence[Sequence[Row]], folds: Sequence[Fold]) -> list[
 def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
     """Summarise the rows of one site, or those over all."""
     models = dict.fromkeys(row.model for rows in splits for row in rows)
-    first = {name: np.array([_first(rows, name) for rows in splits]) for name in models}
+    first = {
+        name: np.array([next((row.leading for row in rows if row.model == name), np.nan) for rows in splits])
+        for name in models
+    }
     listed = []
     for name in models:
         rows = [row for split in splits for row in split if row.model == name]
@@ -90,7 +92,7 @@ def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
         detail = join_details([row.detail for row in rows if row.detail is not None])
         one = Row(rows[0].site, name, tested, means, same_as=alike, more=more, detail=detail, note=note)
         if name != LOCAL and LOCAL in first:
-            gains = _sign(one) * (first[name] - first[LOCAL])
+            gains = one.sign * (first[name] - first[LOCAL])
             gains = gains[~np.isnan(gains)]
             if len(gains):
                 low, high = corrected_interval(gains, ratio) or (None, None)
@@ -115,15 +117,6 @@ def _mean_of_sites(rows: list[Row]) -> list[Row]:
     return listed
 
 
-def _first(rows: Sequence[Row], model: str) -> float:
-    return next((row.leading for row in rows if row.model == model), np.nan)
-
-
-def _sign(row: Row) -> float:
-    """Return 1 where more of the leading metric is better, and -1 where less is."""
-    return 1.0 if metrics.BY_KEY[next(iter(row.metrics))].higher else -1.0
-
-
 def _mean(values: np.ndarray) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else np.nan
@@ -131,6 +124,6 @@ def _mean(values: np.ndarray) -> float:
 
 def best_candidate(rows: Sequence[Row], candidates: Sequence[str]) -> str:
     """Return which candidate has the best mean metric at a site; of equal ones the first, and the first if none has."""
-    scored = {row.model: _sign(row) * row.leading for row in rows if row.model in candidates}
+    scored = {row.model: row.sign * row.leading for row in rows if row.model in candidates}
     known = {name: scored[name] for name in candidates if not np.isnan(scored.get(name, np.nan))}
     return max(known, key=lambda name: known[name]) if known else candidates[0]

@@ -15,16 +15,15 @@ from silvan.algorithms.evaluation.candidates import (
     SentModel,
     model_of,
 )
-from silvan.algorithms.evaluation.out_of_bag import Draws, site_threshold
+from silvan.algorithms.evaluation.out_of_bag import site_threshold
 from silvan.algorithms.evaluation.personal_forest import Ingredients, SiteForest, make_forest
-from silvan.algorithms.evaluation.score_groups import Answer
-from silvan.algorithms.evaluation.subgroups import Cells, cells_of, check_by, in_groups_by_cell
+from silvan.algorithms.evaluation.score_groups import Answer, SubgroupRows, cells_of, check_by, in_groups_by_cell
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.local_forest import local_forest
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.cache import CacheKey
 from silvan.federation.site import Site
-from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
 
 
@@ -35,9 +34,9 @@ def answer_on_test_rows(
 
     def score() -> tuple[Answer, np.ndarray]:
         part = site.part(schema, test=True)
-        if _has_rows(site, candidate):
-            forest = forest_of(site, schema, candidate, feature_key)
-            whole = Answer(*part.answers(forest, site.absent(schema), site.n_jobs))
+        model = model_here(site, schema, candidate, feature_key)
+        if model is not None:
+            whole = Answer(*part.answers(model.forest, site.absent(schema), site.n_jobs))
         else:
             whole = Answer(np.full((len(part), max(schema.n_classes, 1)), np.nan), np.zeros(len(part), np.int64))
         at = _threshold_at(site, schema, candidate, feature_key)
@@ -54,47 +53,40 @@ def answer_on_test_rows(
     )
 
 
-def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> Cells | None:
+def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> SubgroupRows | None:
     """Return the test rows by subgroup; None without columns that make some."""
     if not by:
         return None
     check_by(schema, by)
 
-    def sort() -> Cells:
+    def sort() -> SubgroupRows:
         part = site.part(schema, test=True)
         return cells_of(part.columns(by), part.y, range(len(by)), schema.n_classes, policy_of(site))
 
-    return site.cache.once(CacheKey[Cells]("cells", schema.hash, *by), sort)
+    return site.cache.once(CacheKey[SubgroupRows]("cells", schema.hash, *by), sort)
 
 
-def _has_rows(site: Site, candidate: Candidate) -> bool:
-    """Whether the site can have the model: to grow one itself takes all rows in one place."""
-    return site.in_one_place or not isinstance(candidate, LocalModel | LocalBoosting)
+def model_here(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> SiteForest | None:
+    """Read, make or grow the model; one that is made or grown is kept.
 
-
-def forest_of(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> Forest:
-    """Read, make or grow the model; one that is grown is kept."""
+    None where the site cannot have it: to grow one itself takes all rows in one place.
+    """
     if isinstance(candidate, SentModel):
-        return model_of(site, schema, candidate.model)
-    if isinstance(candidate, PersonalModel):
-        return _site_forest(site, schema, candidate).forest
+        return SiteForest(model_of(site, schema, candidate.model), candidate.draws)
+    if isinstance(candidate, LocalModel | LocalBoosting) and not site.in_one_place:
+        return None
 
-    def grow() -> Forest:
+    def make() -> SiteForest:
+        if isinstance(candidate, PersonalModel):
+            return make_forest(site, schema, Ingredients.read(site, schema, candidate))
         if isinstance(candidate, LocalBoosting):
-            return local_boost(site, schema, candidate.boosting)
-        return local_forest(site, schema, candidate.settings, feature_key, candidate.settings.n_estimators)
+            return SiteForest(local_boost(site, schema, candidate.boosting), None)
+        settings = candidate.settings
+        forest = local_forest(site, schema, settings, feature_key, settings.n_estimators)
+        return SiteForest(forest, Draws((settings.n_estimators,), (site.name,), settings.row_draw))
 
-    return site.cache.once(
-        CacheKey[Forest]("local model", msgspec.json.encode(candidate), feature_key.tobytes(), schema.hash), grow
-    )
-
-
-def _site_forest(site: Site, schema: Schema, candidate: PersonalModel) -> SiteForest:
-    """Make the forest that stays at the site; kept."""
-    return site.cache.once(
-        CacheKey[SiteForest]("personal forest", msgspec.json.encode(candidate), schema.hash),
-        lambda: make_forest(site, schema, Ingredients.read(site, schema, candidate)),
-    )
+    key = CacheKey[SiteForest]("model here", msgspec.json.encode(candidate), feature_key.tobytes(), schema.hash, most=4)
+    return site.cache.once(key, make)
 
 
 def _threshold_at(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
@@ -119,12 +111,5 @@ def threshold_of(
     site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray, rule: str = "youden"
 ) -> float:
     """Choose the threshold of a model for two classes on training rows; NaN where it is not known what trees saw."""
-    if schema.n_classes != 2 or not _has_rows(site, candidate) or isinstance(candidate, LocalBoosting):
-        return np.nan
-    if isinstance(candidate, LocalModel):
-        draws: Draws | None = Draws((candidate.settings.n_estimators,), (site.name,), candidate.settings.row_draw)
-    elif isinstance(candidate, PersonalModel):
-        draws = _site_forest(site, schema, candidate).draws
-    else:
-        draws = candidate.draws
-    return site_threshold(site, schema, forest_of(site, schema, candidate, feature_key), draws, rule)
+    model = model_here(site, schema, candidate, feature_key) if schema.n_classes == 2 else None
+    return np.nan if model is None else site_threshold(site, schema, model.forest, model.draws, rule)

@@ -13,30 +13,24 @@ policy must name the message. Two classes. A level of all trees is one round.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 
 from silvan.algorithms.horizontal.adaptive_bins import midpoints, pool_bins, summarise_level
-from silvan.algorithms.horizontal.adaptive_messages import (
-    SPLIT_TYPES,
-    AdaptiveBins,
-    AdaptiveLeaves,
-    AdaptiveLevel,
-    AfterSplits,
-    LeafCounts,
-    split_columns,
-)
-from silvan.algorithms.level_checks import check_nodes
-from silvan.algorithms.requests import MAX_TREES, schema_of
+from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_nodes
+from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.bins.bins import make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
+from silvan.federation.message import Reply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
+from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.draw import Ties, rows_of_trees
 from silvan.tree.fit import Settings, assemble
@@ -44,15 +38,73 @@ from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level
 from silvan.tree.split import Splits
 
+
+class AdaptiveBins(Reply, frozen=True, kw_only=True):
+    """Bins of every open node and each of its features, one after the other."""
+
+    sizes: np.ndarray  # bins of each
+    means: np.ndarray
+    counts: np.ndarray  # (bins, 2): negatives, positives
+    missing: np.ndarray  # (histograms, 2): the same of rows without a value; empty for none
+
+
+class LeafCounts(Reply, frozen=True, kw_only=True):
+    """Rows of every leaf by class, in the order of the leaves' numbers."""
+
+    counts: np.ndarray  # (leaves, 2): negatives, positives
+
+
+class AfterAdaptiveSplits(AfterSplits, frozen=True, kw_only=True):
+    """A request about the trees that all splits so far make."""
+
+    split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
+        "split_node": (np.int32, ()),
+        "split_feature": (np.int32, ()),
+        "split_threshold": (np.float32, ()),
+        "split_words": (np.uint64, (SET_WORDS,)),
+        "split_missing_left": (np.bool_, ()),
+    }
+
+    max_bins: int
+    split_threshold: np.ndarray
+
+
+class AdaptiveLevel(AfterAdaptiveSplits, frozen=True, kw_only=True):
+    """Mean value, positives and negatives of small groups of rows: a group of one row shows its value."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = AdaptiveBins
+
+    nodes: np.ndarray
+    features: np.ndarray
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
+        return self.follow_splits(traces, further, self.nodes, self.features)
+
+
+class AdaptiveLeaves(AfterAdaptiveSplits, frozen=True, kw_only=True):
+    """Rows by class of every leaf, when all splits are made."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = LeafCounts
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Return a trace if the question follows the last level; no level follows it, as it is about no open node."""
+        if not traces or not further:
+            return None
+        return self.follow_splits(traces, further, np.zeros(0, np.int32), np.zeros((0, 1), np.int32))
+
+
 # -- at a site
 
 
 @dataclass
-class _Growing:
-    """Rows of each node, and the splits that were applied so far: a cache."""
+class _NodeRows:
+    """Rows of each node, and the rounds of splits that were applied so far: a cache."""
 
     rows: list[np.ndarray]
-    done: list[tuple[bytes, ...]]
+    done: list[bytes]
 
 
 @answers(AdaptiveLevel)
@@ -83,36 +135,35 @@ def adaptive_leaves(site: Site, request: AdaptiveLeaves) -> LeafCounts:
     return LeafCounts(counts=np.stack([np.bincount(part.y[rows[leaf]], minlength=2) for leaf in leaves]))
 
 
-def _rows_of_nodes(site: Site, request: AfterSplits) -> tuple[Schema, Part, list[np.ndarray]]:
+def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Part, list[np.ndarray]]:
     """Return the site's rows by the agreed schema, and which are at each node, by all splits so far."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
     if schema.n_classes != 2:
         raise FormatError("adaptive bins are for two classes")
-    if not (2 <= request.max_bins <= MAX_BINS and 1 <= request.n_trees <= MAX_TREES):
-        raise FormatError("the number of bins or trees is out of range")
-    columns = split_columns(request)
-    splits = [tuple(c[k].tobytes() for c in columns) for k in range(len(request.split_node))]
+    if not 2 <= request.max_bins <= MAX_BINS:
+        raise FormatError("the number of bins is out of range")
+    request.check_splits(len(schema.features))
+    fingerprints = request.fingerprints()
 
-    def begin() -> _Growing:
+    def begin() -> _NodeRows:
         drawn = rows_of_trees(site.sampling_key, part.row_keys, 0, request.n_trees, request.bootstrap)
-        return _Growing([np.flatnonzero(d) for d in drawn], [])
+        return _NodeRows([np.flatnonzero(d) for d in drawn], [])
 
-    key = CacheKey[_Growing]("adaptive", request.schema.hash, request.n_trees, request.bootstrap)
-    growing = site.cache.once(key, begin, lambda known: known.done == splits[: len(known.done)])
-    for k in range(len(growing.done), len(splits)):
-        node, f = int(request.split_node[k]), int(request.split_feature[k])
-        if not (0 <= node < len(growing.rows) and 0 <= f < len(schema.features)):
-            raise FormatError("a split of a node or feature that does not exist")
-        rows = growing.rows[node]
-        values = part.X[rows, f]
-        if schema.features[f].categorical:
-            bins = np.where(np.isnan(values), 0, values + 1).astype(np.int64)
-            left = (request.split_words[k][bins >> 6] >> (bins & 63).astype(np.uint64)) & np.uint64(1) == 1
-        else:
-            left = np.where(np.isnan(values), request.split_missing_left[k], values <= request.split_threshold[k])
-        growing.rows += [rows[left], rows[~left]]
-        growing.done.append(splits[k])
+    key = CacheKey[_NodeRows]("adaptive", request.forest_name())
+    growing = site.cache.once(key, begin, lambda known: known.done == fingerprints[: len(known.done)])
+    stops = np.cumsum(request.round_sizes).tolist()
+    for fingerprint, (start, stop) in list(zip(fingerprints, pairwise([0, *stops]), strict=True))[len(growing.done) :]:
+        for k in range(start, stop):
+            rows, f = growing.rows[request.split_node[k]], request.split_feature[k]
+            values = part.X[rows, f]
+            if schema.features[f].categorical:
+                bins = np.where(np.isnan(values), 0, values + 1).astype(np.int64)
+                left = (request.split_words[k][bins >> 6] >> (bins & 63).astype(np.uint64)) & np.uint64(1) == 1
+            else:
+                left = np.where(np.isnan(values), request.split_missing_left[k], values <= request.split_threshold[k])
+            growing.rows += [rows[left], rows[~left]]
+        growing.done.append(fingerprint)
     return schema, part, growing.rows
 
 
@@ -148,13 +199,13 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         "max_bins": settings.max_bins,
         "min_leaf": settings.min_samples_leaf,
     }
-    made: list[tuple[np.ndarray, ...]] = []  # by round
+    history = SplitHistory(AdaptiveLevel)
     pending: dict[str, np.ndarray] = {}
 
     def find(frontier: Frontier) -> Splits:
         features = draw_level(frontier, plan)
         replies = federation.ask(
-            AdaptiveLevel(**same, **_history(made), nodes=frontier.node.astype(np.int32), features=features),
+            AdaptiveLevel(**same, **history.columns(), nodes=frontier.node.astype(np.int32), features=features),
             check=lambda site, reply: _check_bins(reply, features, schema, settings.max_bins),
         )
         bins = [(reply.sizes, reply.means, reply.counts, reply.missing) for reply in replies.values()]
@@ -165,15 +216,12 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
     def apply(nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
         threshold = pending["threshold"][pending["threshold"] == pending["threshold"]]
-        cuts = threshold.astype(np.float32)
-        made.append((nodes.astype(np.int32), splits.feature, cuts, splits.words, splits.missing_left))
+        history.add(nodes, splits, needed, threshold)
 
     grown = grow(np.arange(settings.n_estimators), feature_key, plan, rule, find, apply)
-    splits = _history(made)
+    splits = history.columns()
     leaves = np.setdiff1d(np.arange(len(grown.tree)), splits["split_node"])
-    reply: LeafCounts = federation.total(
-        AdaptiveLeaves(**same, **splits), check=lambda site, reply: _check_counts(reply, len(leaves))
-    )
+    reply: LeafCounts = federation.total(AdaptiveLeaves(**same, **splits), check=counts_of(counts=(len(leaves), 2)))
     grown, kept = _take_back_small(grown, leaves, reply.counts, settings.min_samples_leaf)
     return assemble([(grown, splits["split_threshold"][kept])], schema, measure, settings.combine)
 
@@ -207,13 +255,6 @@ def _take_back_small(grown: Grown, leaves: np.ndarray, counts: np.ndarray, least
     )
 
 
-def _history(made: list[tuple[np.ndarray, ...]]) -> dict[str, Any]:
-    """Return all splits so far as the fields of a question."""
-    empty: list[np.ndarray] = [np.zeros((0, *shape), dtype) for dtype, shape in SPLIT_TYPES.values()]
-    columns = dict(zip(SPLIT_TYPES, (np.concatenate(c) for c in zip(empty, *made, strict=True)), strict=True))
-    return {**columns, "round_sizes": np.array([len(nodes) for nodes, *_ in made], np.int32)}
-
-
 def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most: int) -> None:
     """Raise ``FormatError`` for bins that cannot be the answer to what was asked."""
     asked = features[features >= 0]
@@ -233,10 +274,3 @@ def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most:
         raise FormatError("counts of missing values of another shape")
     if any((c < 0).any() or (c > 2**31).any() for c in (counts, missing)):
         raise FormatError("counts that cannot be")
-
-
-def _check_counts(reply: LeafCounts, n_leaves: int) -> None:
-    """Raise ``FormatError`` for counts of leaves that cannot be."""
-    counts = reply.counts
-    if counts.dtype != np.int64 or counts.shape != (n_leaves, 2) or (counts < 0).any() or (counts > 2**31).any():
-        raise FormatError("counts of leaves that cannot be")

@@ -11,28 +11,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 
-from silvan.algorithms.drawn_rows import check_draw
-from silvan.algorithms.horizontal.row_bounds import RowBounds
-from silvan.algorithms.level_checks import are_different, check_histograms, check_nodes
-from silvan.algorithms.level_rules import follow_level
-from silvan.algorithms.requests import MAX_TREES, schema_of
+from silvan.algorithms.keyed_rows import check_draw
+from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_histograms, check_nodes
+from silvan.algorithms.requests import schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
-from silvan.federation import wire
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Verb
 from silvan.federation.part import Part, StoredPart
+from silvan.federation.question import Bounds
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
-from silvan.tree.draw import RowDraw, Ties, cut_offsets
+from silvan.tree.draw import Ties, cut_offsets
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
 from silvan.tree.level import choose_level, draw_level
@@ -53,7 +49,7 @@ class Histograms(Reply, frozen=True, kw_only=True):
     sums: np.ndarray
 
 
-class GrowLevel(Request, frozen=True, kw_only=True):
+class GrowLevel(AfterSplits, frozen=True, kw_only=True):
     """Histograms of every open node."""
 
     verb: ClassVar[Verb] = "total"
@@ -61,21 +57,19 @@ class GrowLevel(Request, frozen=True, kw_only=True):
     partitions: ClassVar[PartitionsWay] = "add up"
     narrow: ClassVar[bool] = True
 
-    schema: Blob
+    split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
+        "split_node": (np.int32, ()),
+        "split_feature": (np.int32, ()),
+        "split_bin": (np.int32, ()),
+        "split_missing_left": (np.bool_, ()),
+        "split_words": (np.uint64, (SET_WORDS,)),
+    }
+
     bins: Blob
     measure: Measure
-    n_trees: int
-    bootstrap: RowDraw
     nodes: np.ndarray  # int32, numbers of the open nodes
     features: np.ndarray  # int32 (nodes, drawn), -1 where fewer were left to draw
-    # all splits so far, in the order they were made; the k-th made the nodes n_trees + 2k and the next
-    round_sizes: np.ndarray
-    split_node: np.ndarray
-    split_feature: np.ndarray
     split_bin: np.ndarray
-    split_missing_left: np.ndarray
-    split_words: np.ndarray
-    min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -87,29 +81,9 @@ class GrowLevel(Request, frozen=True, kw_only=True):
         bins = len(reply.sums) / max(listed, 1)
         return f"{what} of {'' if bins == int(bins) else 'about '}{bins:.0f} bins x {each}"
 
-    def course(self) -> Course:
-        """Return where the question stands: after all rounds of splits."""
-        _check_history(self)
-        return Course("forest", tuple(digest(fingerprint) for fingerprint in _fingerprints(self)))
-
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
-        same = (self.schema.hash, self.bins.hash, self.measure, self.n_trees, self.bootstrap, self.min_leaf)
-        splits = self.split_node, self.split_feature
-        return follow_level(
-            digest(wire.encode(_Same(*same))), traces, further, self.n_trees, splits, self.nodes, self.features
-        )
-
-
-class _Same(msgspec.Struct, frozen=True):
-    """What no level of a forest may change."""
-
-    schema: str
-    bins: str
-    measure: Measure
-    n_trees: int
-    bootstrap: RowDraw
-    min_leaf: int
+        return self.follow_splits(traces, further, self.nodes, self.features)
 
 
 _PLACE_BYTES = 10
@@ -117,15 +91,6 @@ _PLACE_BYTES = 10
 
 _LEVEL_BYTES = 1 << 28
 """Histograms of a level that take more are asked for in several messages."""
-
-_SPLIT_TYPES = {
-    "split_node": np.int32,
-    "split_feature": np.int32,
-    "split_bin": np.int32,
-    "split_missing_left": np.bool_,
-    "split_words": np.uint64,
-}
-
 
 # -- at a site
 
@@ -150,8 +115,7 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
     ``part`` are rows to take instead of the site's own, for private forests; ``name`` tells them from any others.
     """
     schema, bins = read_level(site, request)
-    forest = request.schema.hash, request.bins.hash, request.measure, request.n_trees, request.bootstrap
-    rounds = _rounds(request)
+    fingerprints = request.fingerprints()
 
     def begin() -> _Growing:
         check_draw(site.n_train if part is None else len(part), request.bootstrap)
@@ -159,11 +123,15 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
         return _Growing(_rows(site, rows, bins, request), [])
 
     def fits(known: _Growing) -> bool:
-        return known.done == [fingerprint for fingerprint, _ in rounds[: len(known.done)]]
+        return known.done == fingerprints[: len(known.done)]
 
-    growing = site.cache.once(CacheKey[_Growing]("growing", name, *forest), begin, fits)
-    for fingerprint, splits in rounds[len(growing.done) :]:
-        growing.rows.apply(*splits, np.ones(len(splits[0]), np.bool_), thread_count(site.n_jobs))
+    growing = site.cache.once(CacheKey[_Growing]("growing", name, request.forest_name()), begin, fits)
+    done = len(growing.done)
+    for fingerprint, columns in zip(fingerprints[done:], request.rounds()[done:], strict=True):
+        node, feature, bin_, missing_left, words = columns
+        stats, every = np.zeros((len(node), 0), np.int64), np.ones(len(node), np.bool_)
+        splits = Splits(feature, bin_, missing_left, words, stats, stats, np.zeros(len(node)), every)
+        growing.rows.apply(node, splits, every, thread_count(site.n_jobs))
         growing.done.append(fingerprint)
     return growing.rows.fill(request.nodes, request.features, thread_count(site.n_jobs))
 
@@ -201,46 +169,12 @@ def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binn
     return Binned(codes, measure.rows(part.y), part.row_keys, bins, measure.n_stats)
 
 
-def _rounds(request: GrowLevel) -> list[tuple[bytes, tuple[np.ndarray, Splits]]]:
-    """Cut the splits so far into rounds: the bytes of each, which tell it from any other, and its splits."""
-    columns = [getattr(request, name) for name in _SPLIT_TYPES]
-    rounds, start = [], 0
-    for size, fingerprint in zip(request.round_sizes.tolist(), _fingerprints(request), strict=True):
-        node, feature, bin_, missing_left, words = (c[start : start + size] for c in columns)
-        stats = np.zeros((size, 0), np.int64)
-        splits = Splits(feature, bin_, missing_left, words, stats, stats, np.zeros(size), np.ones(size, np.bool_))
-        rounds.append((fingerprint, (node, splits)))
-        start += size
-    return rounds
-
-
-def _fingerprints(request: GrowLevel) -> list[bytes]:
-    """Return the bytes of each round of splits."""
-    columns = [getattr(request, name) for name in _SPLIT_TYPES]
-    stops = np.cumsum(request.round_sizes).tolist()
-    return [b"".join(c[start:stop].tobytes() for c in columns) for start, stop in pairwise([0, *stops])]
-
-
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     """Raise ``FormatError`` for a question that contradicts itself: kernels trust what they are given."""
     if not request.measure.fits(schema.n_classes):
         raise FormatError("the statistics are not those of the label")
-    if not 1 <= request.n_trees <= MAX_TREES:
-        raise FormatError(f"the trees must be 1 to {MAX_TREES}")
-    for name, dtype in _SPLIT_TYPES.items():
-        column = getattr(request, name)
-        if column.dtype != dtype or column.ndim != (2 if name == "split_words" else 1):
-            raise FormatError(f"{name} is of another type")
-    if request.split_words.shape[1] != SET_WORDS:
-        raise FormatError("a set of categories is of another size")
-    _check_history(request)
-    sizes, node, feature = request.round_sizes, request.split_node, request.split_feature
-    n = len(node)
-    there = request.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # nodes when a split was made
-    if (node >= there).any() or not are_different(node, request.n_trees + 2 * n):
-        raise FormatError("a split of a node that does not exist, or was split before")
-    if (feature < 0).any() or (feature >= len(bins.n_bins)).any():
-        raise FormatError("a split by a feature that does not exist")
+    request.check_splits(len(bins.n_bins))
+    node, feature, n = request.split_node, request.split_feature, len(request.split_node)
     if (request.split_bin < 0).any() or (request.split_bin > bins.last[feature]).any():
         raise FormatError("a split after a bin that does not exist")
     check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
@@ -248,16 +182,6 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     was_split[node] = True
     if was_split[request.nodes].any():
         raise FormatError("an open node was split before")
-
-
-def _check_history(request: GrowLevel) -> None:
-    """Raise ``FormatError`` for splits that cannot be cut into rounds."""
-    sizes, columns = request.round_sizes, [getattr(request, name) for name in _SPLIT_TYPES]
-    if any(c.ndim == 0 for c in columns) or len({len(c) for c in columns}) != 1:
-        raise FormatError("the splits so far do not match")
-    n = len(columns[0])
-    if sizes.ndim != 1 or sizes.dtype != np.int64 or ((sizes < 0) | (sizes > n)).any() or sizes.sum() != n:
-        raise FormatError("the splits so far do not match")
 
 
 # -- at the coordinator
@@ -270,7 +194,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     measure = settings.measure(schema, label)
     rule = settings.rule(measure)
     schema_blob = federation.blob(schema.to_json().encode())
-    history = SplitHistory()
+    history = SplitHistory(GrowLevel)
     rows = RowBounds(settings.n_estimators, measure, label, in_bins)
 
     def find_splits(nodes: np.ndarray, features: np.ndarray, ties: Ties, offsets: np.ndarray) -> Splits:
@@ -316,21 +240,27 @@ def _messages(features: np.ndarray, bins: Bins, measure: Measure) -> list[slice]
     return [slice(a, b) for a, b in pairwise(bounds)]
 
 
-class SplitHistory:
-    """The splits made so far, as questions repeat them."""
+class RowBounds:
+    """The rows of each node at most: of every class, or of all if a number is predicted.
 
-    def __init__(self) -> None:
-        self.rounds: list[tuple[np.ndarray, ...]] = []
+    ``label`` counts training rows by label, ``in_bins`` the most rows of a bin of each feature.
+    """
 
-    def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
-        """Add a round's splits."""
-        columns = (splits.feature, splits.bin, splits.missing_left, splits.words)
-        self.rounds.append((nodes.astype(np.int32), *columns))
+    def __init__(self, n_trees: int, measure: Measure, label: np.ndarray, in_bins: np.ndarray) -> None:
+        self.counts = measure.row_counts
+        self.n_stats, self.in_bins = measure.n_stats, in_bins
+        at_root = label if measure.counts_rows else label.sum(keepdims=True)
+        self.rows = np.broadcast_to(at_root.astype(np.int64), (n_trees, len(at_root)))
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """Return all rounds as the fields of a question."""
-        shapes = {"split_words": (0, SET_WORDS)}
-        empty: list[np.ndarray] = [np.zeros(shapes.get(name, (0,)), dtype) for name, dtype in _SPLIT_TYPES.items()]
-        joined = [np.concatenate(column) for column in zip(empty, *self.rounds, strict=True)]
-        sizes = np.array([len(r[0]) for r in self.rounds], np.int64)
-        return {"round_sizes": sizes, **dict(zip(_SPLIT_TYPES, joined, strict=True))}
+    def add(self, splits: Splits) -> None:
+        """Add the nodes that a round's splits make."""
+        children = np.stack([splits.left, splits.total - splits.left], axis=1)[:, :, self.counts]
+        self.rows = np.concatenate([self.rows, children.reshape(-1, children.shape[2])])
+
+    def of(self, nodes: np.ndarray, features: np.ndarray, bins: Bins) -> Bounds:
+        """Return what no sum of the nodes' histograms is above; sums of a number's values have no bound."""
+        drawn = features >= 0
+        in_bin = np.where(drawn, self.in_bins[features], 0).max(axis=1, initial=0)
+        most = np.full((len(nodes), self.n_stats), np.iinfo(np.int64).max)
+        most[:, self.counts] = np.minimum(self.rows[nodes], in_bin[:, None])
+        return Bounds(np.where(drawn, bins.n_bins[features], 0).sum(axis=1, dtype=np.int64), most)

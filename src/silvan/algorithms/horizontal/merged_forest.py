@@ -4,26 +4,25 @@ The merged forest has as many trees as a pooled one would. The publication's wei
 two ways, and both are here: a number of trees in proportion to a site's rows, or a weight of each tree in proportion.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from silvan.algorithms.local_forest import local_forest
-from silvan.algorithms.recount import Counting, recount
-from silvan.algorithms.requests import schema_of
+from silvan.algorithms.recount import recount
+from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Blob, Reply, Request, SignedReply, Verb
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.tree.fit import Settings
-from silvan.util.readable import count_of
 
 Weights = Literal["trees", "votes"]
 
@@ -44,6 +43,7 @@ class GrowTrees(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Trees
+    once: ClassVar[bool] = True
 
     schema: Blob
     settings: Settings
@@ -54,18 +54,6 @@ class GrowTrees(Request, frozen=True, kw_only=True):
     def min_leaf(self) -> int:
         """Rows a leaf has at least, for the site's policy to judge."""
         return self.settings.min_samples_leaf
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        size = "" if reply is None else f" ({count_of(len(reply.forest), 'byte')})"
-        return (
-            f"{count_of(self.n_trees, 'tree')} of the site's own{size}: splits and leaf values, no counts; its number "
-            "of rows"
-        )
-
-    def course(self) -> Course:
-        """Return a course of a single question: trees are grown once."""
-        return Course(self.kind())
 
 
 # -- at a site
@@ -115,7 +103,7 @@ class Influence:
 
 def fit(
     federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray, influence: Influence
-) -> "Merged":
+) -> "MergedTrees":
     """Ask every site for its trees and put them together."""
     influence.check()
     rows = federation.rows
@@ -129,44 +117,36 @@ def fit(
     }
 
     def read(site: str, reply: Trees) -> Forest:
-        return read_trees(reply, schema, n_trees[site])
+        forest = read_trees(reply.forest, schema)
+        if len(forest) != n_trees[site]:
+            raise FormatError("its trees are not as many as asked for")
+        return forest
 
     replies: dict[str, Trees] = federation.ask(requests, check=read)
     forests = {site: read(site, reply) for site, reply in replies.items()}
     tree_weights = [rows[site] / sum(rows.values()) if influence.weights == "votes" else 1.0 for site in forests]
-    recounted = None
+    joined = join_forests(list(forests.values()), tree_weights)
     listed = {site: (forest, federation.work(site, replies[site])) for site, forest in forests.items()}
-    if influence.recount and len(federation.active) > 1:
+    recounting = influence.recount and len(federation.active) > 1
+    if recounting:
         known = {site: rows.get(site, MAX_ROWS) for site in federation.active}
         known |= {site: reply.rows for site, reply in replies.items() if site in known}
-        recounted, _ = recount(federation, schema, listed, known, Counting.of(settings))
-    blobs = {site: blob for site, (_, blob) in listed.items()}
-    return Merged(forests, tree_weights, influence.equal, recounted, blobs)
+        recounted, _ = recount(federation, schema, listed, known, settings)
+        left = np.where(recounted.weights > 0, joined.weights, 0.0)
+        joined = replace(recounted, weights=left if left.any() else joined.weights)
+    if influence.equal:
+        sizes = [len(forest) for forest in forests.values()]
+        joined = replace(joined, weights=equal_site_weights(joined.weights, sizes))
+    return MergedTrees(joined, forests, {site: blob for site, (_, blob) in listed.items()}, recounting)
 
 
-@dataclass(frozen=True)
-class Merged:
-    """The sites' trees, the weight that a tree of each site has, and the trees after a recount.
+class MergedTrees(NamedTuple):
+    """The forest of all trees, each site's trees, these as each site signed them, and whether leaves were recounted."""
 
-    ``blobs`` are the trees as each site signed them.
-    """
-
+    forest: Forest
     forests: dict[str, Forest]
-    tree_weights: list[float]
-    equal: bool = False
-    recounted: Forest | None = None
-    blobs: Mapping[str, Blob] = field(default_factory=dict)
-
-    def forest(self) -> Forest:
-        """Return the forest of all trees."""
-        joined = join_forests(list(self.forests.values()), self.tree_weights)
-        if self.recounted is not None:
-            left = np.where(self.recounted.weights > 0, joined.weights, 0.0)
-            joined = replace(self.recounted, weights=left if left.any() else joined.weights)
-        weights = joined.weights
-        if self.equal:
-            weights = equal_site_weights(weights, [len(forest) for forest in self.forests.values()])
-        return joined if weights is joined.weights else replace(joined, weights=weights)
+    blobs: dict[str, Blob]
+    recounted: bool
 
 
 def equal_site_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
@@ -190,16 +170,6 @@ def check_influence(settings: Settings, equal: Any, max_trees: Any, recount: Any
     if isinstance(max_trees, bool) or not isinstance(max_trees, Integral) or max_trees < 1:
         raise InputError.wrong("max_trees", "a whole number of at least 1, or None", max_trees)
     return replace(settings, n_estimators=min(settings.n_estimators, int(max_trees)))
-
-
-def read_trees(reply: Trees, schema: Schema, n_trees: int) -> Forest:
-    """Read a site's trees; raise ``FormatError`` unless they are as many as asked for, without weights."""
-    forest = Forest.from_bytes(reply.forest)
-    if forest.schema != schema:
-        raise FormatError("its trees are of another schema than the agreed one")
-    if len(forest) != n_trees or not np.isin(forest.weights, (0.0, 1.0)).all():
-        raise FormatError("its trees are not as many as asked for, or have weights of their own")
-    return forest.bare()
 
 
 def share_out(n: int, shares: dict[str, int]) -> dict[str, int]:

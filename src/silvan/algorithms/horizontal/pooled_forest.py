@@ -16,7 +16,7 @@ from silvan.util.threads import thread_count
 def pooled_forest(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest of all sites' training rows, with all rows at hand."""
     rows, row_key = pooled_rows(federation, schema)
-    bins = pooled_bins([rows], schema, settings.max_bins)
+    bins = pooled_bins(rows, schema, settings.max_bins)
     measure = settings.measure(schema, label_counts(rows.y, schema))
     threads = thread_count(federation.site(federation.active[0]).n_jobs)
     table = binned(rows, bins, measure, threads)

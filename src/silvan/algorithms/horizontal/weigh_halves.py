@@ -6,20 +6,21 @@ these gaps are summed over sites. Both forests keep some say: at a mean gap of 0
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of, sent_model
-from silvan.algorithms.evaluation.out_of_bag import Draws, Scored, score_unseen
+from silvan.algorithms.evaluation.out_of_bag import Scored, score_unseen
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
 from silvan.algorithms.evaluation.score_quality import score_quality
+from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
@@ -60,14 +61,6 @@ class CompareHalves(Request, frozen=True, kw_only=True):
 
     schema: Blob
     models: list[SentModel]  # both forests, and which rows their trees drew
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
-        return "by how much one of two forests does better on the site's own training rows, in thousandths"
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

@@ -3,8 +3,7 @@
 import numpy as np
 
 from silvan.algorithms.private import noisy_levels, noisy_rows, tables
-from silvan.algorithms.private import tables_messages as messages
-from silvan.algorithms.private.noisy_rounds import Rounds, check_rows, place
+from silvan.algorithms.private.noisy_counts import Rounds, check_rows, place
 from silvan.algorithms.private.public_cuts import check_public
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -37,9 +36,9 @@ def private_kinds(schema: Schema, form: str, n_rows: int | None) -> tuple[type[R
         return (noisy_levels.NoisyLevel,)
     if form == "input":
         return (noisy_rows.DisguisedLevel,)
-    people = () if n_rows is not None else (messages.CountPeople,)
-    last = (messages.CountScores,) if schema.n_classes else (messages.SumTargets, messages.SumSlopes)
-    return (*people, messages.CountColumns, messages.CountTables, *last)
+    people = () if n_rows is not None else (tables.CountPeople,)
+    last = (tables.CountScores,) if schema.n_classes else (tables.SumTargets, tables.SumSlopes)
+    return (*people, tables.CountColumns, tables.CountTables, *last)
 
 
 def fit_private(

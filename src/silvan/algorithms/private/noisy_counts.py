@@ -1,18 +1,52 @@
-"""What all questions for noisy counts have in common: the reply, the noise of histograms, and drawing it once."""
+"""What all requests for noisy counts share: a public schema, noise drawn once, and the account of what was asked."""
 
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from silvan.algorithms.private.site_schema import public_schema_of
+from silvan.algorithms.private.public_cuts import check_public
+from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
-from silvan.federation.message import Blob, Reply
+from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, Reply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site
-from silvan.privacy.noise.laplace import Noise
+from silvan.privacy.aggregation.masked_site import withstood
+from silvan.privacy.noise.accounting import EpsilonSplit, Privacy, Query
+from silvan.privacy.noise.laplace import Noise, check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, drawn_once
+from silvan.util.readable import count_of, is_or_are
+
+NARROWEST = 2.0**-40
+"""Bounds must be this far apart at least, as a share of their magnitude: closer ones are lost in rounding."""
+
+
+def public_schema_of(site: Site, blob: Blob) -> Schema:
+    """Read the schema that a noisy question refers to, and check it by what the site itself knows, not by its rows."""
+    schema = schema_of(site, blob)
+    if site.schema is not None and schema != site.schema:
+        raise RefusedError("the question is about other columns, bounds or classes than the schema given to the site")
+    if schema.label.name != site.label:
+        raise RefusedError("the question is about another label than the site's")
+    try:
+        check_public(schema)
+    except InputError:
+        raise FormatError("the schema of a noisy question lacks bounds, categories or classes") from None
+    for bounds in [schema.label.bounds, *(feature.bounds for feature in schema.features)]:
+        if bounds is not None and not _wide_enough(*bounds):
+            raise RefusedError("the bounds of a noisy question are too close to each other, or too large")
+    return schema
+
+
+def _wide_enough(low: float, high: float) -> bool:
+    """Whether bounds are apart by more than rounding, and no further than numbers reach."""
+    return NARROWEST * max(abs(low), abs(high), 2.0**-960) <= high - low < 2.0**1000
+
 
 MOST = 127
 """A number to predict is kept as a whole number between plus and minus this."""
@@ -25,6 +59,13 @@ class NoisyCounts(Reply, frozen=True, kw_only=True):
     """Counts with noise."""
 
     counts: np.ndarray
+
+
+class NoisyTotal(Noisy, frozen=True, kw_only=True):
+    """A request for counts with noise, of which the coordinator sees the sum."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
 
 
 def histogram_noises(request: Noisy, times: int, schema: Schema) -> tuple[Noise, ...]:
@@ -71,3 +112,145 @@ def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
     with np.errstate(all="ignore"):
         scaled = np.rint((np.clip(y, low, high) - middle) / half * MOST)
     return np.clip(np.nan_to_num(scaled), -MOST, MOST).astype(np.int64)
+
+
+# -- at the coordinator: where noise is added, whom that protects against, what was asked
+
+NoiseAt = Literal["total", "site"]
+AnyNoisy = TypeVar("AnyNoisy", bound=Noisy)
+
+ROWS_SHARE = Fraction(1, 20)
+"""Part of epsilon that is spent on the number of rows, where that is not public."""
+
+LARGEST = 1 << 52
+"""No noisy count is larger: floats hold them exactly."""
+
+_SEEN_BY = {
+    "site": "everybody but the site itself, whoever adds included: each site's answer has all the noise",
+    "total": "everybody but whoever adds, who is trusted and sees answers with a share of the noise",
+    "hidden": "everybody, the coordinator included: nobody sees a site's part of a sum, and the sum has all the noise",
+}
+
+_ALONE = "; not against the other sites, each of which knows its own share of the noise: set tolerate to 1 or more"
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where noise is added, over so many sites; ``sharers`` shares of it are enough for the guarantee."""
+
+    at: NoiseAt
+    sums: str
+    n_sites: int
+    sharers: int
+
+    @property
+    def factor(self) -> float:
+        """Variance of the noise on a sum, as a multiple of what the guarantee needs."""
+        return self.n_sites / self.sharers
+
+    @property
+    def seen_by(self) -> str:
+        """Whom the guarantee holds against, as a sentence."""
+        if self.at == "site" or self.sharers == 1:
+            return _SEEN_BY["site"]
+        text = _SEEN_BY["total" if self.sums == "trusted" else "hidden"]
+        spare = self.n_sites - self.sharers
+        if not spare:
+            return text + _ALONE
+        # two neighbours in a ring see the part between them
+        most = {"ring": 1, "masked": withstood(self.n_sites)}.get(self.sums, spare)
+        held = f"; holds with up to {spare} of {self.n_sites} sites lost or colluding"
+        return text + held + (f", at most {most} of them colluding" if most < spare else "")
+
+
+def place(federation: Federation, noise: str | None, tolerate: int | None) -> Placing:
+    """Decide where noise is added: by default on the total where sums hide their parts, else at every site.
+
+    A site knows its own share of a total's noise, so by default the others' are enough without it, and without those of
+    as many sites as the quorum lets be lost.
+    """
+    sums, n = federation.sums.name, len(federation.active)
+    at = ("site" if sums == "trusted" else "total") if noise is None else noise
+    if at not in ("total", "site"):
+        raise InputError.wrong("noise", "'total', 'site' or None", noise)
+    if tolerate is None:
+        may_be_lost = 0 if federation.quorum is None else max(n - federation.quorum, 0)
+        tolerate = min(1 + may_be_lost, n - 1)
+    if not (_whole(tolerate) and 0 <= tolerate < n):
+        raise InputError.wrong("tolerate", f"a whole number of sites below the {n} that take part", tolerate)
+    if at == "site":
+        return Placing("site", sums, n, 1)
+    return Placing("total", sums, n, n - int(tolerate))
+
+
+class Rounds:
+    """Asks all sites with noise, and keeps the account of it."""
+
+    def __init__(self, federation: Federation, schema: Schema, epsilon: float, placing: Placing) -> None:
+        check_epsilon(epsilon)
+        self.federation, self.schema, self.epsilon, self.placing = federation, schema, float(epsilon), placing
+        self.split_epsilon = EpsilonSplit(epsilon)
+        self.queries: list[Query] = []
+        self.public: list[str] = []
+        self.schema_blob: Blob = federation.blob(schema.to_json().encode())
+
+    def make(self, kind: Callable[..., AnyNoisy], epsilon: float, **fields: Any) -> AnyNoisy:
+        """Return a request about the schema's columns."""
+        return kind(epsilon=epsilon, sharers=self.placing.sharers, schema=self.schema_blob, **fields)
+
+    def variance(self, request: Noisy) -> float:
+        """Return the variance of the noise on a sum over all sites."""
+        return request.noises(self.schema)[0].variance * self.placing.factor
+
+    def total(self, request: Noisy, what: str, times: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the noisy counts of all sites in sum, and add what they cost to the account."""
+
+        def check(site: str, reply: Reply) -> None:
+            counts: np.ndarray = reply.counts  # type: ignore[attr-defined]
+            if counts.shape != shape or counts.dtype != np.int64 or np.abs(counts).max(initial=0) > LARGEST:
+                raise FormatError("its noisy counts are not those asked for")
+
+        noises = request.noises(self.schema)
+        parts = [what] if len(noises) == 1 else [f"{what}: rows", f"{what}: sums of the target"]
+        self.queries += [Query.of(part, noise, times) for part, noise in zip(parts, noises, strict=True)]
+        reply = self.federation.total(request, check=check)
+        if self.placing.at == "total" and len(self.federation.active) < request.sharers:
+            raise FederationError(
+                f"{count_of(n := len(self.federation.active), 'site')} {is_or_are(n)} left, and the noise was shared "
+                f"by {request.sharers}: what came in has too little of it and is not used; set tolerate to how many "
+                "sites may be lost"
+            )
+        return np.asarray(reply.counts, np.int64)
+
+    def account(self) -> Privacy:
+        """Return the account of all that was asked."""
+        not_covered = [
+            "evaluate without epsilon, whose figures are exact",
+            "how long a site takes to answer, and that it can read its table at all",
+        ]
+        if self.federation.rows:
+            not_covered.append("each site's number of rows, which it told when the federation was made")
+        declared = "the schema: names, bounds or edges, categories, classes; parameters and random_state"
+        return Privacy(
+            self.epsilon, tuple(self.queries), self.placing.seen_by, (declared, *self.public), tuple(not_covered)
+        )
+
+
+def check_rows(n_rows: Any) -> None:
+    """Raise ``InputError`` for a number of rows that is not a whole number above 0."""
+    if n_rows is not None and not (_whole(n_rows) and n_rows >= 1):
+        raise InputError.wrong("n_rows", "a whole number of at least 1, or None", n_rows)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def warn_if_small(n: int, epsilon: float, least: float) -> None:
+    """Warn where noise is likely to be larger than the counts."""
+    if n * epsilon < least:
+        warnings.warn(
+            f"rows times epsilon is {n * epsilon:.3g}, below {least:g}: expect little better than guessing; "
+            "more rows, a larger epsilon or noise once on the total ('ring' sums) would help",
+            stacklevel=2,
+        )

@@ -13,33 +13,34 @@ makes noisy histograms so, from noisy integers alone, which costs no privacy.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from silvan.algorithms.horizontal.histogram_forest import GrowLevel, SplitHistory, level_histograms, read_level
+from silvan.algorithms.horizontal.histogram_forest import GrowLevel, level_histograms, read_level
+from silvan.algorithms.level_checks import SplitHistory
 from silvan.algorithms.private.noisy_counts import (
     MOST,
     NoisyCounts,
+    NoisyTotal,
+    Rounds,
     answer_with_noise,
     histogram_noises,
     labelled_rows,
+    warn_if_small,
     whole_target,
 )
-from silvan.algorithms.private.noisy_rounds import Rounds, warn_if_small
 from silvan.algorithms.private.public_cuts import public_cuts
 from silvan.algorithms.shared_bins import CutPoints
 from silvan.data.bins.bins import Bins, make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
-from silvan.federation.message import Reply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.laplace import Noise
-from silvan.privacy.noise.noisy_request import Noisy
 from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
@@ -54,21 +55,14 @@ _MOST_COUNTERS = 1 << 24
 # -- messages
 
 
-class NoisyLevel(Noisy, frozen=True, kw_only=True):
+class NoisyLevel(NoisyTotal, frozen=True, kw_only=True):
     """Histograms of every open node, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     level: GrowLevel
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in one open node of every tree, there in one bin of every feature."""
         return histogram_noises(self, self.level.n_trees * self.level.features.shape[1], schema)
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for."""
-        return f"{self.level.describe()}, with noise for epsilon {self.epsilon:.4g}"
 
 
 # -- at a site
@@ -178,7 +172,7 @@ class PublicPlan:
 
     def grow(self, settings: Settings, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]) -> Forest:
         """Grow a forest; ``ask`` returns the summed histograms of a level, given how many bins they have in all."""
-        schema, bins, measure, history = self.rounds.schema, self.bins, self.measure, SplitHistory()
+        schema, bins, measure, history = self.rounds.schema, self.bins, self.measure, SplitHistory(GrowLevel)
         points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
         same: dict[str, Any] = {
             "schema": self.rounds.schema_blob,

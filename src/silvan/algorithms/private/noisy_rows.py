@@ -16,9 +16,8 @@ import numpy as np
 
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel, Histograms, level_histograms, read_level
 from silvan.algorithms.level_checks import check_histograms
+from silvan.algorithms.private.noisy_counts import Rounds, public_schema_of
 from silvan.algorithms.private.noisy_levels import PublicPlan
-from silvan.algorithms.private.noisy_rounds import Rounds
-from silvan.algorithms.private.site_schema import public_schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.message import Reply, Verb
@@ -43,7 +42,7 @@ _MANY_ROWS = 1 << 24
 
 
 class DisguisedLevel(Noisy, frozen=True, kw_only=True):
-    """Histograms of every open node, of disguised rows."""
+    """Histograms of every open node, of rows that are disguised once, for all that is asked of them."""
 
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Histograms
@@ -53,10 +52,6 @@ class DisguisedLevel(Noisy, frozen=True, kw_only=True):
     def draws(self) -> Any:
         """Return what is drawn: one set of noisy rows for all levels, trees and forests of a schema and epsilon."""
         return ["disguised rows", self.level.schema.hash, self.epsilon]
-
-    def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for."""
-        return f"rows disguised for epsilon {self.epsilon:.4g}, once; then statistics of the disguises"
 
 
 class Disguise(msgspec.Struct, frozen=True):

@@ -73,15 +73,11 @@ def cut_evenly(mass: np.ndarray, n_groups: int) -> np.ndarray:
 # -- round B: from noisy counts in cells to values
 
 
-def shared_coordinates(groups: Sequence[int]) -> np.ndarray:
-    """Count the features in which two cells of a table agree: (cells, cells)."""
-    cells = np.indices(tuple(groups)).reshape(len(groups), -1)
-    return (cells[:, :, None] == cells[:, None, :]).sum(axis=0)
-
-
 def prior(groups: Sequence[int], pairs: float, alone: float) -> np.ndarray:
     """Return the prior covariance of the values of cells: (cells, cells)."""
-    shared = shared_coordinates(groups).astype(np.float64)
+    cells = np.indices(tuple(groups)).reshape(len(groups), -1)
+    # in how many features two cells of a table agree
+    shared = (cells[:, :, None] == cells[:, None, :]).sum(axis=0).astype(np.float64)
     return 0.3 * (shared + pairs * shared * (shared - 1.0) / 2.0 + alone * np.eye(len(shared)))
 
 

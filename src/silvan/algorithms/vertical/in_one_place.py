@@ -7,7 +7,7 @@ import numpy as np
 
 from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.boosting.stumps import Boosting
-from silvan.algorithms.drawn_rows import possible_draw
+from silvan.algorithms.keyed_rows import possible_draw
 from silvan.algorithms.local_forest import local_forest
 from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, rows_blob
 from silvan.algorithms.vertical.row_draws import row_draws

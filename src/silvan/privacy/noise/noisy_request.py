@@ -50,6 +50,10 @@ class Noisy(Request, frozen=True, kw_only=True):
         """Return the noise that the answer gets: one for all integers, or one for each entry of the last axis."""
         raise NotImplementedError
 
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, and for what epsilon."""
+        return f"{super().describe(reply)}, for epsilon {self.epsilon:.4g}"
+
     def add(self, counts: np.ndarray, schema: Schema) -> np.ndarray:
         """Add the noise to exact counts."""
         noises = self.noises(schema)

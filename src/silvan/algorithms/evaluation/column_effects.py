@@ -1,0 +1,363 @@
+"""What columns do to a model's predictions: mean predictions with a column set to values, and errors with it shuffled.
+
+Sites answer from their test rows with sums. Mean predictions need no label: the values of a column come from the schema
+or from the model itself.
+
+For importances a site shuffles columns by a key that the coordinator does not have, all columns in one request. A model
+could be made so that shuffling a column moves one row alone, so rows are not compared with their labels: each has the
+share of classes, or the mean number, of the group that the model's own scores put it in, as the evaluation of the same
+model discloses it (``score_groups.py``). So the losses follow from what that discloses and from the columns, whatever
+the labels are.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of
+from silvan.algorithms.evaluation.details import Floors, numbers_differ
+from silvan.algorithms.evaluation.evaluation import answer_of
+from silvan.algorithms.evaluation.score_groups import Answer, check_by, hides_one_class, in_groups_by_cell, places_of
+from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, test_cells
+from silvan.algorithms.requests import counts_of, schema_of
+from silvan.data.schema import Feature, Schema
+from silvan.errors import FormatError, InputError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.site import Site, answers
+from silvan.forest.forest import Forest
+from silvan.privacy.gate import policy_of
+
+MOST_ROWS = 5_000
+"""Test rows of a site that explain a model; of more, evenly spread ones are taken."""
+
+
+class ExplainedRows(NamedTuple):
+    """A model that is sent, and the test rows that explain it; ``taken`` are their places in the test part."""
+
+    forest: Forest
+    X: np.ndarray
+    taken: np.ndarray
+    absent: np.ndarray
+    n_jobs: int | None
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are rows, and trees that answer for them."""
+        return len(self.X) > 0 and not np.isnan(self.scores(self.X[:1])).any()
+
+    def scores(self, X: np.ndarray) -> np.ndarray:
+        """Return the model's scores of rows: of the second of two classes, of each of several, or the number."""
+        found = answer_of(self.forest, X, self.absent, self.n_jobs).scores
+        return found[:, 1:] if self.forest.schema.n_classes == 2 else found
+
+
+def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[int] = ()) -> ExplainedRows:
+    """Read a model that is sent, which counts as one that is evaluated; there are no rows where they are too few."""
+    check_by(schema, by)
+    check_candidates(site, [model], by)
+    forest, part = model_of(site, schema, model.model), site.part(schema, test=True)
+    policy = policy_of(site)
+    n = len(part)
+    if n < Floors.of(policy).rows or not policy.allows_figures(part.y, schema.n_classes):
+        n = 0
+    taken = np.arange(n) if n <= MOST_ROWS else np.linspace(0, n - 1, MOST_ROWS).astype(np.int64)
+    return ExplainedRows(forest, part.take(taken), taken, site.absent(schema), site.n_jobs)
+
+
+def score_range(forest: Forest) -> tuple[float, float]:
+    """Return the least score that there can be, and how far scores spread: 0 and 1 of classes."""
+    if forest.schema.n_classes:
+        return 0.0, 1.0
+    low, high = float(forest.value.min()), float(forest.value.max())
+    return low, high - low if high > low else 1.0
+
+
+POINTS = 21
+"""Values of a numeric column, unless others are given."""
+
+MOST_POINTS, MOST_COLUMNS = 300, 50
+"""Most values of a column, and most columns of a question."""
+
+MOST_REPEATS = 100
+
+_LARGEST = 2**52
+"""Losses of one site are told up to this."""
+
+_UNITS = 4096
+"""Predictions are summed in so many parts of their range, losses in parts of the largest error of a row."""
+
+
+class ColumnGrid(msgspec.Struct, frozen=True):
+    """A feature by its place in the schema, and the values that it is set to: numbers, or codes of categories."""
+
+    feature: int
+    values: np.ndarray
+
+
+class RowSums(Reply, frozen=True, kw_only=True):
+    """How many test rows a site has, and sums over them: none where these are too few."""
+
+    rows: np.ndarray
+    sums: np.ndarray
+
+
+class OnTestRows(Request, frozen=True, kw_only=True):
+    """A request for sums of what a model says of test rows whose columns are changed."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = RowSums
+    partitions: ClassVar[PartitionsWay] = "site"
+
+    schema: Blob
+    model: SentModel
+    by: tuple[int, ...] = ()  # places of columns, if the model is evaluated by subgroups of them: it counts as that one
+
+
+class SetColumns(OnTestRows, frozen=True, kw_only=True):
+    """Mean predictions of test rows with a column set to each of some values."""
+
+    grids: list[ColumnGrid]
+
+
+class ShuffleColumns(OnTestRows, frozen=True, kw_only=True):
+    """By how much a model's error on test rows grows when a column is shuffled, for all columns."""
+
+    feature_key: np.ndarray
+    repeats: int
+
+
+# -- mean predictions: at a site
+
+
+@answers(SetColumns)
+def set_columns(site: Site, request: SetColumns) -> RowSums:
+    """Sum the predictions of the site's test rows; none where these are too few."""
+    schema = schema_of(site, request.schema)
+    _check_grids(schema, request.grids)
+    some = explained_rows(site, schema, request.model, request.by)
+    sums = np.zeros((sum(len(grid.values) for grid in request.grids), _outputs(schema)), np.int64)
+    if not some.usable:
+        return RowSums(rows=np.zeros(1, np.int64), sums=sums)
+    low, spread = score_range(some.forest)
+    X, line = some.X.copy(), 0
+    for grid in request.grids:
+        for value in grid.values.tolist():
+            X[:, grid.feature] = value
+            sums[line] = np.round((some.scores(X) - low).sum(axis=0) * (_UNITS / spread))
+            line += 1
+        X[:, grid.feature] = some.X[:, grid.feature]
+    return RowSums(rows=np.array([len(X)], np.int64), sums=np.maximum(sums, 0))
+
+
+def _check_grids(schema: Schema, grids: Sequence[ColumnGrid]) -> None:
+    if not 1 <= len(grids) <= MOST_COLUMNS:
+        raise FormatError(f"columns that are set must be 1 to {MOST_COLUMNS}")
+    for grid in grids:
+        fits = 0 <= grid.feature < len(schema.features) and grid.values.ndim == 1
+        if not fits or grid.values.dtype != np.float64 or not 1 <= len(grid.values) <= MOST_POINTS:
+            raise FormatError("the values of a column are not possible")
+        feature = schema.features[grid.feature]
+        possible = np.isfinite(grid.values) & (np.abs(grid.values) <= np.finfo(np.float32).max)
+        if feature.categorical:
+            possible &= np.isin(grid.values, np.arange(feature.n_codes))
+        if not possible.all():
+            raise FormatError("the values of a column are not possible")
+
+
+def _outputs(schema: Schema) -> int:
+    return schema.n_classes if schema.n_classes > 2 else 1
+
+
+# -- mean predictions: at the coordinator
+
+
+def make_grid(schema: Schema, forest: Forest, column: str, values: Sequence[Any] | None = None) -> ColumnGrid:
+    """Return the values that a column is set to: all categories, or numbers between the cut points of the trees."""
+    if column not in schema.names:
+        raise InputError(f"there is no column {column!r} to learn from")
+    place = schema.names.index(column)
+    feature = schema.features[place]
+    if feature.categorical:
+        return ColumnGrid(place, _codes(feature, values))
+    if values is None:
+        return ColumnGrid(place, _between_cuts(forest, place, feature))
+    try:
+        given = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        given = np.array(math.nan)
+    if given.ndim != 1 or not 1 <= len(given) <= MOST_POINTS or not np.isfinite(given).all():
+        raise InputError.about("grid", f"must be 1 to {MOST_POINTS} numbers for {column!r}")
+    return ColumnGrid(place, given)
+
+
+def _codes(feature: Feature, values: Sequence[Any] | None) -> np.ndarray:
+    names = list(feature.categories or ())
+    if values is None:
+        return np.arange(len(names), dtype=np.float64)
+    unknown = [value for value in values if value not in names]
+    if unknown or not len(values):
+        raise InputError(f"grid: {feature.name!r} has no category {unknown[0]!r}" if unknown else "grid is empty")
+    return np.array([names.index(value) for value in values], np.float64)
+
+
+def _between_cuts(forest: Forest, place: int, feature: Feature) -> np.ndarray:
+    """Return numbers from the schema's bounds, or spread as the cut points of the trees are."""
+    if feature.bounds is not None:
+        return np.linspace(*feature.bounds, POINTS)
+    cuts = np.unique(forest.threshold[forest.feature == place]).astype(np.float64)
+    cuts = cuts[np.abs(cuts) < np.finfo(np.float32).max]  # which tells rows with a number from those without
+    if not len(cuts):
+        return np.zeros(1)
+    return np.unique(np.quantile(cuts, np.linspace(0.0, 1.0, POINTS)))
+
+
+def mean_predictions(
+    federation: Federation,
+    schema: Schema,
+    model: SentModel,
+    forest: Forest,
+    grids: Sequence[ColumnGrid],
+    by: Sequence[str] = (),
+) -> list[np.ndarray]:
+    """Return the mean predictions for each value of each column: (values, outputs) a column."""
+    n = sum(len(grid.values) for grid in grids)
+    blob, places = federation.blob(schema.to_json().encode()), places_of(schema, by)
+    request = SetColumns(schema=blob, model=model, grids=list(grids), by=places)
+    sums, rows = _total(federation, request, "how predictions depend on a column", (n, _outputs(schema)))
+    low, spread = score_range(forest)
+    means = low + sums * (spread / _UNITS / rows)
+    return np.split(means, np.cumsum([len(grid.values) for grid in grids])[:-1])
+
+
+def _total(federation: Federation, request: OnTestRows, what: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
+    """Return the sums over all sites, and how many test rows they are of."""
+    with federation.counted_apart():
+        total: RowSums = federation.total(request, check=counts_of(rows=(1,), sums=shape))
+    if not total.rows[0]:
+        raise InputError(f"no site has enough test rows to learn {what}")
+    return total.sums, int(total.rows[0])
+
+
+# -- importances: at a site
+
+
+@answers(ShuffleColumns)
+def shuffle_columns(site: Site, request: ShuffleColumns) -> RowSums:
+    """Return the losses of the site's test rows; none where these are too few or of one class."""
+    if not 1 <= request.repeats <= MOST_REPEATS:
+        raise FormatError(f"columns are shuffled 1 to {MOST_REPEATS} times")
+    schema = schema_of(site, request.schema)
+    some = explained_rows(site, schema, request.model, request.by)
+    columns = columns_of_features(schema)
+    nothing = RowSums(rows=np.zeros(1, np.int64), sums=np.zeros(1 + len(columns), np.int64))
+    if not some.usable:
+        return nothing
+    grouped, labels = answer_on_test_rows(site, schema, request.model, request.feature_key, request.by)
+    if hides_one_class(policy_of(site), labels, schema.n_classes):
+        return nothing
+    known, expected = _expected(site, schema, some, grouped, labels, request.by)
+    some, expected = some._replace(X=some.X[known]), expected[known]
+    if not len(expected):
+        return nothing
+    losses = _losses(site, some, expected, list(columns.values()), request.repeats)
+    unit = score_range(some.forest)[1] ** 2 / _UNITS
+    counted = np.minimum(np.round(losses / unit), _LARGEST).astype(np.int64)
+    return RowSums(rows=np.array([len(expected)], np.int64), sums=counted)
+
+
+def columns_of_features(schema: Schema) -> dict[str, list[int]]:
+    """Return the places of features by the column that they are read from: parts of a date are shuffled together."""
+    found: dict[str, list[int]] = {}
+    for place, feature in enumerate(schema.features):
+        found.setdefault(feature.column, []).append(place)
+    return found
+
+
+def _expected(
+    site: Site, schema: Schema, some: ExplainedRows, grouped: Answer, labels: np.ndarray, by: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rows take part, and of each the shares of classes, or the mean number, of its group."""
+    n = schema.n_classes
+    floors = Floors.of(policy_of(site))
+    if not n and floors.numbers_differ:
+        part = site.part(schema, test=True)
+        grouped, labels = in_groups_by_cell(grouped, part.y, 0, floors.rows, test_cells(site, schema, by))
+    wanted = np.eye(n)[labels][:, 1 if n == 2 else 0 :] if n else np.asarray(labels, np.float64)[:, None]
+    everyone = np.ones(len(some.X), np.bool_)
+    if policy_of(site).score_groups == 1:
+        return everyone, wanted[some.taken]
+    shared = np.column_stack([grouped.scores, grouped.decided]) if n else grouped.scores
+    cell = np.unique(shared, axis=0, return_inverse=True)[1].ravel()
+    if not n:  # the mean of a group in which all numbers are the same tells each of them: such groups are joined
+        plain = np.array([not numbers_differ(labels[cell == c]) for c in range(cell.max() + 1)])
+        cell = np.where(plain[cell], -1, cell) + 1
+        everyone = (cell > 0)[some.taken] | numbers_differ(labels[cell == 0])
+    sizes = np.maximum(np.bincount(cell), 1)
+    means = np.stack([np.bincount(cell, column) / sizes for column in wanted.T], axis=1)
+    return everyone, means[cell[some.taken]]
+
+
+def _losses(
+    site: Site, some: ExplainedRows, expected: np.ndarray, columns: list[list[int]], repeats: int
+) -> np.ndarray:
+    """Return the sum over rows and repeats of the expected squared error: as rows are, and with each column shuffled.
+
+    The error of a number is that against the mean of its group, which lacks the same in every case.
+    """
+    of_classes = bool(some.forest.schema.n_classes)
+    used = set(np.unique(some.forest.feature).tolist())
+
+    def loss(X: np.ndarray) -> float:
+        found = some.scores(X)
+        spread = expected * (1.0 - expected) if of_classes else 0.0
+        return float(((found - expected) ** 2 + spread).sum())
+
+    plain = loss(some.X) * repeats
+    losses = np.full(1 + len(columns), plain)
+    shuffled = some.X.copy()
+    for i, places in enumerate(columns):
+        places = [place for place in places if place in used]
+        if places:
+            losses[1 + i] = 0.0
+            for repeat in range(repeats):
+                order = _shuffle(site, i, repeat, len(shuffled))
+                shuffled[:, places] = some.X[order][:, places]
+                losses[1 + i] += loss(shuffled)
+            shuffled[:, places] = some.X[:, places]
+    return losses
+
+
+def _shuffle(site: Site, column: int, repeat: int, n: int) -> np.ndarray:
+    """Draw an order of rows by the key that sites draw rows by."""
+    text = f"shuffle {column} {repeat} {site.name}".encode()
+    seed = hashlib.sha256(np.ascontiguousarray(site.sampling_key).tobytes() + text).digest()
+    return np.random.default_rng(np.frombuffer(seed, np.uint32)).permutation(n)
+
+
+# -- importances: at the coordinator
+
+
+def importances(
+    federation: Federation,
+    schema: Schema,
+    model: SentModel,
+    feature_key: np.ndarray,
+    forest: Forest,
+    repeats: int,
+    by: Sequence[str] = (),
+) -> dict[str, float]:
+    """Return by how much the mean squared error grows when a column is shuffled, by column."""
+    if not 1 <= repeats <= MOST_REPEATS:
+        raise InputError.wrong("repeats", f"between 1 and {MOST_REPEATS}", repeats)
+    columns = columns_of_features(schema)
+    blob, places = federation.blob(schema.to_json().encode()), places_of(schema, by)
+    request = ShuffleColumns(schema=blob, model=model, feature_key=feature_key, repeats=repeats, by=places)
+    sums, rows = _total(federation, request, "which columns matter", (1 + len(columns),))
+    unit = score_range(forest)[1] ** 2 / _UNITS
+    growth = (sums[1:] - sums[0]) * unit / (rows * repeats)
+    return dict(zip(columns, growth.tolist(), strict=True))
