@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from silvan.data.bins.bin_codes import check_max_bins, staggered_bins
 from silvan.data.bins.bins import find_bins
+from silvan.data.bins.cut_points import check_max_bins, staggered_bins
 from silvan.data.schema import Feature, Schema
 from silvan.errors import InputError
 
