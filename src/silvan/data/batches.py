@@ -19,12 +19,11 @@ from silvan.data.disk_arrays import Folder, StoredFrames
 from silvan.data.readers.database import read_batches
 from silvan.data.readers.delimited import Delimited
 from silvan.data.readers.query import Query
-from silvan.data.readers.table_file import Table, as_table
-from silvan.data.readers.unchanged_file import UnchangedFile
+from silvan.data.readers.table_file import Table, UnchangedFile, as_table
 from silvan.data.schema import Schema
 from silvan.data.table import PIECE, as_query, not_arrow, open_table, retyped_columns, without
 from silvan.data.typed_table import Frame, TypedTable, check_names, complaints, dates_in, look_at_texts
-from silvan.errors import InputError, SchemaError
+from silvan.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -216,27 +215,6 @@ def convert_texts(frame: "pl.DataFrame", types: dict[str, Any], as_text: Collect
     """Return a frame with columns of text converted, but for some."""
     names = [name for name in types if name in frame.columns and name not in as_text]
     return frame.with_columns([convert(frame[name], types[name]) for name in names])
-
-
-def survey(source: Any, room: int) -> tuple[list[str], int]:
-    """Return the columns of a table and the number of its rows, with ``room`` bytes of it in memory at a time."""
-    query = as_query(source)
-    if query is None:
-        table = Batched(source, "label", room)
-        return list(table.names), len(table)
-    names: list[str] = []
-    n = 0
-
-    def count(frame: "pl.DataFrame") -> None:
-        nonlocal names, n
-        names, n = frame.columns, n + len(frame)
-
-    for complaint in read_batches(query, count, room).refused.values():
-        raise SchemaError(complaint)
-    check_names(names, f"the query on {query.where}")
-    if not n:
-        raise InputError(f"the query on {query.where} has columns but no rows; at least one row is needed")
-    return names, n
 
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
