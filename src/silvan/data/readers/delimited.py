@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from silvan.data.readers.csv_pieces import first_end, pieces
-from silvan.data.readers.table_file import Table
-from silvan.data.readers.unchanged_file import UnchangedFile
+from silvan.data.readers.table_file import Table, UnchangedFile
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
