@@ -103,10 +103,12 @@ class CellTypes:
             missing = clean.null_count()
             if missing == len(clean):
                 return
-            if clean.cast(pl.Int64, strict=False).null_count() == missing:
-                self._count(numbers=len(clean) - missing)
-                self.boolean = False
-                return
+            for dtype in (pl.Int64, pl.Float64):
+                numbers = clean.cast(dtype, strict=False)
+                if numbers.null_count() == missing and not numbers.is_nan().any():  # a NaN marks a missing value
+                    self._count(numbers=len(clean) - missing)
+                    self.whole, self.boolean = self.whole and dtype == pl.Int64, False
+                    return
         words = pl.DataFrame(
             {"word": clean, "rows": rows if rows is not None else pl.repeat(1, len(clean), eager=True)}
         )

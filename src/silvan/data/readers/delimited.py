@@ -20,7 +20,9 @@ from silvan.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-_HEAD = 1 << 16
+_HEAD, _BLOCK = 1 << 16, 1 << 26
+"""Bytes of a file that are looked at first, and that are read at a time into memory."""
+
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _COMMA = r"^\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*$"
 _POINT = r"^\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*$"
@@ -63,7 +65,6 @@ class Delimited:
         with self._reading(), table.open() as raw:
             head = raw.read(_HEAD)
         self.encoding = table.encoding or _by_mark(head)
-        self._blank: list[int] = []  # rows of the whole file that are blank lines
         first = self._decode(head, partly=True).lstrip("\ufeff\r\n")
         self._check_text(head, first)
         self.skip = first.lower().startswith("sep=") and len(first.split("\n", 1)[0].strip()) == 5
@@ -108,36 +109,25 @@ class Delimited:
         return [called[name] for name in names]
 
     def typed(self, sample: int) -> "pl.DataFrame":
-        """Read with types guessed from the first rows; if a later row breaks the guess, all cells as text."""
+        """Read with types guessed from the first rows; all cells as text if a later row breaks the guess.
+
+        So it is if the last cells of some rows are missing, since polars fills up short rows without a word.
+        """
         import polars as pl
 
         if not self.plain:
             return self.frame()
         try:
-            try:
-                frame = pl.read_csv(self.table.file, infer_schema_length=sample, glob=False)
-            except pl.exceptions.ComputeError:
-                frame = pl.read_csv(self.table.file, infer_schema_length=0, glob=False)
+            frame = pl.read_csv(self.table.file, infer_schema_length=sample, glob=False)
         except (pl.exceptions.PolarsError, OSError):
             return self.frame()
-        return self._named(self._whole_rows(frame))
+        return self.frame() if frame.width > 1 and frame[:, -1].null_count() else self._named(frame)
 
     def frame(self, columns: Sequence[str] | None = None) -> "pl.DataFrame":
         """Read all cells as text; only some columns, if any are named."""
         import polars as pl
 
-        self.file.check()
-        with self._text() as text:
-            data = text.read().encode()
-        written = {new: old for old, new in self.table.rename.items()}
-        wanted = None if columns is None else [written.get(name, name) for name in columns]
-        try:
-            frame = pl.read_csv(data, infer_schema_length=0, columns=wanted, separator=self.separator)
-        except pl.exceptions.NoDataError:
-            frame = pl.DataFrame()
-        except (pl.exceptions.PolarsError, OSError):
-            raise self.broken() from None
-        return self._cells(self._whole_rows(frame) if columns is None else _without(frame, self._blank))
+        return pl.concat([frame if columns is None else frame.select(columns) for frame in self.frames(_BLOCK)])
 
     def frames(self, size: int) -> "Iterator[pl.DataFrame]":
         """Yield all cells as text, a piece of the file at a time."""
@@ -154,7 +144,7 @@ class Delimited:
                         piece = piece[len(head) :]
                         head = head.rstrip(b"\r\n") + b"\n"
                     frame = pl.read_csv(head + piece, infer_schema_length=0, separator=self.separator)
-                    frame = self._whole_rows(frame, head + piece, before)
+                    frame = self._whole_rows(frame, before, head + piece)
                     before += len(frame)
                     yield self._cells(frame)
         except (pl.exceptions.PolarsError, OSError):
@@ -207,17 +197,14 @@ class Delimited:
                 )
         return found
 
-    def _whole_rows(self, frame: "pl.DataFrame", piece: bytes | None = None, before: int = 0) -> "pl.DataFrame":
-        """Return a frame without blank lines, which polars would take for rows.
+    def _whole_rows(self, frame: "pl.DataFrame", before: int, piece: bytes) -> "pl.DataFrame":
+        """Return a frame without blank lines, which polars would take for rows; raise an error for short rows."""
+        import polars as pl
 
-        Raise an error for rows with fewer cells than the header, which polars would fill up without a word.
-        """
-        if frame.width < 2 or not frame[frame.columns[-1]].null_count():
+        if frame.width < 2 or not frame[:, -1].null_count():
             return frame
-        with self._reading(), self._text() if piece is None else io.StringIO(piece.decode(), newline="") as text:
-            rows = csv.reader(text, delimiter=self.separator)
-            width = len(next((row for row in rows if row), []))
-            cells = [len(row) for row in rows]
+        rows = csv.reader(io.StringIO(piece.decode(), newline=""), delimiter=self.separator)
+        width, *cells = (len(row) for row in rows)
         short = [i for i, n in enumerate((n for n in cells if n), 1) if n < width]
         if short:
             noun = "row" if len(short) == 1 else "rows"
@@ -225,10 +212,7 @@ class Delimited:
                 f"{self.table.where} has {len(short):,} {noun} with fewer cells than the header, the first is row "
                 f"{before + short[0]:,}; complete or remove them"
             )
-        blank = [i for i, n in enumerate(cells) if not n]
-        if piece is None:
-            self._blank = blank
-        return _without(frame, blank)
+        return frame.filter(pl.Series(cells) > 0)
 
     # -- bytes
 
@@ -291,13 +275,6 @@ class Delimited:
             if self.skip:
                 text.readline()
             yield text
-
-
-def _without(frame: "pl.DataFrame", rows: Sequence[int]) -> "pl.DataFrame":
-    """Return a frame without some rows."""
-    import polars as pl
-
-    return frame.filter(~pl.int_range(pl.len()).is_in(rows)) if rows else frame
 
 
 def _by_mark(head: bytes) -> str | None:
