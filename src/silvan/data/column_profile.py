@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from silvan.data.batches import Batched, Whole
+from silvan.data.batches import Batched
 from silvan.data.cells import MARKERS, MISSING, Series, cell_dates, cell_numbers, distinct, fold, is_text
 from silvan.data.schema import CROWDED, MAX_CATEGORIES
 from silvan.util.cell_text import cell_text
@@ -52,7 +52,7 @@ class ColumnProfile:
     auc: float | None = None
 
 
-def profile_columns(table: Whole | Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
+def profile_columns(table: Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
     """Return what is known of every column, by all rows or at ``most`` the first so many."""
     frame = next(table.batches())
     frame = frame if most is None else frame.head(most)
@@ -62,7 +62,7 @@ def profile_columns(table: Whole | Batched, label: str, most: int | None = None)
     return [replace(c, notes=[*c.notes, padded[c.name]]) if c.name in padded else c for c in found]
 
 
-def padded_columns(table: Whole | Batched, most: int | None = None) -> dict[str, str]:
+def padded_columns(table: Batched, most: int | None = None) -> dict[str, str]:
     """Return the columns of numbers in which cells are written with zeros in front, each with what to say of it."""
     if table.pieces is None:
         return {}
@@ -77,7 +77,7 @@ def padded_columns(table: Whole | Batched, most: int | None = None) -> dict[str,
     return {name: _PADDED.format(count_of(rows, "row")) for name, rows in counts.items() if rows}
 
 
-def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarray | None) -> ColumnProfile:
+def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None) -> ColumnProfile:
     notes: list[str] = []
     if name in table.refused:
         return ColumnProfile(name, "mixed", len(series), int(series.null_count()), 0, notes=[table.refused[name]])
