@@ -84,7 +84,9 @@ def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None
     values, places = distinct(series)
     if name in table.dates:
         kind, numbers = "date", cell_dates(series, "days")[0]
-        values, places = np.unique(numbers[~np.isnan(numbers)], return_inverse=True)[0].tolist(), _places(numbers)
+        days, places = ~np.isnan(numbers), np.full(len(numbers), MISSING, np.int64)
+        found_days, places[days] = np.unique(numbers[days], return_inverse=True)
+        values = found_days.tolist()
     else:
         kind = "categorical" if is_text(series) or table.kinds.get(name) in ("categorical", "folded") else "numeric"
         numbers = cell_numbers(series)[0] if kind == "numeric" else np.zeros(0)
@@ -109,13 +111,6 @@ def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None
     as_read = fold if table.kinds.get(name) == "folded" else str
     names = sorted({as_read(cell_text(value)) for value in values}) if few else []
     return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes, names, spread, codes, auc)
-
-
-def _places(numbers: np.ndarray) -> np.ndarray:
-    places = np.full(len(numbers), MISSING, np.int64)
-    present = ~np.isnan(numbers)
-    places[present] = np.unique(numbers[present], return_inverse=True)[1]
-    return places
 
 
 def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> list[str]:

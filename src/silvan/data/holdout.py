@@ -74,7 +74,7 @@ def hold_out(
 def _words(table: Batched, label: str) -> np.ndarray | None:
     """Return the texts of the classes, ascending; None if the label is a number: there are no classes to draw by."""
     most, found, kind = max(2, len(table) // 5), np.zeros(0), None
-    for i, batch in enumerate(table.batches(_only(table, label))):
+    for i, batch in enumerate(table.batches([label] if label in table.names else None)):
         values = label_column(batch, label).to_numpy()
         if values.dtype.kind == "f":
             kind = values.dtype
@@ -87,10 +87,6 @@ def _words(table: Batched, label: str) -> np.ndarray | None:
             return None
     words = np.unique((found if kind is None else found.view(kind)).astype(str))
     return words if len(words) <= most else None
-
-
-def _only(table: Batched, label: str) -> list[str] | None:
-    return [label] if label in table.names else None
 
 
 def _groups(table: Batched, label: str, words: np.ndarray | None, stored: bool, folder: Folder) -> Any:

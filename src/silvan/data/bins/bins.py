@@ -164,15 +164,13 @@ def make_bins(
     """
     given = [None] * len(cuts) if steps is None else steps
     own = [None if f.categorical or f.edges is not None else s for f, s in zip(schema.features, given, strict=True)]
-    n_sets = 1 << table_shift(max_bins)
     codes = tuple(value_codes(len(c), s, max_bins) for c, s in zip(cuts, own, strict=True))
-    spread = [c[0] > 1 for c in codes]
     return Bins(
         tuple(cuts),
         codes,
         np.array([f.categorical for f in schema.features], np.bool_),
         np.array([f.n_codes for f in schema.features], np.int32),
-        np.where(spread, n_sets.bit_length() - 1, 0).astype(np.uint8),
+        np.array([table_shift(max_bins) if c[0] > 1 else 0 for c in codes], np.uint8),
     )
 
 

@@ -7,7 +7,6 @@ changes how others are read. Text that is not UTF-8 is taken for Windows-1252, b
 import codecs
 import csv
 import io
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,20 +38,8 @@ _OTHER_FILES = {
 csv.field_size_limit(2**31 - 1)  # a cell may hold a whole report
 
 
-_recoded = threading.local()
-"""How often this thread has read bytes as Windows-1252."""
-
-
-def _windows(error: UnicodeError) -> tuple[str, int]:
-    """Read bytes that are not UTF-8 as Windows-1252."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    _recoded.times = getattr(_recoded, "times", 0) + 1
-    wrong = error.object[error.start : error.end]
-    return "".join(bytes([b]).decode("cp1252", "ignore") or chr(b) for b in wrong), error.end
-
-
-codecs.register_error("silvan windows-1252", _windows)
+_WINDOWS = {0xDC00 + b: bytes([b]).decode("cp1252", "ignore") or chr(b) for b in range(128, 256)}
+"""What Windows-1252 has for bytes that are not UTF-8, which the decoder passes on as lone surrogates."""
 
 
 class Delimited:
@@ -104,7 +91,7 @@ class Delimited:
     def header(self) -> list[str]:
         """Read the names in the first line, which polars would make unique without a warning."""
         with self._text() as text:
-            names = next((row for row in csv.reader(text, delimiter=self.separator) if row), [])
+            names = next((row for row in csv.reader(map(self._recoded, text), delimiter=self.separator) if row), [])
         called = self.table.renamed(names)
         return [called[name] for name in names]
 
@@ -137,7 +124,7 @@ class Delimited:
         try:
             with self._text() as text:
                 head, before = b"", 0
-                for piece in pieces(lambda n: text.read(n).encode(), size):
+                for piece in pieces(lambda n: self._recoded(text.read(n)).encode(), size):
                     if not head:
                         piece = piece.lstrip(b"\r\n")
                         head = piece[: first_end(piece)]
@@ -233,10 +220,21 @@ class Delimited:
     def _decode(self, data: bytes, *, partly: bool = False) -> str:
         """Decode the beginning of the file."""
         decoder = codecs.getincrementaldecoder(self.encoding or "utf-8")
+        with self._reading():
+            return self._recoded(decoder(errors=self._errors).decode(data, final=not partly))
+
+    @property
+    def _errors(self) -> str:
+        return "strict" if self.encoding else "surrogateescape"
+
+    def _recoded(self, text: str) -> str:
+        """Return text in which bytes that are not UTF-8 are read as Windows-1252, and note that there are some."""
         try:
-            return decoder(errors="strict" if self.encoding else "silvan windows-1252").decode(data, final=not partly)
-        except UnicodeError:
-            raise self.undecodable() from None
+            text.encode()
+        except UnicodeEncodeError:
+            self.recoded = True
+            return text.translate(_WINDOWS)
+        return text
 
     def undecodable(self) -> InputError:
         """Return the error for text that is not what it is said to be."""
@@ -252,7 +250,6 @@ class Delimited:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Turn errors of unpacking and decoding into one that names the file."""
-        before = getattr(_recoded, "times", 0)
         try:
             yield
         except UnicodeError:
@@ -261,15 +258,12 @@ class Delimited:
             raise self.broken() from None
         except (EOFError, zlib.error):
             raise InputError(f"{self.table.where} cannot be unpacked; it may be cut short") from None
-        finally:
-            self.recoded |= getattr(_recoded, "times", 0) > before
 
     @contextmanager
     def _text(self) -> Iterator[IO[str]]:
         """Open the file as text, from its header on."""
-        errors = "strict" if self.encoding else "silvan windows-1252"
         with self._reading(), self.table.open() as raw:
-            text = io.TextIOWrapper(raw, self.encoding or "utf-8", errors=errors, newline="")
+            text = io.TextIOWrapper(raw, self.encoding or "utf-8", errors=self._errors, newline="")
             if text.read(1) not in ("\ufeff", ""):
                 text.seek(0)
             if self.skip:
