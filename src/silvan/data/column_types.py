@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from silvan.data.cells import MARKERS, days_of
+from silvan.data.cells import MARKERS, read_date
 from silvan.data.schema import DatePart
 from silvan.errors import InputError
 
@@ -142,7 +142,7 @@ class CellTypes:
         self.whole = self.whole and bool((whole | marker).all())
         self.boolean = self.boolean and bool((truth | marker).all())
         number = number & ~marker
-        date = np.array([day is not None for day in days_of(words.to_list())], np.bool_) & ~marker
+        date = np.array([read_date(word) is not None for word in words.to_list()], np.bool_) & ~marker
         other = ~(number | truth | date | marker)
         self._count(
             numbers=int(rows[number].sum()),

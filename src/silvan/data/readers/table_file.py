@@ -91,7 +91,7 @@ class Table:
             raise InputError.wrong("encoding", "one that Python knows, such as 'latin-1'", self.encoding) from None
 
     def __repr__(self) -> str:
-        said = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)[1:] if getattr(self, f.name)]
+        said = [f"{name}={value!r}" for name, value in self.options.items()]
         return f"Table({', '.join([repr(str(self.path)), *said])})"
 
     @property
