@@ -128,6 +128,8 @@ def as_query(source: Any) -> Query | None:
 
 
 def _read_file(table: Table, kinds: Kinds) -> TypedTable:
+    import polars as pl
+
     kind = table.kind()
     if kind in ("parquet", "feather"):
         frame = checked(nw.from_native(read_arrow(table), eager_only=True), table.where)
@@ -140,21 +142,13 @@ def _read_file(table: Table, kinds: Kinds) -> TypedTable:
     _, refused, dates = settle(found)
     frame = checked(nw.from_native(typed, eager_only=True), table.where)
     refused |= (unclear := source.complaints())
-    texts = lambda names: _texts(source, names)  # noqa: E731
+    texts = lambda names: [convert(column, pl.String) for column in source.frame(names)]  # noqa: E731
     return TypedTable(frame, refused, texts, dates, tuple(source.notes), lambda: source.frames(PIECE), unclear)
 
 
 def open_cells(table: Table) -> "Delimited | Sheet":
     """Open a file whose cells are text: a text file, or a sheet of an Excel file."""
     return Sheet(table) if table.kind() == "excel" else Delimited(table)
-
-
-def _texts(source: "Delimited | Sheet", names: list[str]) -> "list[pl.Series]":
-    """Read some columns of a text file again, as text."""
-    import polars as pl
-
-    frame = source.frame(names)
-    return [convert(frame[name], pl.String) for name in names]
 
 
 def read_arrow(table: Table) -> "pl.DataFrame":

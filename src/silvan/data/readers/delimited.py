@@ -52,7 +52,9 @@ class Delimited:
         with self._reading(), table.open() as raw:
             head = raw.read(_HEAD)
         self.encoding = table.encoding or _by_mark(head)
-        first = self._decode(head, partly=True).lstrip("\ufeff\r\n")
+        with self._reading():
+            decoder = codecs.getincrementaldecoder(self.encoding or "utf-8")(self._errors)
+            first = self._recoded(decoder.decode(head)).lstrip("\ufeff\r\n")
         self._check_text(head, first)
         self.skip = first.lower().startswith("sep=") and len(first.split("\n", 1)[0].strip()) == 5
         line = first[: first_end(first.encode())] if not self.skip else first.split("\n", 1)[0]
@@ -217,12 +219,6 @@ class Delimited:
                 f"{self.table.where} ends its lines as old Macs did; save it with line ends of Windows or Unix"
             )
 
-    def _decode(self, data: bytes, *, partly: bool = False) -> str:
-        """Decode the beginning of the file."""
-        decoder = codecs.getincrementaldecoder(self.encoding or "utf-8")
-        with self._reading():
-            return self._recoded(decoder(errors=self._errors).decode(data, final=not partly))
-
     @property
     def _errors(self) -> str:
         return "strict" if self.encoding else "surrogateescape"
@@ -235,10 +231,6 @@ class Delimited:
             self.recoded = True
             return text.translate(_WINDOWS)
         return text
-
-    def undecodable(self) -> InputError:
-        """Return the error for text that is not what it is said to be."""
-        return InputError(f"{self.table.where} is not {self.encoding} text; set encoding to what it is")
 
     def broken(self) -> InputError:
         """Return the error for a broken file; the reader's own message would quote cells."""
@@ -253,7 +245,7 @@ class Delimited:
         try:
             yield
         except UnicodeError:
-            raise self.undecodable() from None
+            raise InputError(f"{self.table.where} is not {self.encoding} text; set encoding to what it is") from None
         except csv.Error:
             raise self.broken() from None
         except (EOFError, zlib.error):
