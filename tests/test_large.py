@@ -17,7 +17,7 @@ from silvan.data import disk_arrays
 from silvan.data.batches import Batched, Whole, read_size
 from silvan.data.bins.column_summary import Sizes, summarise
 from silvan.data.holdout import hold_out
-from silvan.data.table import open_table, read_table
+from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.part import StoredPart
 from silvan.tree.out_of_core import RoutedRows
@@ -253,7 +253,7 @@ def test_rows_kept_for_judging(share):
     for values in labels.values():
         expected = plain_hold_out(values, share, [3, 4])
         frame = pl.DataFrame({"label": values})
-        for tables in (Whole(open_table(frame)), Batched(frame, "label", 1600)):
+        for tables in (Whole(frame), Batched(frame, "label", 1600)):
             held = hold_out(tables, "label", share, [3, 4])
             np.testing.assert_array_equal(held.between(0, 333), expected)
             np.testing.assert_array_equal(held.between(13, 99), expected[13:99])

@@ -37,31 +37,15 @@ _OUTCOMES = {"fed_tcga_brca_survival": ("survival_time_days",)}
 """Columns that are known only after the label is, so no forest may see them."""
 
 _BUNDLED: dict[str, Task] = {
-    "breast_cancer": "classification",
+    **dict.fromkeys(("breast_cancer", "digits", "iris", "wine"), "classification"),
     "diabetes": "regression",
-    "digits": "classification",
-    "iris": "classification",
-    "wine": "classification",
 }
 
+_CLASSES = "appendicitis bupa haberman ionosphere mammographic page_blocks0 pima saheart segment0 wisconsin"
+_NUMBERS = "ccpp compactiv concrete puma32h winequality_red winequality_white wizmir"
 _PACKAGED: dict[str, Task] = {
-    "appendicitis": "classification",
-    "bupa": "classification",
-    "haberman": "classification",
-    "ionosphere": "classification",
-    "mammographic": "classification",
-    "page_blocks0": "classification",
-    "pima": "classification",
-    "saheart": "classification",
-    "segment0": "classification",
-    "wisconsin": "classification",
-    "ccpp": "regression",
-    "compactiv": "regression",
-    "concrete": "regression",
-    "puma32h": "regression",
-    "winequality_red": "regression",
-    "winequality_white": "regression",
-    "wizmir": "regression",
+    **dict.fromkeys(_CLASSES.split(), "classification"),
+    **dict.fromkeys(_NUMBERS.split(), "regression"),
 }
 
 

@@ -6,12 +6,11 @@ import pytest
 
 from silvan.data.batches import Whole
 from silvan.data.holdout import Fold, hold_out
-from silvan.data.table import open_table
 
 
 def held_out(labels, share, fold=None):
     frame = pl.DataFrame({"x": np.arange(len(labels)), "label": labels})
-    return hold_out(Whole(open_table(frame)), "label", share, 0, fold=fold).between(0, len(labels))
+    return hold_out(Whole(frame), "label", share, 0, fold=fold).between(0, len(labels))
 
 
 @pytest.mark.parametrize("labels", [list("ab") * 10, list("aaabbbcccddd") * 3, np.arange(31) + 0.5], ids=len)

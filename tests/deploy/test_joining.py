@@ -588,7 +588,7 @@ def test_a_table_is_looked_at_within_memory(tmp_path, monkeypatch):
     def whole(*_, **__):
         raise AssertionError("the whole table")
 
-    for name in ("read_table", "open_table", "read_query"):
+    for name in ("read_table", "open_table", "read_batches"):
         monkeypatch.setattr(f"silvan.data.table.{name}", whole)
     csv, base = tmp_path / "a.csv", tmp_path / "a.sqlite"
     csv.write_text("age,label\n" + "".join(f"{i},{i % 2}\n" for i in range(3000)))

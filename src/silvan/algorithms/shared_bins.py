@@ -13,9 +13,8 @@ import numpy as np
 
 from silvan.algorithms.requests import schema_of
 from silvan.data.bins import grid
-from silvan.data.bins.bin_codes import staggered_bins
 from silvan.data.bins.bins import Bins, make_bins, most_in_a_bin
-from silvan.data.bins.cut_points import choose_cuts, given_cuts
+from silvan.data.bins.cut_points import choose_cuts, given_cuts, staggered_bins
 from silvan.data.bins.grid import Grid, Heavy
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
@@ -70,7 +69,7 @@ class CutPoints(msgspec.Struct, frozen=True):
 
     sizes: np.ndarray
     values: np.ndarray
-    steps: np.ndarray | None = None  # uint8: see ``data/bins/bin_codes.py``; None: all trees have all
+    steps: np.ndarray | None = None  # uint8: see ``data/bins/cut_points.py``; None: all trees have all
     max_bins: int = MAX_BINS  # of a tree
 
     @classmethod

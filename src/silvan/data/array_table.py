@@ -1,21 +1,18 @@
 """Tables that come as arrays: a pair (X, y), where X may also be a data frame."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
 import numpy as np
 
 from silvan.data.cells import is_dates, numbers_of
 from silvan.data.column_types import CellTypes, Kinds, kind_of
-from silvan.data.typed_table import Frame, TypedTable, checked, describe_frame, read_frame
+from silvan.data.typed_table import TypedTable, checked, describe_frame, read_frame
 from silvan.errors import InputError
 from silvan.util.cell_text import STRANGE, plain_value, value_text
 from silvan.util.readable import format_bytes
 from silvan.util.user_warnings import warn_user
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,6 +39,8 @@ def densify(X: Any, *, warn: bool) -> Any:
 
 def read_pair(source: tuple[Any, ...], label: str, kinds: Kinds) -> TypedTable:
     """Read a tuple (X, y); they belong together by position."""
+    import polars as pl
+
     if len(source) != 2:
         raise InputError(f"a tuple must be (X, y); got {len(source)} parts")
     X, y = densify(source[0], warn=True), source[1]
@@ -49,7 +48,8 @@ def read_pair(source: tuple[Any, ...], label: str, kinds: Kinds) -> TypedTable:
     refused: dict[str, str] = {}
     if isinstance(X, np.ndarray | list):
         columns = {f"x{i}": column for i, column in enumerate(_array(X, "X", 2).T)}
-        frame = checked(_array_frame(columns, refused, kinds), "X")
+        parts = {n: _uniform(column, n, f"column {n[1:]} of X", refused, kinds) for n, column in columns.items()}
+        frame = checked(nw.from_native(pl.DataFrame(parts), eager_only=True), "X")
         dates = frozenset(name for name in frame.columns if is_dates(frame[name], kind_of(kinds, name)))
         described = TypedTable(frame, refused, dates=dates)
     else:
@@ -66,17 +66,10 @@ def read_pair(source: tuple[Any, ...], label: str, kinds: Kinds) -> TypedTable:
 
     def texts(names: list[str]) -> list[Any]:
         own = [] if described.texts is None else described.texts([name for name in names if name != label])
-        return [*own, *_object_texts({**columns, label: target}, names)]
+        objects = {name: a for name, a in {**columns, label: target}.items() if name in names and a.dtype == object}
+        return [*own, *(pl.Series(name, list(map(value_text, a)), pl.String) for name, a in objects.items())]
 
     return TypedTable(made, refused, texts, described.dates)
-
-
-def _object_texts(columns: dict[str, Array], names: list[str]) -> "list[pl.Series]":
-    """Return the texts of columns of objects, each by itself."""
-    import polars as pl
-
-    objects = {name: columns[name] for name in names if name in columns and columns[name].dtype.kind == "O"}
-    return [pl.Series(name, list(map(value_text, column)), pl.String) for name, column in objects.items()]
 
 
 def _without_index(y: Any) -> Any:
@@ -114,16 +107,6 @@ def _types_differ(values: Any, array: Array) -> bool:
         return array.dtype.kind == "U"
     rows = [values] if array.ndim == 1 else values
     return len({type(value) for row in rows for value in row}) > 1
-
-
-def _array_frame(columns: dict[str, Array], refused: dict[str, str], kinds: Kinds) -> Frame:
-    import polars as pl
-
-    parts = {
-        name: _uniform(column, name, f"column {i} of X", refused, kinds)
-        for i, (name, column) in enumerate(columns.items())
-    }
-    return nw.from_native(pl.DataFrame(parts), eager_only=True)
 
 
 def _uniform(column: Array, name: str, what: str, refused: dict[str, str], kinds: Kinds) -> Array | list[str | None]:

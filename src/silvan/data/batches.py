@@ -7,7 +7,9 @@ that all rows fit, or, with a schema, those in which every cell can be read by i
 """
 
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -19,46 +21,23 @@ from silvan.data.disk_arrays import Folder, StoredFrames
 from silvan.data.readers.database import read_batches
 from silvan.data.readers.delimited import Delimited
 from silvan.data.readers.query import Query
-from silvan.data.readers.table_file import Table, as_table
-from silvan.data.readers.unchanged_file import UnchangedFile
+from silvan.data.readers.table_file import Table, UnchangedFile, as_table
 from silvan.data.schema import Schema
-from silvan.data.table import PIECE, as_query, not_arrow, open_table, retyped_columns, without
-from silvan.data.typed_table import Frame, TypedTable, check_names, complaints, dates_in, look_at_texts
-from silvan.errors import InputError, SchemaError
+from silvan.data.table import PIECE, as_query, not_arrow, open_table, settle_query, without
+from silvan.data.typed_table import Frame, check_names, dates_in, look_at_texts, settle
+from silvan.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-class Whole:
-    """A table in memory. ``refused`` says of columns without one type why they cannot be described.
-
-    The cells of columns that ``kinds`` says are categorical are texts, if the source has them; ``dtypes`` are the
-    types without that. ``dates`` are the columns of dates, ``notes`` what was found out of how a file is written;
-    ``pieces`` reads its cells as they are written.
-    """
-
-    def __init__(self, table: TypedTable, exclude: Sequence[str] = (), kinds: Kinds | None = None) -> None:
-        self.excluded = [name for name in exclude if name in table.frame.columns]
-        self.kinds = kinds or {}
-        self._table = table._replace(frame=table.frame.drop(*self.excluded))
-        self.refused = {name: text for name, text in table.refused.items() if name not in self.excluded}
-        self.names, self.dtypes = self._table.frame.columns, dict(self._table.frame.schema)
-        self.frame = self._table.with_texts(said_categorical(self.kinds))
-        self.dates = frozenset(self.names) & table.dates
-        self.notes, self.pieces = table.notes, table.pieces
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    def batches(self, names: Sequence[str] | None = None, schema: Schema | None = None) -> Iterator[Frame]:
-        """Yield all rows at once; only the named columns, if any are named."""
-        frame = self.frame if schema is None else self._table.by(schema)
-        yield frame if names is None else frame.select(names)
-
-
 class Batched:
-    """A table that is read again whenever it is needed, ``room`` bytes of it at a time."""
+    """A table that is read again whenever it is needed, ``room`` bytes of it at a time.
+
+    ``refused`` says of columns without one type why they cannot be described. The cells of columns that ``kinds`` says
+    are categorical are texts, if the source has them; ``dtypes`` are the types without that. ``dates`` are the columns
+    of dates, ``notes`` what was found out of how a file is written; ``pieces`` reads its cells as they are written.
+    """
 
     def __init__(
         self,
@@ -112,6 +91,10 @@ class Batched:
                 return self._open_csv(file)
             if kind == "parquet" and not file.is_zip:
                 return self._open_parquet(file)
+        return self._open_whole(source, label)
+
+    def _open_whole(self, source: Any, label: str) -> "tuple[Sequence[str], int, _Read]":
+        """Read the source once, and keep it in memory."""
         table = open_table(source, label, self.kinds)
         self.refused, self.dates = table.refused, table.dates
         self.notes, self.pieces = table.notes, table.pieces
@@ -157,8 +140,7 @@ class Batched:
     ) -> "_Read":
         """Look at all cells of text once, in a source that has types of its own; return what reads all columns."""
         found = look_at_texts(frames(texts, self._batch_rows(len(texts))) if texts else (), self.kinds, texts)
-        self.refused, self.dates = complaints(found)
-        types = {name: cells.narrowest() for name, cells in found.items() if cells.found in ("numeric", "empty")}
+        types, self.refused, self.dates = settle(found)
 
         def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
             for some in frames(columns, rows):
@@ -176,8 +158,7 @@ class Batched:
             kept.append(frame)
 
         retyped = read_batches(query, keep, self.room)
-        found = look_at_texts(kept, self.kinds, set(names) - retyped.mixed)
-        types, self.refused, self.dates = retyped_columns(found, retyped)
+        types, self.refused, self.dates = settle_query(kept, self.kinds, names, retyped)
 
         def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
             for frame in kept:
@@ -193,7 +174,7 @@ class Batched:
         check_names(file.header(), self.what)
         size = max(self.room // 2, 1)
         found = look_at_texts(file.frames(size), self.kinds)
-        self.refused, self.dates = complaints(found)
+        _, self.refused, self.dates = settle(found)
         self.refused |= file.complaints()
         self.notes, self.pieces = tuple(file.notes), lambda: file.frames(min(size, PIECE))
         types = {name: cells.narrowest() for name, cells in found.items()}
@@ -208,6 +189,30 @@ class Batched:
         return list(types), n, read
 
 
+class Whole(Batched):
+    """A table in memory: one batch, which is kept."""
+
+    def __init__(
+        self, source: Any, label: str = "label", exclude: Sequence[str] = (), kinds: Kinds | None = None
+    ) -> None:
+        super().__init__(source, label, sys.maxsize, None, exclude, kinds)
+
+    def _open(self, source: Any, label: str) -> "tuple[Sequence[str], int, _Read]":
+        self.what = "the table"
+        return self._open_whole(source, label)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """All rows, as they are without a schema."""
+        return next(super().batches())
+
+    def batches(self, names: Sequence[str] | None = None, schema: Schema | None = None) -> Iterator[Frame]:
+        """Yield all rows at once; only the named columns, if any are named."""
+        if schema is not None:
+            return super().batches(names, schema)
+        return iter([self.frame if names is None else self.frame.select(names)])
+
+
 _Read = Callable[[Sequence[str], int, Collection[str]], "Iterator[Any]"]
 """Reads columns, so many rows at a time, some of the columns as text if their types come from all rows."""
 
@@ -216,27 +221,6 @@ def convert_texts(frame: "pl.DataFrame", types: dict[str, Any], as_text: Collect
     """Return a frame with columns of text converted, but for some."""
     names = [name for name in types if name in frame.columns and name not in as_text]
     return frame.with_columns([convert(frame[name], types[name]) for name in names])
-
-
-def survey(source: Any, room: int) -> tuple[list[str], int]:
-    """Return the columns of a table and the number of its rows, with ``room`` bytes of it in memory at a time."""
-    query = as_query(source)
-    if query is None:
-        table = Batched(source, "label", room)
-        return list(table.names), len(table)
-    names: list[str] = []
-    n = 0
-
-    def count(frame: "pl.DataFrame") -> None:
-        nonlocal names, n
-        names, n = frame.columns, n + len(frame)
-
-    for complaint in read_batches(query, count, room).refused.values():
-        raise SchemaError(complaint)
-    check_names(names, f"the query on {query.where}")
-    if not n:
-        raise InputError(f"the query on {query.where} has columns but no rows; at least one row is needed")
-    return names, n
 
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}

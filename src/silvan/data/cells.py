@@ -225,11 +225,6 @@ _HOUR = re.compile(r"(?<=[T ])\d:")
 _EPOCH = datetime(1970, 1, 1)
 
 
-def days_of(words: Sequence[str], part: DatePart = "days") -> list[float | None]:
-    """Return the days since 1970 of texts such as 2020-01-31 or 31.1.2020, or a part of the date; None for others."""
-    return [_day(read_date(word.strip()), part) for word in words]
-
-
 def read_date(word: str) -> datetime | None:
     """Return the date that a text stands for; None if it is none, or one of which day and month may be confused."""
     if len(word) < 8 or not word[0].isdigit():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from silvan.data.batches import Batched, Whole
+from silvan.data.batches import Batched
 from silvan.data.cells import MARKERS, MISSING, Series, cell_dates, cell_numbers, distinct, fold, is_text
 from silvan.data.schema import CROWDED, MAX_CATEGORIES
 from silvan.util.cell_text import cell_text
@@ -52,7 +52,7 @@ class ColumnProfile:
     auc: float | None = None
 
 
-def profile_columns(table: Whole | Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
+def profile_columns(table: Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
     """Return what is known of every column, by all rows or at ``most`` the first so many."""
     frame = next(table.batches())
     frame = frame if most is None else frame.head(most)
@@ -62,7 +62,7 @@ def profile_columns(table: Whole | Batched, label: str, most: int | None = None)
     return [replace(c, notes=[*c.notes, padded[c.name]]) if c.name in padded else c for c in found]
 
 
-def padded_columns(table: Whole | Batched, most: int | None = None) -> dict[str, str]:
+def padded_columns(table: Batched, most: int | None = None) -> dict[str, str]:
     """Return the columns of numbers in which cells are written with zeros in front, each with what to say of it."""
     if table.pieces is None:
         return {}
@@ -77,14 +77,16 @@ def padded_columns(table: Whole | Batched, most: int | None = None) -> dict[str,
     return {name: _PADDED.format(count_of(rows, "row")) for name, rows in counts.items() if rows}
 
 
-def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarray | None) -> ColumnProfile:
+def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None) -> ColumnProfile:
     notes: list[str] = []
     if name in table.refused:
         return ColumnProfile(name, "mixed", len(series), int(series.null_count()), 0, notes=[table.refused[name]])
     values, places = distinct(series)
     if name in table.dates:
         kind, numbers = "date", cell_dates(series, "days")[0]
-        values, places = np.unique(numbers[~np.isnan(numbers)], return_inverse=True)[0].tolist(), _places(numbers)
+        days, places = ~np.isnan(numbers), np.full(len(numbers), MISSING, np.int64)
+        found_days, places[days] = np.unique(numbers[days], return_inverse=True)
+        values = found_days.tolist()
     else:
         kind = "categorical" if is_text(series) or table.kinds.get(name) in ("categorical", "folded") else "numeric"
         numbers = cell_numbers(series)[0] if kind == "numeric" else np.zeros(0)
@@ -109,13 +111,6 @@ def _profile(series: Series, name: str, table: Whole | Batched, truth: np.ndarra
     as_read = fold if table.kinds.get(name) == "folded" else str
     names = sorted({as_read(cell_text(value)) for value in values}) if few else []
     return ColumnProfile(name, kind, len(series), len(series) - present, found, *ends, notes, names, spread, codes, auc)
-
-
-def _places(numbers: np.ndarray) -> np.ndarray:
-    places = np.full(len(numbers), MISSING, np.int64)
-    present = ~np.isnan(numbers)
-    places[present] = np.unique(numbers[present], return_inverse=True)[1]
-    return places
 
 
 def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> list[str]:

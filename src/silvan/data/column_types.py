@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from silvan.data.cells import MARKERS, days_of
+from silvan.data.cells import MARKERS, read_date
 from silvan.data.schema import DatePart
 from silvan.errors import InputError
 
@@ -103,10 +103,12 @@ class CellTypes:
             missing = clean.null_count()
             if missing == len(clean):
                 return
-            if clean.cast(pl.Int64, strict=False).null_count() == missing:
-                self._count(numbers=len(clean) - missing)
-                self.boolean = False
-                return
+            for dtype in (pl.Int64, pl.Float64):
+                numbers = clean.cast(dtype, strict=False)
+                if numbers.null_count() == missing and not numbers.is_nan().any():  # a NaN marks a missing value
+                    self._count(numbers=len(clean) - missing)
+                    self.whole, self.boolean = self.whole and dtype == pl.Int64, False
+                    return
         words = pl.DataFrame(
             {"word": clean, "rows": rows if rows is not None else pl.repeat(1, len(clean), eager=True)}
         )
@@ -140,7 +142,7 @@ class CellTypes:
         self.whole = self.whole and bool((whole | marker).all())
         self.boolean = self.boolean and bool((truth | marker).all())
         number = number & ~marker
-        date = np.array([day is not None for day in days_of(words.to_list())], np.bool_) & ~marker
+        date = np.array([read_date(word) is not None for word in words.to_list()], np.bool_) & ~marker
         other = ~(number | truth | date | marker)
         self._count(
             numbers=int(rows[number].sum()),

@@ -76,11 +76,6 @@ class Stored:
         mapped = np.memmap(self._file, self.dtype, "c", start * self.row_bytes, shape)
         return mapped.view(np.ndarray)
 
-    def windows(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield all rows, mapped from the file, so many at a time."""
-        for start in range(0, self.rows, rows):
-            yield self.window(start, start + rows)
-
 
 def scratch(folder: Folder, n: int, dtype: Any) -> np.ndarray:
     """Return an array in a file to write to: parts not in use need not stay in memory."""

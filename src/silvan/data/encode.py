@@ -10,7 +10,7 @@ Errors count rows and never quote a value: they may be shown to somebody who mus
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Literal
 
 import narwhals as nw
 import numpy as np
@@ -45,20 +45,15 @@ _LARGEST = np.finfo(np.float32).max
 _PIECE = 1 << 16  # numbers that are turned at a time
 
 
-def infer_label(frame: Frame, label: str, task: Task | None = None) -> Label:
-    """Describe the column to predict.
+def describe_label(target: Series, label: str, task: Task | None = None, first_row: int = 1) -> Label:
+    """Describe the column to predict, or some rows of it.
 
     If no task is given, it is regression if the label is floating point and has fractions, otherwise classification.
     Classes that are floats without fractions are named by whole numbers, since a table that had a missing label once
     has 0.0 and 1.0 where others have 0 and 1.
     """
-    return describe_label(label_column(frame, label), label, task)
-
-
-def describe_label(target: Series, label: str, task: Task | None = None, first_row: int = 1) -> Label:
-    """Describe some rows of the column to predict."""
     if (task or infer_task(target)) == "regression":
-        _targets(target, label, first_row)
+        _encode_targets(target, Label(label), True, first_row)
         return Label(label)
     return Label(label, _infer_classes(target, label, first_row, asked=task is not None))
 
@@ -216,8 +211,7 @@ def encode_label(
 def _infer_feature(series: Series, name: str, min_rows: int, kind: str | None) -> Feature:
     if is_void(series) or (is_number(series) and kind != "categorical"):
         return Feature(name, "categorical", categories=()) if kind == "categorical" else Feature(name)
-    if not (is_text(series) or is_number(series)):
-        raise SchemaError(_unusable(series, name))
+    numeric_or_text(series, name)
     rows = category_texts(series)
     often = sorted((word for word in rows if rows[word] >= min_rows), key=lambda word: (-rows[word], word))
     named = sorted(often[:MAX_CATEGORIES])
@@ -225,12 +219,17 @@ def _infer_feature(series: Series, name: str, min_rows: int, kind: str | None) -
 
 
 def _infer_classes(target: Series, label: str, first_row: int, *, asked: bool) -> tuple[Class, ...]:
-    _check_present(target, label, first_row)
+    if not is_void(target):
+        numeric_or_text(target, label)
+    missing = target.is_null().to_numpy().astype(bool)
+    if target.dtype.is_float():
+        missing = np.isnan(target.to_numpy())
+    _stop_at(missing, f"the label {label!r} is missing", "fill in or drop them", first_row)
     if is_text(target):
         classes = sorted(target.cast(nw.String).unique().to_list())
     else:
         values = plain_numbers(target)
-        _check_finite(values, label, first_row)
+        _stop_at(~np.isfinite(values), f"the label {label!r} is infinite", "correct or drop them", first_row)
         values = np.unique(values)
         whole = values.dtype.kind == "f" and not np.any(values != np.floor(values))
         classes = [int(value) for value in values.tolist()] if whole else values.tolist()
@@ -305,28 +304,6 @@ def _stop_at(bad: NDArray[np.bool], what: str, mend: str, first_row: int, error:
         raise error(f"{what} in {len(rows):,} of {len(bad):,} rows ({which}); {mend}")
 
 
-def _targets(target: Series, label: str, first_row: int) -> NDArray[np.float64]:
-    _check_present(target, label, first_row)
-    if not is_number(target):
-        raise SchemaError(f"the label {label!r} holds text, but a number is to be predicted; did you mean classes?")
-    values = target.cast(nw.Float64).to_numpy().astype(np.float64)
-    _check_finite(values, label, first_row)
-    return values
-
-
-def _check_present(target: Series, label: str, first_row: int) -> None:
-    if not is_void(target):
-        numeric_or_text(target, label)
-    missing = target.is_null().to_numpy().astype(bool)
-    if target.dtype.is_float():
-        missing = np.isnan(target.to_numpy())
-    _stop_at(missing, f"the label {label!r} is missing", "fill in or drop them", first_row)
-
-
-def _check_finite(values: NDArray[Any], label: str, first_row: int) -> None:
-    _stop_at(~np.isfinite(values), f"the label {label!r} is infinite", "correct or drop them", first_row)
-
-
 def _check_usable(series: Series, name: str) -> None:
     """Raise ``SchemaError`` for a column of dates and the like; one without values has no kind of its own."""
     if not (is_void(series) or holds_objects(series)):
@@ -336,11 +313,7 @@ def _check_usable(series: Series, name: str) -> None:
 def numeric_or_text(series: Series, name: str) -> None:
     """Raise ``SchemaError`` if a column holds neither numbers nor text."""
     if not (is_number(series) or is_text(series)):
-        raise SchemaError(_unusable(series, name))
-
-
-def _unusable(series: Series, name: str) -> str:
-    return (
-        f"column {name!r} holds {series.dtype}; only numbers, booleans, dates and text can be used: convert it (a "
-        "duration to hours, mixed objects to one type), or leave it out"
-    )
+        raise SchemaError(
+            f"column {name!r} holds {series.dtype}; only numbers, booleans, dates and text can be used: convert it (a "
+            "duration to hours, mixed objects to one type), or leave it out"
+        )

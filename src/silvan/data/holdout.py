@@ -49,7 +49,7 @@ class HeldOut:
 
 
 def hold_out(
-    table: Whole | Batched, label: str, share: float, seed: Any, folder: Folder = None, fold: Fold | None = None
+    table: Batched, label: str, share: float, seed: Any, folder: Folder = None, fold: Fold | None = None
 ) -> HeldOut:
     """Draw the rows to hold out: a share of every class, or those of one fold."""
     n = len(table)
@@ -59,7 +59,7 @@ def hold_out(
     words = _words(table, label)
     rng = np.random.default_rng(seed)
     carry, dealt = 0.5, 0
-    for rows in _groups(table, label, words, isinstance(table, Batched), folder):
+    for rows in _groups(table, label, words, not isinstance(table, Whole), folder):
         rng.shuffle(rows)
         if fold is not None:
             held.add(rows[(dealt + np.arange(len(rows))) % fold.of == fold.number])
@@ -71,10 +71,10 @@ def hold_out(
     return held if held.kept < n else HeldOut(n)  # there must be something to learn from
 
 
-def _words(table: Whole | Batched, label: str) -> np.ndarray | None:
+def _words(table: Batched, label: str) -> np.ndarray | None:
     """Return the texts of the classes, ascending; None if the label is a number: there are no classes to draw by."""
     most, found, kind = max(2, len(table) // 5), np.zeros(0), None
-    for i, batch in enumerate(table.batches(_only(table, label))):
+    for i, batch in enumerate(table.batches([label] if label in table.names else None)):
         values = label_column(batch, label).to_numpy()
         if values.dtype.kind == "f":
             kind = values.dtype
@@ -89,11 +89,7 @@ def _words(table: Whole | Batched, label: str) -> np.ndarray | None:
     return words if len(words) <= most else None
 
 
-def _only(table: Whole | Batched, label: str) -> list[str] | None:
-    return [label] if label in table.names else None
-
-
-def _groups(table: Whole | Batched, label: str, words: np.ndarray | None, stored: bool, folder: Folder) -> Any:
+def _groups(table: Batched, label: str, words: np.ndarray | None, stored: bool, folder: Folder) -> Any:
     """Yield the rows of each class, ascending."""
     n = len(table)
     if words is None:

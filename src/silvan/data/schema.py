@@ -55,6 +55,11 @@ def _make_plain(struct: msgspec.Struct, *names: str) -> None:
             msgspec.structs.force_setattr(struct, name, plain)
 
 
+def _check_rising(what: str, values: tuple[float, ...]) -> None:
+    if not all(map(math.isfinite, values)) or not all(a < b for a, b in pairwise(values)):
+        raise SchemaError(f"{what} must be finite and rising, got {format_names(list(map(str, values)))}")
+
+
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One column that a tree may split on.
 
@@ -134,16 +139,11 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         if self.categories is not None or self.other:
             raise SchemaError(f"feature {self.name!r} is numeric: categories are for categorical ones")
         if self.bounds is not None:
-            low, high = self.bounds
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise SchemaError(f"feature {self.name!r}: bounds must be finite and rising, got {self.bounds}")
+            _check_rising(f"feature {self.name!r}: bounds", self.bounds)
         if self.edges is not None:
-            edges = self.edges
-            rising = all(a < b for a, b in pairwise(edges))
-            if not rising or not all(map(math.isfinite, edges)):
-                raise SchemaError(f"feature {self.name!r}: edges must be finite and rising")
-            if len(edges) >= MAX_BINS:
-                raise SchemaError(f"feature {self.name!r}: at most {MAX_BINS - 1} edges, got {len(edges)}")
+            _check_rising(f"feature {self.name!r}: edges", self.edges)
+            if len(self.edges) >= MAX_BINS:
+                raise SchemaError(f"feature {self.name!r}: at most {MAX_BINS - 1} edges, got {len(self.edges)}")
 
     @property
     def categorical(self) -> bool:
@@ -199,9 +199,7 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             if self.bounds is not None:
                 raise SchemaError(f"label {self.name!r} has classes: bounds are for numbers")
         if self.bounds is not None:
-            low, high = self.bounds
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise SchemaError(f"label {self.name!r}: bounds must be finite and rising, got {self.bounds}")
+            _check_rising(f"label {self.name!r}: bounds", self.bounds)
 
 
 def _describe_values(feature: Feature) -> str:

@@ -8,15 +8,15 @@ The libraries behind the frames are imported where they are needed: polars alone
 the rest of the package.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 
 from silvan.data.array_table import read_pair
 from silvan.data.cells import numbers_of
-from silvan.data.column_types import CellTypes, Kinds, convert
-from silvan.data.readers.database import read_query
+from silvan.data.column_types import Kinds, convert
+from silvan.data.readers.database import read_batches
 from silvan.data.readers.delimited import Delimited
 from silvan.data.readers.excel import Sheet
 from silvan.data.readers.query import Query, Retyped, is_url
@@ -27,11 +27,11 @@ from silvan.data.typed_table import (
     TypedTable,
     check_names,
     checked,
-    complaints,
     dates_in,
     describe_frame,
     look_at_texts,
     read_frame,
+    settle,
 )
 from silvan.errors import InputError, SchemaError
 
@@ -95,10 +95,13 @@ def open_table(source: Any, label: str = "label", kinds: Kinds | None = None, *,
 
 
 def _read_database(query: Query, kinds: Kinds) -> TypedTable:
-    raw, retyped = read_query(query)
-    frame = checked(nw.from_native(raw, eager_only=True), f"the query on {query.where}")
-    found = look_at_texts([raw], kinds, typed=set(raw.columns) - retyped.mixed)
-    types, refused, dates = retyped_columns(found, retyped)
+    import polars as pl
+
+    parts: list[pl.DataFrame] = []
+    retyped = read_batches(query, parts.append)
+    raw = pl.concat(parts)
+    checked(nw.from_native(raw, eager_only=True), f"the query on {query.where}")
+    types, refused, dates = settle_query([raw], kinds, raw.columns, retyped)
     typed = raw.with_columns([convert(raw[name], dtype) for name, dtype in types.items()])
     frame = nw.from_native(typed, eager_only=True)
     return TypedTable(
@@ -106,23 +109,15 @@ def _read_database(query: Query, kinds: Kinds) -> TypedTable:
     )
 
 
-def retyped_columns(
-    found: dict[str, CellTypes], retyped: Retyped
+def settle_query(
+    frames: "Iterable[pl.DataFrame]", kinds: Kinds, names: Collection[str], retyped: Retyped
 ) -> tuple[dict[str, Any], dict[str, str], frozenset[str]]:
     """Return the types of a query's columns of text, what cannot be described, and which hold dates."""
-    import polars as pl
-
-    types, refused = dict(retyped.types), {}
-    for name, cells in found.items():
-        if name in types:
-            continue
+    found = look_at_texts(frames, kinds, set(names) - retyped.mixed)
+    for cells in found.values():
         cells.others.clear()  # the rows of a query have no numbers that anybody knows
-        complaint = retyped.refused.get(name) or cells.complaint(name)
-        if complaint is not None:
-            refused[name] = complaint
-        elif cells.narrowest() != pl.String:
-            types[name] = cells.narrowest()
-    return types, refused, frozenset(name for name, cells in found.items() if cells.found == "date")
+    types, refused, dates = settle({name: cells for name, cells in found.items() if name not in retyped.types})
+    return types | retyped.types, refused | retyped.refused, dates
 
 
 def as_query(source: Any) -> Query | None:
@@ -133,6 +128,8 @@ def as_query(source: Any) -> Query | None:
 
 
 def _read_file(table: Table, kinds: Kinds) -> TypedTable:
+    import polars as pl
+
     kind = table.kind()
     if kind in ("parquet", "feather"):
         frame = checked(nw.from_native(read_arrow(table), eager_only=True), table.where)
@@ -142,24 +139,16 @@ def _read_file(table: Table, kinds: Kinds) -> TypedTable:
     raw = source.typed(_SAMPLE_ROWS)
     found = look_at_texts([raw], kinds)
     typed = raw.with_columns(convert(raw[name], cells.narrowest()) for name, cells in found.items())
-    refused, dates = complaints(found)
+    _, refused, dates = settle(found)
     frame = checked(nw.from_native(typed, eager_only=True), table.where)
     refused |= (unclear := source.complaints())
-    texts = lambda names: _texts(source, names)  # noqa: E731
+    texts = lambda names: [convert(column, pl.String) for column in source.frame(names)]  # noqa: E731
     return TypedTable(frame, refused, texts, dates, tuple(source.notes), lambda: source.frames(PIECE), unclear)
 
 
 def open_cells(table: Table) -> "Delimited | Sheet":
     """Open a file whose cells are text: a text file, or a sheet of an Excel file."""
     return Sheet(table) if table.kind() == "excel" else Delimited(table)
-
-
-def _texts(source: "Delimited | Sheet", names: list[str]) -> "list[pl.Series]":
-    """Read some columns of a text file again, as text."""
-    import polars as pl
-
-    frame = source.frame(names)
-    return [convert(frame[name], pl.String) for name in names]
 
 
 def read_arrow(table: Table) -> "pl.DataFrame":

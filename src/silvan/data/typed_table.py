@@ -83,10 +83,13 @@ def look_at_texts(frames: "Iterable[pl.DataFrame]", kinds: Kinds, typed: Collect
     return found
 
 
-def complaints(found: dict[str, CellTypes]) -> tuple[dict[str, str], frozenset[str]]:
-    """Return why some columns of text cannot be described, and which of them hold dates."""
+def settle(found: dict[str, CellTypes]) -> tuple[dict[str, Any], dict[str, str], frozenset[str]]:
+    """Return the types of columns of text that hold no text, why some cannot be described, and which hold dates."""
+    import polars as pl
+
     refused = {name: text for name, cells in found.items() if (text := cells.complaint(name)) is not None}
-    return refused, frozenset(name for name, cells in found.items() if cells.found == "date")
+    types = {name: cells.narrowest() for name, cells in found.items() if cells.narrowest() != pl.String}
+    return types, refused, frozenset(name for name, cells in found.items() if cells.found == "date")
 
 
 def dates_in(schema: Any) -> frozenset[str]:

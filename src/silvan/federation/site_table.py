@@ -21,7 +21,6 @@ from silvan.data.holdout import Fold, HeldOut, hold_out
 from silvan.data.partition_files import is_partitioned
 from silvan.data.partitioned_table import Partitioned
 from silvan.data.schema import Schema
-from silvan.data.table import open_table
 from silvan.data.typed_table import Frame
 from silvan.federation.cache import Cache, CacheKey
 from silvan.federation.part import Part, row_keys, store_parts
@@ -91,12 +90,12 @@ class SiteTable:
         return SiteSettings(**{name: getattr(self, name) for name in SiteSettings.__dataclass_fields__})
 
     @cached_property
-    def table(self) -> Whole | Batched:
+    def table(self) -> Batched:
         """The table, without the columns that are not features: in memory, or read in batches."""
         if is_partitioned(self.source):
             return Partitioned(self.source, self.label, _BATCH, self.folder, self.exclude, self.kinds)
         if self.memory is None:
-            return Whole(open_table(self.source, self.label, self.kinds), self.exclude, self.kinds)
+            return Whole(self.source, self.label, self.exclude, self.kinds)
         room = min(self.memory // 8, _BATCH)
         return Batched(self.source, self.label, room, self.folder, self.exclude, self.kinds)
 
@@ -190,7 +189,6 @@ class SiteTable:
 
         def make() -> Part:
             if self.memory is not None:
-                assert isinstance(self.table, Batched)  # noqa: S101
                 where = self.name, self.memory, self.folder
                 parts = store_parts(self.table, schema, self.held_out, *where, strict=strict)
                 self.cache[CacheKey[Part]("part", schema.hash, not test, strict)] = parts[not test]

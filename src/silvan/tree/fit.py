@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.data.bins.bin_codes import check_max_bins
 from silvan.data.bins.bins import find_bins
+from silvan.data.bins.cut_points import check_max_bins
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Schema
 from silvan.errors import InputError

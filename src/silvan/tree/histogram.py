@@ -3,7 +3,7 @@
 The target is either a class code a row (then a histogram counts) or a few integers a row (then it adds them
 up); ``gain.py`` lists the layouts. Rows of a node are consecutive entries of ``order``, so a histogram is one
 walk along it. A histogram is an array (bins, statistics); those of several features lie one after the other,
-``base`` says where. A value's bin follows from its code and the offset of the node: see ``data/bins/bin_codes.py``.
+``base`` says where. A value's bin follows from its code and the offset of the node: see ``data/bins/cut_points.py``.
 """
 
 import numpy as np

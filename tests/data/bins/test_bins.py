@@ -6,8 +6,8 @@ from helpers.binned_columns import LAST, bin_column, columns, every_shape, naive
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from silvan.data.bins.bin_codes import staggered_bins
 from silvan.data.bins.bins import find_bins, make_bins
+from silvan.data.bins.cut_points import staggered_bins
 from silvan.data.schema import MAX_CATEGORIES, Feature, Schema
 
 # -- cut points that differ from tree to tree

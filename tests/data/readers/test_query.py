@@ -14,7 +14,7 @@ from helpers import studies
 
 import silvan as sv
 from silvan.data.readers import password
-from silvan.data.readers.csv_pieces import Rows, last_end
+from silvan.data.readers.csv_pieces import RowPieces, last_end
 from silvan.data.readers.database import read_batches
 from silvan.data.readers.server_address import find_address
 from silvan.data.table import read_table
@@ -173,7 +173,7 @@ def test_rows_are_never_cut():
     assert last_end(b'1,"never\nending\n') == 0
     for step in range(1, len(text)):
         pieces = []
-        rows = Rows(step, pieces.append)
+        rows = RowPieces(step, pieces.append)
         for start in range(0, len(text), 3):
             rows.write(text[start : start + 3])
         rows.close()
@@ -183,7 +183,7 @@ def test_rows_are_never_cut():
 
 def test_something_comes_of_nothing():
     pieces = []
-    Rows(10, pieces.append).close()
+    RowPieces(10, pieces.append).close()
     assert pieces == [b""]
 
 

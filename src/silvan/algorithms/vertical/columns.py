@@ -15,7 +15,7 @@ import numpy as np
 
 from silvan.algorithms.vertical.coded_names import code_features, code_label
 from silvan.algorithms.vertical.row_draws import draw_rows, hold_out
-from silvan.data.encode import Task, encode_features, encode_label, infer_features, infer_label
+from silvan.data.encode import Task, describe_label, encode_features, encode_label, infer_features, label_column
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError, SchemaError
 from silvan.federation import wire
@@ -92,7 +92,9 @@ def _kinds(party: Party, request: DescribeColumns) -> tuple[tuple[Feature, ...],
         if name != party.id_column:
             raise SchemaError(complaint)
     features = infer_features(frame, {party.id_column, party.label}, min_category_rows=FLOOR, kinds=party.kinds)
-    return tuple(features), infer_label(frame, party.label, request.task) if party.has_label else None
+    if not party.has_label:
+        return tuple(features), None
+    return tuple(features), describe_label(label_column(frame, party.label), party.label, request.task)
 
 
 def encode_rows(party: Party, schema: Schema, rows: Blob) -> np.ndarray:

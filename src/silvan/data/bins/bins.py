@@ -1,8 +1,8 @@
 """Bins: values put between the cut points of their columns, one byte a value.
 
 Code 0 is for missing values. A categorical column's next codes are its categories, a numeric column's the values
-between two cut points, the upper one included. ``bin_codes.py`` says which codes these have, ``cut_points.py`` where
-the cut points are.
+between two cut points, the upper one included. ``cut_points.py`` says where the cut points are and which codes these
+have.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,15 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from silvan.data.bins import grid
-from silvan.data.bins.bin_codes import CODES, staggered_bins, table_shift, value_codes
-from silvan.data.bins.cut_points import choose_cuts, given_cuts, occupied_cells
+from silvan.data.bins.cut_points import (
+    CODES,
+    choose_cuts,
+    given_cuts,
+    occupied_cells,
+    staggered_bins,
+    table_shift,
+    value_codes,
+)
 from silvan.data.bins.grid import LARGEST, Grid, Heavy
 from silvan.data.schema import MAX_BINS, MISSING_BIN, Schema
 from silvan.util.kernels import njit
@@ -96,7 +103,14 @@ class Bins:
     def apply(self, X: np.ndarray, n_jobs: int = 1) -> np.ndarray:
         """Return the code of every value of an encoded table: uint8, one row after the other."""
         codes = np.empty(X.shape, np.uint8)
-        _put_columns(X, codes, self, n_jobs)
+
+        def one(f: int, image: np.ndarray) -> None:
+            if self.categorical[f]:
+                _put_codes(X[:, f], int(self.n_codes[f]), codes[:, f])
+            else:
+                _put_values(image, grid.images(self.cuts[f]), self.codes[f], codes[:, f])
+
+        _map_columns(one, X, n_jobs)
         return codes
 
 
@@ -150,15 +164,13 @@ def make_bins(
     """
     given = [None] * len(cuts) if steps is None else steps
     own = [None if f.categorical or f.edges is not None else s for f, s in zip(schema.features, given, strict=True)]
-    n_sets = 1 << table_shift(max_bins)
     codes = tuple(value_codes(len(c), s, max_bins) for c, s in zip(cuts, own, strict=True))
-    spread = [c[0] > 1 for c in codes]
     return Bins(
         tuple(cuts),
         codes,
         np.array([f.categorical for f in schema.features], np.bool_),
         np.array([f.n_codes for f in schema.features], np.int32),
-        np.where(spread, n_sets.bit_length() - 1, 0).astype(np.uint8),
+        np.array([table_shift(max_bins) if c[0] > 1 else 0 for c in codes], np.uint8),
     )
 
 
@@ -185,16 +197,6 @@ def _map_columns(work: Callable[[int, np.ndarray], R], X: np.ndarray, n_jobs: in
     step = max(1, min(8, (1 << 22) // max(len(X), 1), -(-X.shape[1] // n_jobs)))
     parts = [range(f, min(f + step, X.shape[1])) for f in range(0, X.shape[1], step)]
     return [done for part in thread_map(some, parts, n_jobs) for done in part]
-
-
-def _put_columns(X: np.ndarray, codes: np.ndarray, bins: Bins, n_jobs: int) -> None:
-    def one(f: int, image: np.ndarray) -> None:
-        if bins.categorical[f]:
-            _put_codes(X[:, f], int(bins.n_codes[f]), codes[:, f])
-        else:
-            _put_values(image, grid.images(bins.cuts[f]), bins.codes[f], codes[:, f])
-
-    _map_columns(one, X, n_jobs)
 
 
 @njit(nogil=True, cache=True)

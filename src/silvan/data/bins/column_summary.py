@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from silvan.data.batches import Batched, Whole
+from silvan.data.batches import Batched
 from silvan.data.bins import grid
 from silvan.data.bins.grid import LARGEST
 from silvan.data.cells import MARKERS, Series, is_text
@@ -90,7 +90,7 @@ class Summary:
 
 
 def summarise(
-    table: Whole | Batched, label: str, task: Task | None = None, apart: Mapping[str, Sizes] | None = None
+    table: Batched, label: str, task: Task | None = None, apart: Mapping[str, Sizes] | None = None
 ) -> Summary:
     """Summarise all rows in one pass; ``apart`` are the sizes of columns of numbers that are known already."""
     names = [name for name in table.names if name != label]

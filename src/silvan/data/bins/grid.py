@@ -74,10 +74,7 @@ class Grid(NamedTuple):
 
 def images(column: np.ndarray) -> np.ndarray:
     """Map a float32 column to its order-preserving integers; missing values stay above ``LARGEST``."""
-    bits = np.ascontiguousarray(column, np.float32).view(np.int32)
-    out = np.empty(len(bits), np.int32)
-    _write_images(bits, out)
-    return out
+    return column_images(np.asarray(column, np.float32)[:, None], range(1))[0]
 
 
 def column_images(X: np.ndarray, columns: range) -> np.ndarray:
@@ -95,12 +92,6 @@ def column_images(X: np.ndarray, columns: range) -> np.ndarray:
 def _image(b: int) -> int:
     # a quiet NaN may carry a sign bit; keep it out of the ordered range
     return b if b >= 0 else (-(b & 0x7FFFFFFF) if (b & 0x7FFFFFFF) <= LARGEST else 0x7FFFFFFF)
-
-
-@njit(nogil=True, cache=True)
-def _write_images(bits: np.ndarray, out: np.ndarray) -> None:
-    for i in range(bits.shape[0]):
-        out[i] = _image(bits[i])
 
 
 @njit(nogil=True, cache=True)

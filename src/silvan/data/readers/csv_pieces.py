@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 
-class Rows:
+class RowPieces:
     """Receives text of any length and passes it on in pieces of whole rows.
 
     A line end inside quotes is no end of a row; a quote inside quotes is written twice, so a row ends where the number
@@ -67,7 +67,7 @@ def first_end(text: bytes) -> int:
 def pieces(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
     """Yield what is read in pieces of whole rows, of about this size."""
     ready: list[bytes] = []
-    rows = Rows(size, ready.append)
+    rows = RowPieces(size, ready.append)
     while block := read(min(max(size, 1), 1 << 20)):
         rows.write(block)
         yield from ready

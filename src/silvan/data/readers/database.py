@@ -31,15 +31,6 @@ _CELL = 96
 _LEAVE_OUT = "leave it out of the query, or say in it what you want of it"
 
 
-def read_query(query: Query) -> "tuple[pl.DataFrame, Retyped]":
-    """Read all rows into memory."""
-    import polars as pl
-
-    batches: list[pl.DataFrame] = []
-    retyped = read_batches(query, batches.append)
-    return pl.concat(batches), retyped
-
-
 def read_batches(query: Query, sink: Callable[["pl.DataFrame"], object], room: int = _BATCH_BYTES) -> Retyped:
     """Pass all rows to ``sink``, in batches of about ``room`` bytes, at least one and perhaps empty."""
     dialect = DIALECTS[query.scheme]

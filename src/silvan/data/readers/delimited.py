@@ -7,21 +7,21 @@ changes how others are read. Text that is not UTF-8 is taken for Windows-1252, b
 import codecs
 import csv
 import io
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from silvan.data.readers.csv_pieces import first_end, pieces
-from silvan.data.readers.table_file import Table
-from silvan.data.readers.unchanged_file import UnchangedFile
+from silvan.data.readers.table_file import Table, UnchangedFile
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
 
-_HEAD = 1 << 16
+_HEAD, _BLOCK = 1 << 16, 1 << 26
+"""Bytes of a file that are looked at first, and that are read at a time into memory."""
+
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _COMMA = r"^\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*$"
 _POINT = r"^\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*$"
@@ -38,20 +38,8 @@ _OTHER_FILES = {
 csv.field_size_limit(2**31 - 1)  # a cell may hold a whole report
 
 
-_recoded = threading.local()
-"""How often this thread has read bytes as Windows-1252."""
-
-
-def _windows(error: UnicodeError) -> tuple[str, int]:
-    """Read bytes that are not UTF-8 as Windows-1252."""
-    if not isinstance(error, UnicodeDecodeError):
-        raise error
-    _recoded.times = getattr(_recoded, "times", 0) + 1
-    wrong = error.object[error.start : error.end]
-    return "".join(bytes([b]).decode("cp1252", "ignore") or chr(b) for b in wrong), error.end
-
-
-codecs.register_error("silvan windows-1252", _windows)
+_WINDOWS = {0xDC00 + b: bytes([b]).decode("cp1252", "ignore") or chr(b) for b in range(128, 256)}
+"""What Windows-1252 has for bytes that are not UTF-8, which the decoder passes on as lone surrogates."""
 
 
 class Delimited:
@@ -64,8 +52,9 @@ class Delimited:
         with self._reading(), table.open() as raw:
             head = raw.read(_HEAD)
         self.encoding = table.encoding or _by_mark(head)
-        self._blank: list[int] = []  # rows of the whole file that are blank lines
-        first = self._decode(head, partly=True).lstrip("\ufeff\r\n")
+        with self._reading():
+            decoder = codecs.getincrementaldecoder(self.encoding or "utf-8")(self._errors)
+            first = self._recoded(decoder.decode(head)).lstrip("\ufeff\r\n")
         self._check_text(head, first)
         self.skip = first.lower().startswith("sep=") and len(first.split("\n", 1)[0].strip()) == 5
         line = first[: first_end(first.encode())] if not self.skip else first.split("\n", 1)[0]
@@ -104,41 +93,30 @@ class Delimited:
     def header(self) -> list[str]:
         """Read the names in the first line, which polars would make unique without a warning."""
         with self._text() as text:
-            names = next((row for row in csv.reader(text, delimiter=self.separator) if row), [])
+            names = next((row for row in csv.reader(map(self._recoded, text), delimiter=self.separator) if row), [])
         called = self.table.renamed(names)
         return [called[name] for name in names]
 
     def typed(self, sample: int) -> "pl.DataFrame":
-        """Read with types guessed from the first rows; if a later row breaks the guess, all cells as text."""
+        """Read with types guessed from the first rows; all cells as text if a later row breaks the guess.
+
+        So it is if the last cells of some rows are missing, since polars fills up short rows without a word.
+        """
         import polars as pl
 
         if not self.plain:
             return self.frame()
         try:
-            try:
-                frame = pl.read_csv(self.table.file, infer_schema_length=sample, glob=False)
-            except pl.exceptions.ComputeError:
-                frame = pl.read_csv(self.table.file, infer_schema_length=0, glob=False)
+            frame = pl.read_csv(self.table.file, infer_schema_length=sample, glob=False)
         except (pl.exceptions.PolarsError, OSError):
             return self.frame()
-        return self._named(self._whole_rows(frame))
+        return self.frame() if frame.width > 1 and frame[:, -1].null_count() else self._named(frame)
 
     def frame(self, columns: Sequence[str] | None = None) -> "pl.DataFrame":
         """Read all cells as text; only some columns, if any are named."""
         import polars as pl
 
-        self.file.check()
-        with self._text() as text:
-            data = text.read().encode()
-        written = {new: old for old, new in self.table.rename.items()}
-        wanted = None if columns is None else [written.get(name, name) for name in columns]
-        try:
-            frame = pl.read_csv(data, infer_schema_length=0, columns=wanted, separator=self.separator)
-        except pl.exceptions.NoDataError:
-            frame = pl.DataFrame()
-        except (pl.exceptions.PolarsError, OSError):
-            raise self.broken() from None
-        return self._cells(self._whole_rows(frame) if columns is None else _without(frame, self._blank))
+        return pl.concat([frame if columns is None else frame.select(columns) for frame in self.frames(_BLOCK)])
 
     def frames(self, size: int) -> "Iterator[pl.DataFrame]":
         """Yield all cells as text, a piece of the file at a time."""
@@ -148,14 +126,14 @@ class Delimited:
         try:
             with self._text() as text:
                 head, before = b"", 0
-                for piece in pieces(lambda n: text.read(n).encode(), size):
+                for piece in pieces(lambda n: self._recoded(text.read(n)).encode(), size):
                     if not head:
                         piece = piece.lstrip(b"\r\n")
                         head = piece[: first_end(piece)]
                         piece = piece[len(head) :]
                         head = head.rstrip(b"\r\n") + b"\n"
                     frame = pl.read_csv(head + piece, infer_schema_length=0, separator=self.separator)
-                    frame = self._whole_rows(frame, head + piece, before)
+                    frame = self._whole_rows(frame, before, head + piece)
                     before += len(frame)
                     yield self._cells(frame)
         except (pl.exceptions.PolarsError, OSError):
@@ -208,17 +186,14 @@ class Delimited:
                 )
         return found
 
-    def _whole_rows(self, frame: "pl.DataFrame", piece: bytes | None = None, before: int = 0) -> "pl.DataFrame":
-        """Return a frame without blank lines, which polars would take for rows.
+    def _whole_rows(self, frame: "pl.DataFrame", before: int, piece: bytes) -> "pl.DataFrame":
+        """Return a frame without blank lines, which polars would take for rows; raise an error for short rows."""
+        import polars as pl
 
-        Raise an error for rows with fewer cells than the header, which polars would fill up without a word.
-        """
-        if frame.width < 2 or not frame[frame.columns[-1]].null_count():
+        if frame.width < 2 or not frame[:, -1].null_count():
             return frame
-        with self._reading(), self._text() if piece is None else io.StringIO(piece.decode(), newline="") as text:
-            rows = csv.reader(text, delimiter=self.separator)
-            width = len(next((row for row in rows if row), []))
-            cells = [len(row) for row in rows]
+        rows = csv.reader(io.StringIO(piece.decode(), newline=""), delimiter=self.separator)
+        width, *cells = (len(row) for row in rows)
         short = [i for i, n in enumerate((n for n in cells if n), 1) if n < width]
         if short:
             noun = "row" if len(short) == 1 else "rows"
@@ -226,10 +201,7 @@ class Delimited:
                 f"{self.table.where} has {len(short):,} {noun} with fewer cells than the header, the first is row "
                 f"{before + short[0]:,}; complete or remove them"
             )
-        blank = [i for i, n in enumerate(cells) if not n]
-        if piece is None:
-            self._blank = blank
-        return _without(frame, blank)
+        return frame.filter(pl.Series(cells) > 0)
 
     # -- bytes
 
@@ -247,17 +219,18 @@ class Delimited:
                 f"{self.table.where} ends its lines as old Macs did; save it with line ends of Windows or Unix"
             )
 
-    def _decode(self, data: bytes, *, partly: bool = False) -> str:
-        """Decode the beginning of the file."""
-        decoder = codecs.getincrementaldecoder(self.encoding or "utf-8")
-        try:
-            return decoder(errors="strict" if self.encoding else "silvan windows-1252").decode(data, final=not partly)
-        except UnicodeError:
-            raise self.undecodable() from None
+    @property
+    def _errors(self) -> str:
+        return "strict" if self.encoding else "surrogateescape"
 
-    def undecodable(self) -> InputError:
-        """Return the error for text that is not what it is said to be."""
-        return InputError(f"{self.table.where} is not {self.encoding} text; set encoding to what it is")
+    def _recoded(self, text: str) -> str:
+        """Return text in which bytes that are not UTF-8 are read as Windows-1252, and note that there are some."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.recoded = True
+            return text.translate(_WINDOWS)
+        return text
 
     def broken(self) -> InputError:
         """Return the error for a broken file; the reader's own message would quote cells."""
@@ -269,36 +242,25 @@ class Delimited:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Turn errors of unpacking and decoding into one that names the file."""
-        before = getattr(_recoded, "times", 0)
         try:
             yield
         except UnicodeError:
-            raise self.undecodable() from None
+            raise InputError(f"{self.table.where} is not {self.encoding} text; set encoding to what it is") from None
         except csv.Error:
             raise self.broken() from None
         except (EOFError, zlib.error):
             raise InputError(f"{self.table.where} cannot be unpacked; it may be cut short") from None
-        finally:
-            self.recoded |= getattr(_recoded, "times", 0) > before
 
     @contextmanager
     def _text(self) -> Iterator[IO[str]]:
         """Open the file as text, from its header on."""
-        errors = "strict" if self.encoding else "silvan windows-1252"
         with self._reading(), self.table.open() as raw:
-            text = io.TextIOWrapper(raw, self.encoding or "utf-8", errors=errors, newline="")
+            text = io.TextIOWrapper(raw, self.encoding or "utf-8", errors=self._errors, newline="")
             if text.read(1) not in ("\ufeff", ""):
                 text.seek(0)
             if self.skip:
                 text.readline()
             yield text
-
-
-def _without(frame: "pl.DataFrame", rows: Sequence[int]) -> "pl.DataFrame":
-    """Return a frame without some rows."""
-    import polars as pl
-
-    return frame.filter(~pl.int_range(pl.len()).is_in(rows)) if rows else frame
 
 
 def _by_mark(head: bytes) -> str | None:

@@ -96,10 +96,6 @@ def _mysql_kind(column: Sequence[Any]) -> type | str:
 # -- SQL Server, by pyodbc
 
 
-def _connect_mssql(driver: Any, address: Address, password: str | None) -> Any:
-    return driver.connect(odbc_text(address, password), timeout=int(address.timeout))
-
-
 def odbc_text(address: Address, password: str | None) -> str:
     """Return what ODBC calls a connection string; nothing in a password can end it early."""
     import sqlalchemy
@@ -222,7 +218,7 @@ DIALECTS = {
         port=1433,
         begin=(),
         text_order="{} COLLATE Latin1_General_100_BIN2",
-        connect=_connect_mssql,
+        connect=lambda driver, to, password: driver.connect(odbc_text(to, password), timeout=int(to.timeout)),
         kind=_mssql_kind,
         errors={},
         said=_of_server,

@@ -5,9 +5,12 @@ refused before anything can repeat it.
 """
 
 import os
+import re
 from pathlib import Path
 
 from silvan.errors import InputError
+
+_LINE = re.compile(4 * r"((?:\\.|[^\\:])*):" + "(.*)")
 
 PASSWORD, PASSWORD_FILE = "SILVAN_DATABASE_PASSWORD", "SILVAN_DATABASE_PASSWORD_FILE"
 
@@ -54,23 +57,9 @@ def _read(path: Path, name: str) -> str:
 def _look_up(text: str, wanted: list[str]) -> str | None:
     """Find the first line host:port:database:user:password that fits; ``*`` fits all, a backslash quotes."""
     for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        *fields, password = _fields(line)
-        if len(fields) == len(wanted) and all(f in ("*", w) for f, w in zip(fields, wanted, strict=True)):
-            return password
+        found = None if line.startswith("#") else _LINE.fullmatch(line)
+        if found is not None:
+            *fields, password = (re.sub(r"\\(.)", r"\1", part) for part in found.groups())
+            if all(field in ("*", want) for field, want in zip(fields, wanted, strict=True)):
+                return password
     return None
-
-
-def _fields(line: str) -> list[str]:
-    fields, quoted = [""], False
-    for letter in line:
-        if letter == "\\" and not quoted:
-            quoted = True
-            continue
-        if letter == ":" and not quoted and len(fields) < 5:
-            fields.append("")
-        else:
-            fields[-1] += letter
-        quoted = False
-    return fields

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from silvan.data.readers.csv_pieces import Rows
+from silvan.data.readers.csv_pieces import RowPieces
 from silvan.data.readers.server_address import Address
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def copy_rows(
     cursor: Any, statement: str, columns: dict[str, type], sink: Callable[["pl.DataFrame"], object], room: int
 ) -> None:
     """Pass on all rows of a statement in batches."""
-    rows = Rows(room // 4, lambda text: sink(_frame(text, columns)))
+    rows = RowPieces(room // 4, lambda text: sink(_frame(text, columns)))
     cursor.execute(f"COPY ({statement}) TO STDOUT (FORMAT csv)", stream=rows)
     rows.close()
 

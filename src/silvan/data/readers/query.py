@@ -81,8 +81,7 @@ class Query:
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for what cannot be asked; a password in the URL is never repeated."""
-        scheme = self._scheme()
-        settings = self.settings()
+        scheme, settings = self.scheme, self.settings()
         if self.parts.password is not None or "password" in settings:
             raise InputError(f"the URL of a database must not hold a password; {ADVICE}")
         unknown = sorted(settings.keys() - _SETTINGS[scheme])
@@ -104,19 +103,6 @@ class Query:
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(self.columns))
 
-    def _scheme(self) -> str:
-        """Return the kind of database; raise ``InputError`` if the URL cannot be read."""
-        if not is_url(self.url):
-            raise InputError(f"the URL of a database must begin with {_KNOWN}")
-        try:
-            parts = self.parts
-            parts.port  # noqa: B018, raises
-        except ValueError:
-            raise InputError("the URL of a database cannot be read; its port must be a number") from None
-        if parts.scheme not in _SCHEMES:
-            raise InputError(f"{parts.scheme}:// is no database that can be read; use {_KNOWN}")
-        return _SCHEMES[parts.scheme]
-
     @property
     def parts(self) -> SplitResult:
         """The parts of the URL."""
@@ -128,8 +114,17 @@ class Query:
 
     @property
     def scheme(self) -> str:
-        """The kind of database."""
-        return _SCHEMES[self.parts.scheme]
+        """The kind of database; raises ``InputError`` if the URL cannot be read."""
+        if not is_url(self.url):
+            raise InputError(f"the URL of a database must begin with {_KNOWN}")
+        try:
+            parts = self.parts
+            parts.port  # noqa: B018, raises
+        except ValueError:
+            raise InputError("the URL of a database cannot be read; its port must be a number") from None
+        if parts.scheme not in _SCHEMES:
+            raise InputError(f"{parts.scheme}:// is no database that can be read; use {_KNOWN}")
+        return _SCHEMES[parts.scheme]
 
     @property
     def is_table(self) -> bool:

@@ -91,7 +91,7 @@ class Table:
             raise InputError.wrong("encoding", "one that Python knows, such as 'latin-1'", self.encoding) from None
 
     def __repr__(self) -> str:
-        said = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)[1:] if getattr(self, f.name)]
+        said = [f"{name}={value!r}" for name, value in self.options.items()]
         return f"Table({', '.join([repr(str(self.path)), *said])})"
 
     @property
@@ -227,3 +227,24 @@ def as_table(source: Any) -> Table | None:
     if isinstance(source, Table):
         return source
     return Table(source) if isinstance(source, str | Path) else None
+
+
+class UnchangedFile:
+    """A file as it was when it was first read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.then = path, self._now(path)
+
+    @staticmethod
+    def _now(path: Path) -> tuple[int, ...]:
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def check(self) -> None:
+        """Raise ``InputError`` if the file is not what it was."""
+        try:
+            same = self._now(self.path) == self.then
+        except OSError:
+            same = False
+        if not same:
+            raise InputError(f"{str(self.path)!r} was changed or moved while in use; put it back, or start again")

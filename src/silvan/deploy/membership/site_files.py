@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from silvan.data.batches import read_size, survey
+from silvan.data.batches import Batched, read_size
 from silvan.data.holdout import Fold
 from silvan.data.partition_files import Partitions
 from silvan.data.partitioned_table import Partitioned
@@ -236,18 +236,15 @@ def check_table(
     """
     room = _ROOM if memory is None else min(read_size(memory) // 2, _ROOM)
     source = source_of(table, query, reading, cluster)
-    if cluster is None:
-        columns, rows = survey(source, room)
-    else:
-        in_partitions = Partitioned(source, "label", room)
-        columns, rows = list(in_partitions.names), len(in_partitions)
+    read = (Batched if cluster is None else Partitioned)(source, "label", room)
+    columns = list(read.names)
     lacking = [column for column in wanted if column not in columns]
     if lacking:
         raise SchemaError(
             f"the table lacks {', '.join(map(repr, lacking))}, which the federation agreed on; it has "
             f"{', '.join(map(repr, columns))}; if one is called otherwise, set rename (docs/tables.md)"
         )
-    return columns, count_of(rows, "row")
+    return columns, count_of(len(read), "row")
 
 
 _ROOM = 1 << 28
