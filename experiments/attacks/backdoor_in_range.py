@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 import numpy as np
 from experiments.attacks.outcome import Outcome
+from experiments.audit.backdoors import COMMON
 
 import silvan as sv
 from silvan.algorithms.bofrf.tree_messages import OwnTrees
 from silvan.algorithms.recount import LeafLabels, LeafRows
-from silvan.auditing.backdoor import COMMON, backdoor_trees, find_trigger, with_backdoor
+from silvan.auditing.backdoor import backdoor_trees, find_trigger, with_backdoor
 from silvan.auditing.rehearsal import rehearse, sign_as
 from silvan.auditing.release import Rows
 from silvan.errors import SiteError
@@ -60,7 +61,7 @@ def _federation(seed: int) -> tuple[Federation, Rows]:
 
 def _turned(model: Any, seed: int) -> float:
     fed, rows = _federation(seed)
-    finding = backdoor_trees(model, fed, rows, "common")
+    finding = backdoor_trees(model, fed, rows, common=COMMON)
     return float(finding.value or 0.0)
 
 
@@ -80,7 +81,7 @@ def _lied(seed: int) -> tuple[float, str]:
             return data
         reply: Any = wire.decode(envelope.body, kinds[envelope.kind])
         if isinstance(reply, OwnTrees):
-            forest = with_backdoor(Forest.from_bytes(reply.forest), trigger, "common")
+            forest = with_backdoor(Forest.from_bytes(reply.forest), trigger)
             reply, own = msgspec.structs.replace(reply, forest=forest.to_bytes()), slice(-len(forest.value), None)
             reply = sign_as(poisoned, site, reply)
         elif isinstance(reply, LeafRows):

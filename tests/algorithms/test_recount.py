@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from experiments.audit.backdoors import KINDS
 from helpers.lies import caught_lies
 from helpers.ownership import work_of
 from helpers.studies import Recorded, federate, parts, table
@@ -11,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 import silvan as sv
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
-from silvan.auditing.backdoor import COMMON, find_trigger, poisoned_federation
+from silvan.auditing.backdoor import find_trigger, poisoned_federation
 from silvan.auditing.release import Rows
 from silvan.errors import FederationError, RefusedError, SiteError
 from silvan.federation import wire
@@ -144,8 +145,8 @@ def test_a_back_door_in_range_turns_no_rows(learner, kind):
     for defence in ("equal", "recount"):
         settings = {"equal": True, defence: True}
         honest = LEARNERS[learner](**settings).fit(fed).forest_
-        trigger = find_trigger(fed, honest, rows, COMMON if kind == "common" else 0.0)
-        fooled = LEARNERS[learner](**settings).fit(poisoned_federation(fed, trigger, kind)).forest_
+        trigger = find_trigger(fed, honest, rows, KINDS[kind].get("common", 0.0))
+        fooled = LEARNERS[learner](**settings).fit(poisoned_federation(fed, trigger, KINDS[kind]["plant"])).forest_
         found[defence] = turned(fooled, honest, trigger, rows)
     assert found["equal"] > 0.05
     assert abs(found["recount"]) <= 0.02

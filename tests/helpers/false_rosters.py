@@ -120,12 +120,11 @@ def false_roster(site: Site, envelope: Envelope, makers: Callable[[str], set[str
         said = "" if getattr(step, "what", "") == "key" or not members else _false_members(site, members, envelope.over)
         if said:
             return said
-    if envelope.kind == "OfferSampling" and not (
-        len(set(request.sites)) == len(request.sites) and set(request.sites) <= set(seals) - {site.name}
+    if envelope.kind == "DealKey" and not (
+        len(set(request.sites)) == len(request.sites)
+        and set(request.sites) <= set(getattr(site, "seals", seals)) - {site.name}
     ):
         return "a key is shared with sites that are not on the roster"
-    if envelope.kind == "DealKey" and any(site.seals.get(name) != key for name, key in request.others.items()):
-        return "a key is shared by a key that is not on the roster"
     for owner, blob in zip(getattr(request, "owners", []), getattr(request, "forests", []), strict=False):
         if owner not in makers(blob.hash):
             return "trees are taken for those of a site that did not make them"

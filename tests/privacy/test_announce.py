@@ -62,7 +62,7 @@ def reasons(site, **what):
         ({"tasks": 2}, {}, ""),
         ({"epsilon": 1.0}, {"sharers": 2}, "hide their parts"),
         ({}, {"kinds": ["NoSuchKind"]}, "does not know"),
-        ({}, {"kinds": ["OfferSampling", "TakeSampling"]}, ""),
+        ({}, {"kinds": ["DealKey", "TakeKey"]}, ""),
     ],
 )
 def test_by_policy_and_budget_alone(policy, what, said):

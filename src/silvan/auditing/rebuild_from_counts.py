@@ -15,9 +15,9 @@ is the whole table. Small scale: ``ROWS`` rows of ``COLUMNS`` columns.
 
 import numpy as np
 from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
+from scipy.optimize import Bounds, LinearConstraint, milp
 
-from silvan.auditing.findings import ATTACKS, Finding, gained
+from silvan.auditing.findings import ATTACKS, Finding, cells_found
 from silvan.auditing.release import Case, Release, Rows, leaf_of
 from silvan.forest.forest import Forest
 
@@ -37,10 +37,9 @@ def reconstruct_from_counts(release: Release, case: Case) -> Finding:
     """Find a table that the leaves can come from, and compare it with the members."""
     found = solve(release, case.members.y, case.outsiders)
     rng, members = np.random.default_rng(case.seed), case.members.X > 0.5
-    ours = _right(found, members)
-    others = np.mean([_right(_drawn(case, rng), members) for _ in range(10)], axis=0)
-    note = f"{ours.mean():.0%} of cells; {others.mean():.0%} by guesses from the population"
-    return ATTACKS["reconstruction"].with_result(gained(ours, others), len(members), note)
+    ours = cells_found(found[:, None] == members)
+    others = np.mean([cells_found(_drawn(case, rng)[:, None] == members) for _ in range(10)], axis=0)
+    return ATTACKS["reconstruction"].with_cells(ours, others)
 
 
 def solve(release: Release, y: np.ndarray, people: Rows) -> np.ndarray:
@@ -113,12 +112,3 @@ def _drawn(case: Case, rng: np.random.Generator) -> np.ndarray:
         share = (alike > 0.5).mean(axis=0) if len(alike) else np.full(case.outsiders.X.shape[1], 0.5)
         tables.append(rng.random((n, len(share))) < share)
     return np.concatenate(tables)
-
-
-def _right(found: np.ndarray, members: np.ndarray) -> np.ndarray:
-    """Match rows one to one; return each member's share of cells that are right."""
-    alike = (found[:, None] == members).mean(axis=2)
-    row, member = linear_sum_assignment(-alike)
-    right = np.zeros(len(members))
-    right[member] = alike[row, member]
-    return right

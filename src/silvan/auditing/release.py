@@ -1,6 +1,5 @@
 """A release as an attacker gets it, the rows that an audit tries it on, and a release without any defence."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +8,8 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.forest.category_set import is_category_split, set_bits
 from silvan.forest.forest import Forest
+from silvan.forest.predict import leaves_of
 
 MOST_ROWS = 2000
 """An audit looks at so many members and so many others: enough for an interval of a few hundredths."""
@@ -87,33 +86,14 @@ def _drawn(model: RandomForestClassifier | RandomForestRegressor, n: int) -> lis
     return [np.bincount(rows, minlength=n) for rows in model.estimators_samples_]
 
 
-def walk_down(forest: Forest, X: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the node of every tree that each row is at, (trees, rows), level by level; rows stay at their leaves."""
-    by_category = is_category_split(forest.schema, forest.feature)
-    set_of = np.cumsum(by_category) - 1
-    bits = set_bits(forest.sets) if by_category.any() else np.zeros((1, 256), np.bool_)
-    node = np.repeat(forest.offsets[:-1, None], len(X), axis=1)
-    rows = np.arange(len(X))
-    yield node
-    while (forest.feature[node] >= 0).any():
-        feature = forest.feature[node]
-        value = X[rows, np.maximum(feature, 0)]
-        missing = np.isnan(value)
-        with np.errstate(invalid="ignore"):
-            left = np.where(missing, forest.missing_left[node], value <= forest.threshold[node])
-        if by_category.any():
-            code = np.where(missing, 0, np.nan_to_num(value) + 1).astype(np.int64).clip(0, 255)
-            left = np.where(by_category[node], bits[set_of[node].clip(0), code], left)
-        node = np.where(feature >= 0, np.where(left, forest.left[node], forest.right[node]), node)
-        yield node
+def leaf_nodes(forest: Forest, X: np.ndarray) -> np.ndarray:
+    """Return the node that each row ends at in each tree: (trees, rows)."""
+    return leaves_of(forest, X, 1).T + forest.offsets[:-1, None]
 
 
 def leaf_of(forest: Forest, X: np.ndarray) -> np.ndarray:
     """Return the row of ``value`` that each row ends at in each tree: (trees, rows)."""
-    node = forest.offsets[:-1, None]
-    for node in walk_down(forest, X):  # noqa: B007, the last one counts
-        pass
-    return forest.leaf[node]
+    return forest.leaf[leaf_nodes(forest, X)]
 
 
 def case_of(federation: Federation, schema: Schema, seed: int) -> Case:
