@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from silvan.algorithms.evaluation.intervals import placements
 from silvan.errors import InputError
 from silvan.study.toml_lines import read_toml
 
@@ -66,9 +67,8 @@ class Finding:
 
 def auc(members: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
     """Return the share of pairs in which the member is higher, ties half, and a 95 % interval (DeLong et al. 1988)."""
-    below = np.searchsorted(np.sort(others), members, "left") + np.searchsorted(np.sort(others), members, "right")
-    above = np.searchsorted(np.sort(members), others, "left") + np.searchsorted(np.sort(members), others, "right")
-    by_member, by_other = below / (2 * len(others)), 1.0 - above / (2 * len(members))
+    scores = np.concatenate([members, others])
+    by_member, by_other = placements(scores, np.arange(len(scores)) < len(members))
     value = float(by_member.mean())
     error = math.sqrt(_variance(by_member) + _variance(by_other))
     return value, max(0.0, value - _Z * error), min(1.0, value + _Z * error)

@@ -58,12 +58,6 @@ class Case:
         """Draw at most ``MOST_ROWS`` rows of each kind."""
         return Case(self.members.some(MOST_ROWS, self.seed), self.outsiders.some(MOST_ROWS, self.seed + 1), self.seed)
 
-    def check(self) -> None:
-        """Raise an error if there are too few rows."""
-        for name, rows in (("rows learnt from", self.members), ("other rows", self.outsiders)):
-            if len(rows) < FEWEST:
-                raise InputError(f"an audit needs at least {FEWEST} {name}, got {len(rows)}")
-
 
 def undefended_release(members: Rows, n_classes: int, n_trees: int, seed: int, *, bootstrap: bool = True) -> Release:
     """Grow a release with every defence off: leaves of one row, thresholds midway between values, exact counts."""

@@ -36,7 +36,7 @@ from silvan.privacy.aggregation.masked_site import (
     rows_to_open,
     threshold,
 )
-from silvan.privacy.aggregation.members import MIN_SITES, Member, Ready, check_ready, check_sum
+from silvan.privacy.aggregation.members import MIN_SITES, Member, Ready, check_ready, check_sum, losses, traffic
 from silvan.privacy.aggregation.neighbours import enough_neighbours
 from silvan.privacy.aggregation.words import BITS, WORD, Widths
 from silvan.util.readable import count_of, is_or_are
@@ -71,8 +71,7 @@ class MaskedSums:
         """Ask the sites for their masked parts, and return the unmasked sum."""
         total = self._resume(federation, question) or self._begin(federation, question)
         check_sum(total, question, "masked sum")
-        kind, left = type(total).__name__, [site for site in question.requests if site not in federation.lost]
-        return total, {site: Entry(kind, b"", question.sent[site], question.received[site]) for site in left}
+        return total, traffic(total, question, [site for site in question.requests if site not in federation.lost])
 
     def _resume(self, federation: Federation, question: Asked) -> Reply | None:
         """Go on with a sum whose parts had arrived when the coordinator was stopped."""
@@ -94,7 +93,7 @@ class MaskedSums:
             raise FederationError(
                 f"{question.kind.__name__} cannot be summed over {count_of(len(sites), 'site')}: masked sums take "
                 f"{MIN_SITES} to "
-                f"{shamir.MOST}{_losses(federation)}"
+                f"{shamir.MOST}{losses(federation)}"
             )
         keys, n = self._keys[federation], len(sites)
         turn = Turn(
@@ -242,7 +241,7 @@ class _MaskedSum:
             raise FederationError(
                 f"{self.question.kind.__name__} cannot be summed: {n} of {count_of(len(self.names), 'site')} "
                 f"{is_or_are(n)} left, and a "
-                f"masked sum needs {enough}{_losses(self.federation)}"
+                f"masked sum needs {enough}{losses(self.federation)}"
             )
 
     def _check_hidden(self, site: str, reply: Hidden) -> None:
@@ -280,7 +279,3 @@ class _MaskedSum:
 
     def _rows(self, site: str) -> list[int]:
         return rows_to_open(self.near[self.names.index(site)], self.names, self.hidden)
-
-
-def _losses(federation: Federation) -> str:
-    return "".join(f"; {text}" for text in federation.lost.values())

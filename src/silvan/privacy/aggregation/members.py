@@ -1,12 +1,13 @@
 """What ring and masked sums share: the members of a sum with their keys, and a check of the result."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.cache import CacheKey
-from silvan.federation.federation import OVERALL
+from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.journal import Entry
 from silvan.federation.message import Reply
 from silvan.federation.question import Asked
 from silvan.federation.site import Site
@@ -44,6 +45,17 @@ def place_of(site: Site, members: Sequence[Member], among: int, roster: Mapping[
     if roster is not None and any(roster.get(m.site) != m.key for m in members):
         raise RefusedError(f"the {what} has a key that is not the one known here")
     return members.index(mine)
+
+
+def traffic(total: Reply, question: Asked, sites: Iterable[str]) -> dict[str, Entry]:
+    """Return the traffic of the sites in a sum, as entries without a body."""
+    kind = type(total).__name__
+    return {site: Entry(kind, b"", question.sent[site], question.received[site]) for site in sites}
+
+
+def losses(federation: Federation) -> str:
+    """Return why sites were lost, to be added to an error."""
+    return "".join(f"; {text}" for text in federation.lost.values())
 
 
 def check_ready(site: str, reply: Reply) -> None:

@@ -25,7 +25,16 @@ from silvan.federation.question import Asked
 from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
 from silvan.privacy.aggregation.counters import Layout, flatten, offsets, unflatten
-from silvan.privacy.aggregation.members import MIN_SITES, Member, Ready, check_ready, check_sum, place_of
+from silvan.privacy.aggregation.members import (
+    MIN_SITES,
+    Member,
+    Ready,
+    check_ready,
+    check_sum,
+    losses,
+    place_of,
+    traffic,
+)
 from silvan.privacy.aggregation.words import WORD
 from silvan.privacy.identity.seal import pair_key, public_key, seal, secret_key, unseal
 from silvan.privacy.noise.noisy_request import Noisy
@@ -203,8 +212,7 @@ class RingSums:
             _check_size(federation, question, [member.site for member in ring])
             total = self._carry(federation, question, ring)
         check_sum(total, question, self.name)
-        kind = type(total).__name__
-        return total, {m.site: Entry(kind, b"", question.sent[m.site], question.received[m.site]) for m in ring}
+        return total, traffic(total, question, [member.site for member in ring])
 
     def _resume(self, federation: Federation, question: Asked) -> tuple[list[Member], Reply | None]:
         """Finish a sum that had gone round when the coordinator was stopped.
@@ -264,8 +272,7 @@ def _check_step(site: str, reply: Reply) -> None:
 
 def _check_size(federation: Federation, question: Asked, sites: list[str]) -> None:
     if len(sites) < MIN_SITES:
-        lost = "".join(f"; {text}" for text in federation.lost.values())
         raise FederationError(
             f"{question.kind.__name__} cannot be summed in a ring of {' and '.join(sites) or 'no site'}: with fewer "
-            f"than {MIN_SITES}, each learns the other's part by taking its own off the sum{lost}"
+            f"than {MIN_SITES}, each learns the other's part by taking its own off the sum{losses(federation)}"
         )

@@ -204,16 +204,8 @@ def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if not _repeats(first):  # as it is with digests that nobody has made up
         at = np.minimum(np.searchsorted(first, wanted[:, 0]), len(known) - 1)
         return np.where((known[at] == wanted).all(axis=1), at, -1)
-    joined = np.concatenate([known, wanted])
-    order = np.lexsort((np.arange(len(joined)), joined[:, 1], joined[:, 0]))
-    # a digest that is known comes just before those that are wanted and equal to it
-    is_known = order < len(known)
-    before = np.maximum.accumulate(np.where(is_known, np.arange(len(order)), -1))
-    candidate = np.where(before >= 0, order[before], 0)
-    found = np.empty(len(joined), np.int64)
-    found[order] = candidate
-    at = found[len(known) :]
-    return np.where((known[at] == wanted).all(axis=1), at, -1)
+    places = {digest.tobytes(): place for place, digest in enumerate(known)}
+    return np.array([places.get(digest.tobytes(), -1) for digest in wanted], np.int64)
 
 
 # -- at the coordinator
