@@ -92,9 +92,13 @@ def would_refuse(site: Site, request: Announce) -> Announced:
     """List why the site would refuse what is announced, each reason once."""
     if not (np.isfinite(request.epsilon) and request.epsilon >= 0.0) or min(request.tasks, request.models) < 0:
         raise FormatError("an announcement of what cannot be")
-    gate, reasons = site.outbox, []
-    for check in (_check_kinds, _check_tasks, _check_models, _check_cost):
-        reasons += [] if not isinstance(gate, Gate) else check(site, gate, request)
+    gate, reasons = site.outbox, list[str]()
+    if isinstance(gate, Gate):
+        reasons = _check_kinds(site, gate, request) + _check_tasks(site, gate, request)
+        most = gate.most_models()
+        if most is not None and request.models > most:
+            reasons.append(f"models of others that it judges in a study: {most} at most")
+        reasons += _check_cost(site, gate, request)
     return Announced(refused=list(dict.fromkeys(reasons))[:_MOST_REASONS])
 
 
@@ -126,13 +130,6 @@ def _check_tasks(site: Site, gate: Gate, request: Announce) -> list[str]:
         site.store.put(key, str(before).encode())
         return []
     return [f"it takes part in {count_of(most, 'task')} of a study, models and judgements, and no more"]
-
-
-def _check_models(site: Site, gate: Gate, request: Announce) -> list[str]:
-    most = gate.most_models()
-    if most is None or request.models <= most:
-        return []
-    return [f"models of others that it judges in a study: {most} at most"]
 
 
 def _check_cost(site: Site, gate: Gate, request: Announce) -> list[str]:

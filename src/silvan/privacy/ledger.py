@@ -165,13 +165,8 @@ class Ledger:
 
     @property
     def position(self) -> tuple[int, str]:
-        """How many lines there are, and the digest of the last."""
+        """How many lines there are, and the digest of the last: noted elsewhere, it proves later what they held."""
         return self._head.lines, self._head.hash
-
-    @property
-    def head(self) -> str:
-        """The digest of the last line: noted elsewhere, it proves later what the ledger held."""
-        return self._head.hash
 
     def __len__(self) -> int:
         return self._head.lines

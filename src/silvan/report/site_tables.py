@@ -136,15 +136,12 @@ def column_table(summary: dict[str, Any]) -> Table | None:
             rows += [[title, "label", *(f"{line['positives']:.0%}" for line in summary["sites"])]]
         rows += [[c["name"], kinds.get(c["kind"], c["kind"]), *told.values()] for c, told in listed]
         return Table(["Column", "Kind", *sites], rows, texts=2)
-    rows = [["training rows", "", _range([line["rows"] for line in summary["sites"]])]]
+    sizes = [line["rows"] for line in summary["sites"]]
+    rows = [["training rows", "", f"{min(sizes):,} to {max(sizes):,} a site"]]
     for column, told in listed:
         found = [f"{text} at {n}" for text, n in Counter(told.values()).most_common()]
         rows.append([column["name"], kinds.get(column["kind"], column["kind"]), "; ".join(found)])
     return Table(["Column", "Kind", f"Reported, at how many of {count_of(len(sites), 'site')}"], rows, texts=2)
-
-
-def _range(numbers: list[int]) -> str:
-    return f"{min(numbers):,} to {max(numbers):,} a site"
 
 
 def _told(column: dict[str, Any], site: str) -> str:

@@ -34,11 +34,6 @@ class Layout(msgspec.Struct, frozen=True):
     kind: str
     fields: list[tuple[str, str, list[int]]]
 
-    @property
-    def size(self) -> int:
-        """How many counters there are."""
-        return sum(prod(shape) for _, _, shape in self.fields)
-
     def words(self, widths: Widths | int = BITS) -> int:
         """How many words they take; raise ``RefusedError`` if the widths are those of another array."""
         return sum(self.widths(shape, widths).words() for _, _, shape in self.fields)

@@ -141,7 +141,8 @@ class MaskCover:
             raise RefusedError("the sum is over other sites than it says")
         if n > shamir.MOST or not 1 <= turn.width <= BITS:
             raise RefusedError(f"a masked sum takes up to {shamir.MOST} sites, and counters of up to {BITS} bits")
-        if not _can_have(turn.neighbours, n) or turn.neighbours < min(n - 1, self.neighbours or enough_neighbours(n)):
+        near, enough = turn.neighbours, min(n - 1, self.neighbours or enough_neighbours(n))
+        if not enough <= near < n or (near % 2 and near < n - 1):
             raise RefusedError("the site would share masks with too few others")
         _pin(site, envelope.study, turn.members)
         here = SumAtSite(site, turn, envelope.study, own.statistic, place)
@@ -149,11 +150,6 @@ class MaskCover:
             return here.hide(own)
         here.settle(own, digest(msgspec.json.encode([envelope.study, own.hash])))
         return here.confirm() if turn.what == "confirm" else here.open()
-
-
-def _can_have(neighbours: int, n: int) -> bool:
-    """Whether n sites can have so many neighbours each: all others, or an even number."""
-    return neighbours == n - 1 or (0 < neighbours < n - 1 and neighbours % 2 == 0)
 
 
 def _pin(site: Site, study: str, members: Sequence[Member]) -> None:

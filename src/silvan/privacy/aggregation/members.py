@@ -30,14 +30,9 @@ class Ready(Reply, frozen=True, kw_only=True):
     key: bytes
 
 
-def own_key(site: Site) -> bytes:
-    """Return a site's public key, read once."""
-    return site.cache.once(CacheKey[bytes]("own key"), lambda: public_key(site.store))
-
-
 def place_of(site: Site, members: Sequence[Member], among: int, roster: Mapping[str, bytes] | None, what: str) -> int:
     """Check the members of a sum, at a site, and return the site's own place among them."""
-    mine = Member(site.name, own_key(site))
+    mine = Member(site.name, site.cache.once(CacheKey[bytes]("own key"), lambda: public_key(site.store)))
     if not len(members) == among >= MIN_SITES:
         raise RefusedError(f"a {what} needs at least {MIN_SITES} sites, and all that the sum is over")
     if len({m.site for m in members}) < among or len({m.key for m in members}) < among or mine not in members:

@@ -143,7 +143,7 @@ class _Link:
 def _read_counters(running: Running, layout: Layout) -> np.ndarray:
     """Read the counters of a running sum, and check that it has the shape of the site's own part."""
     words, left = divmod(len(running.counters), WORD.itemsize)
-    if running.layout != layout or left or words != layout.size:
+    if running.layout != layout or left or words != layout.words():
         raise RefusedError("the sum so far is of another shape than the site's part")
     return np.frombuffer(running.counters, WORD)
 
