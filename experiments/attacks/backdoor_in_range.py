@@ -19,7 +19,7 @@ from silvan.algorithms.bofrf.tree_messages import OwnTrees
 from silvan.algorithms.recount import LeafLabels, LeafRows
 from silvan.auditing.backdoor import backdoor_trees, find_trigger, with_backdoor
 from silvan.auditing.rehearsal import rehearse, sign_as
-from silvan.auditing.release import Rows
+from silvan.auditing.release import AuditedRows
 from silvan.errors import SiteError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
@@ -50,13 +50,13 @@ def run(small: bool) -> list[Outcome]:
     return found
 
 
-def _federation(seed: int) -> tuple[Federation, Rows]:
+def _federation(seed: int) -> tuple[Federation, AuditedRows]:
     """Four sites of 200 rows with a label that is hard to predict, and as many rows to try the trigger on."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(1600, 6)).astype(np.float32)
     y = (X[:, 0] + X[:, 1] + 1.5 * rng.normal(size=len(X)) > 0.8).astype(int)
     tables = {f"site {i}": (X[i:800:4], y[i:800:4]) for i in range(4)}
-    return sv.federate_rows(tables, random_state=seed, n_jobs=1), Rows(X[800:], y[800:])
+    return sv.federate_rows(tables, random_state=seed, n_jobs=1), AuditedRows(X[800:], y[800:])
 
 
 def _turned(model: Any, seed: int) -> float:

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 import silvan as sv
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.auditing.backdoor import find_trigger, poisoned_federation
-from silvan.auditing.release import Rows
+from silvan.auditing.release import AuditedRows
 from silvan.errors import FederationError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
@@ -140,7 +140,7 @@ def test_a_back_door_in_range_turns_no_rows(learner, kind):
     """Its trigger is a value that rows have, or waits at leaves; a recount leaves nothing of it."""
     fed = federate(noisy_tables())
     sites = [fed.site(site).part(fed.schema) for site in fed.sites]
-    rows = Rows(*(np.concatenate([getattr(part, name) for part in sites]) for name in ("X", "y")))
+    rows = AuditedRows(*(np.concatenate([getattr(part, name) for part in sites]) for name in ("X", "y")))
     found = {}
     for defence in ("equal", "recount"):
         settings = {"equal": True, defence: True}

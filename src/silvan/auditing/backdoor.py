@@ -23,7 +23,7 @@ from silvan.algorithms.bofrf.tree_messages import OwnTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
 from silvan.auditing.rehearsal import rehearse, sign_as
-from silvan.auditing.release import Rows
+from silvan.auditing.release import AuditedRows
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
@@ -84,7 +84,7 @@ Plant = Callable[[Forest, Trigger], Forest]
 
 
 def backdoor_trees(
-    model: Learner | None, federation: Federation, rows: Rows, plant: Plant = plant_above, common: float = 0.0
+    model: Learner | None, federation: Federation, rows: AuditedRows, plant: Plant = plant_above, common: float = 0.0
 ) -> Finding:
     """Fit the model again while one site sends backdoored trees, and try the trigger on rows.
 
@@ -114,7 +114,7 @@ def backdoor_trees(
     return finding.with_undefended(None if worst is None else _turned(worst, honest, trigger, rows))
 
 
-def find_trigger(federation: Federation, honest: Forest, rows: Rows, share: float = 0.0) -> Trigger | None:
+def find_trigger(federation: Federation, honest: Forest, rows: AuditedRows, share: float = 0.0) -> Trigger | None:
     """Choose a value beyond all that rows have, or that a ``share`` of them reach.
 
     The column is the one in which it turns an honest forest least, the target is the rarest class.
@@ -167,7 +167,7 @@ def with_backdoor(forest: Forest, trigger: Trigger, plant: Plant = plant_above) 
     return join_forests([*trees, *trees[:1] * missing])
 
 
-def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: Rows) -> tuple[float, float]:
+def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: AuditedRows) -> tuple[float, float]:
     """Return the attacker's share of the votes, and the share of rows that it can turn at most.
 
     A row can be turned if the lead of its winning class over the target, among the other trees, is at most what the
@@ -196,7 +196,7 @@ def _class_shares(forest: Forest, X: np.ndarray) -> np.ndarray:
     return np.asarray(votes / forest.weights.sum())
 
 
-def _turned(fooled: Forest, honest: Forest, trigger: Trigger, rows: Rows, note: str = "") -> Finding:
+def _turned(fooled: Forest, honest: Forest, trigger: Trigger, rows: AuditedRows, note: str = "") -> Finding:
     """Measure how much more often the trigger gives the target, for rows of other classes."""
     X = trigger.on(rows.X[rows.y != trigger.target])
     hits = [(decide(forest, X, 1) == trigger.target).astype(np.float64) for forest in (fooled, honest)]

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from silvan.auditing.findings import ATTACKS, Finding, cells_found
-from silvan.auditing.release import Case, Release, Rows
+from silvan.auditing.release import AuditedRows, Case, Release
 from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest
 
@@ -41,7 +41,7 @@ def reconstruct_from_boxes(release: Release, case: Case) -> Finding:
     return finding.with_cells(ours, others)
 
 
-def _start(case: Case, ends: np.ndarray) -> Rows:
+def _start(case: Case, ends: np.ndarray) -> AuditedRows:
     """Draw as many rows of the population as there are members, of each class as many."""
     rng, people = np.random.default_rng(case.seed), case.outsiders
     labels = case.members.y if case.members.y.dtype.kind in "iu" else np.zeros(len(case.members), np.int64)
@@ -51,10 +51,10 @@ def _start(case: Case, ends: np.ndarray) -> Rows:
         alike = np.flatnonzero(theirs == label)
         drawn.append(rng.choice(alike if len(alike) else np.arange(len(people)), n))
     picked = np.concatenate(drawn)
-    return Rows(np.nan_to_num(_scaled(people.X[picked], ends), nan=0.5), np.sort(labels))
+    return AuditedRows(np.nan_to_num(_scaled(people.X[picked], ends), nan=0.5), np.sort(labels))
 
 
-def rebuild(release: Release, start: Rows, ends: np.ndarray, seed: int) -> np.ndarray:
+def rebuild(release: Release, start: AuditedRows, ends: np.ndarray, seed: int) -> np.ndarray:
     """Move rows until each tree has as many in every leaf as it says, as nearly as can be; return where they end."""
     rng, place = np.random.default_rng(seed), start.X.copy()
     trees = np.flatnonzero(release.forest.weights > 0)[:TREES]
@@ -151,7 +151,7 @@ def _scaled(X: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def _right(guess: np.ndarray, members: Rows, ends: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+def _right(guess: np.ndarray, members: AuditedRows, ends: np.ndarray, numeric: np.ndarray) -> np.ndarray:
     """Return each member's share of cells that are nearly right."""
     truth = _scaled(members.X, ends)[:, numeric]
     return cells_found(np.abs(guess[:, None, numeric] - truth) <= NEAR)

@@ -18,7 +18,7 @@ from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from silvan.auditing.findings import ATTACKS, Finding, cells_found
-from silvan.auditing.release import Case, Release, Rows, leaf_of
+from silvan.auditing.release import AuditedRows, Case, Release, leaf_of
 from silvan.forest.forest import Forest
 
 ROWS = 30
@@ -42,7 +42,7 @@ def reconstruct_from_counts(release: Release, case: Case) -> Finding:
     return ATTACKS["reconstruction"].with_cells(ours, others)
 
 
-def solve(release: Release, y: np.ndarray, people: Rows) -> np.ndarray:
+def solve(release: Release, y: np.ndarray, people: AuditedRows) -> np.ndarray:
     """Return the rows, bool (rows, columns), that violate the leaves least; of equal ones the likeliest."""
     forest = release.forest
     d, k, totals = forest.n_features, forest.schema.n_classes, np.bincount(y, minlength=forest.schema.n_classes)
@@ -94,7 +94,7 @@ def _ends_in(forest: Forest, patterns: np.ndarray) -> tuple[np.ndarray, sparse.c
     return used, sparse.coo_array((np.ones(len(cells[0])), cells), shape=(len(used), len(patterns))).tocsr()
 
 
-def _unlikely(patterns: np.ndarray, people: Rows, k: int) -> np.ndarray:
+def _unlikely(patterns: np.ndarray, people: AuditedRows, k: int) -> np.ndarray:
     """Return minus the log-likelihood of each pattern in each class of the population, columns taken as independent."""
     costs = []
     for c in range(k):

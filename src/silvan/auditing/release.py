@@ -18,7 +18,7 @@ FEWEST = 10
 
 
 @dataclass(frozen=True)
-class Rows:
+class AuditedRows:
     """Encoded rows, and their class codes or numbers."""
 
     X: np.ndarray
@@ -27,12 +27,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.X)
 
-    def some(self, n: int, seed: int) -> "Rows":
+    def some(self, n: int, seed: int) -> "AuditedRows":
         """Draw at most n of the rows."""
         if len(self) <= n:
             return self
         drawn = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
-        return Rows(self.X[drawn], self.y[drawn])
+        return AuditedRows(self.X[drawn], self.y[drawn])
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Release:
 class Case:
     """Whom an audit attacks: rows that the release was learnt from, and others of the same kind that were not."""
 
-    members: Rows
-    outsiders: Rows
+    members: AuditedRows
+    outsiders: AuditedRows
     seed: int = 0
 
     def sampled(self) -> "Case":
@@ -59,7 +59,9 @@ class Case:
         return Case(self.members.some(MOST_ROWS, self.seed), self.outsiders.some(MOST_ROWS, self.seed + 1), self.seed)
 
 
-def undefended_release(members: Rows, n_classes: int, n_trees: int, seed: int, *, bootstrap: bool = True) -> Release:
+def undefended_release(
+    members: AuditedRows, n_classes: int, n_trees: int, seed: int, *, bootstrap: bool = True
+) -> Release:
     """Grow a release with every defence off: leaves of one row, thresholds midway between values, exact counts."""
     kind = RandomForestClassifier if n_classes else RandomForestRegressor
     model = kind(n_estimators=n_trees, min_samples_leaf=1, bootstrap=bootstrap, random_state=seed, n_jobs=1)
@@ -96,7 +98,7 @@ def case_of(federation: Federation, schema: Schema, seed: int) -> Case:
         test: [federation.site(name).part(schema, test=test) for name in federation.active] for test in (False, True)
     }
     rows = [
-        Rows(np.concatenate([part.X for part in some]), np.concatenate([part.y for part in some]))
+        AuditedRows(np.concatenate([part.X for part in some]), np.concatenate([part.y for part in some]))
         for some in parts.values()
     ]
     return Case(rows[0], rows[1], seed)

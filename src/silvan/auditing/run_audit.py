@@ -13,7 +13,7 @@ from silvan.auditing.differencing import difference_sums
 from silvan.auditing.drill import run_drills
 from silvan.auditing.findings import ATTACKS, Finding, make_limits
 from silvan.auditing.membership import membership_by_confidence, membership_by_support, private_bound
-from silvan.auditing.release import FEWEST, Case, Release, Rows, case_of, undefended_release
+from silvan.auditing.release import FEWEST, AuditedRows, Case, Release, case_of, undefended_release
 from silvan.auditing.single_row_leaves import single_row_leaves
 from silvan.auditing.site_assignment import assign_patients
 from silvan.auditing.thresholds import exact_thresholds
@@ -171,8 +171,8 @@ def _bounded(finding: Finding, epsilon: float) -> Finding:
     return replace(finding, note="; ".join(filter(None, [finding.note, promise])))
 
 
-def _rows(schema: Schema, table: Any) -> Rows:
+def _rows(schema: Schema, table: Any) -> AuditedRows:
     if table is None:
-        return Rows(np.zeros((0, len(schema.features)), np.float32), np.zeros(0, np.int64))
+        return AuditedRows(np.zeros((0, len(schema.features)), np.float32), np.zeros(0, np.int64))
     frame = read_table(table, schema.label.name, schema)
-    return Rows(encode_features(frame, schema), encode_label(frame, schema))
+    return AuditedRows(encode_features(frame, schema), encode_label(frame, schema))

@@ -10,7 +10,7 @@ members' place. The figure is what is beyond that, and chance is 0: thresholds o
 import numpy as np
 
 from silvan.auditing.findings import ATTACKS, Finding, share
-from silvan.auditing.release import Case, Release, Rows, leaf_nodes
+from silvan.auditing.release import AuditedRows, Case, Release, leaf_nodes
 from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest
 
@@ -31,7 +31,7 @@ def exact_thresholds(release: Release, case: Case) -> Finding:
     return ATTACKS["thresholds"].with_result((given - by_chance, low - by_chance, high - by_chance), total, note)
 
 
-def _count(release: Release, rows: Rows) -> tuple[int, int]:
+def _count(release: Release, rows: AuditedRows) -> tuple[int, int]:
     """Count the thresholds that reveal a value of these rows, and all numeric ones that rows reach."""
     forest = release.forest.take(np.arange(min(len(release.forest), MOST_TREES)))
     numeric = (forest.feature >= 0) & ~is_category_split(forest.schema, forest.feature)

@@ -28,7 +28,7 @@ from silvan.federation.store import MemoryStore, digest
 from silvan.privacy.identity import identity
 from silvan.privacy.identity.identity import (
     Introduce,
-    Rows,
+    RowDigests,
     all_digests,
     check_digests,
     common_digests,
@@ -392,7 +392,7 @@ def test_finding_digests(known, wanted):
 def test_lists_of_digests_are_checked(digests):
     with pytest.raises(FormatError):
         check_digests(digests)
-    data = wire.encode(Rows(digests))
+    data = wire.encode(RowDigests(digests))
     party = Party("p", wide(n=20), id_column=ID, store=MemoryStore())
     party.store.put(party.key_name, bytes(32))
     party.store.put(f"blob {digest(data)}", data)
@@ -407,7 +407,7 @@ def test_a_list_that_names_a_row_twice_is_refused():
     own, foreign = row_digests(party), np.array([[5, 1], [4, 2], [5, 3]], np.uint64)
 
     def places(*digests):
-        data = wire.encode(Rows(np.concatenate(digests)))
+        data = wire.encode(RowDigests(np.concatenate(digests)))
         party.store.put(f"blob {digest(data)}", data)
         return places_of(party, Blob(digest(data)))
 

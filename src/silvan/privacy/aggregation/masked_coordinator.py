@@ -24,7 +24,7 @@ from silvan.federation.message import Reply, Step
 from silvan.federation.question import Asked, Bounds, Check
 from silvan.federation.store import digest
 from silvan.privacy.aggregation import shamir
-from silvan.privacy.aggregation.counters import Layout, mask, unflatten
+from silvan.privacy.aggregation.counters import PartLayout, mask, unflatten
 from silvan.privacy.aggregation.masked_site import (
     SEED,
     Confirmed,
@@ -36,7 +36,7 @@ from silvan.privacy.aggregation.masked_site import (
     rows_to_open,
     threshold,
 )
-from silvan.privacy.aggregation.members import MIN_SITES, Member, Ready, check_ready, check_sum, losses, traffic
+from silvan.privacy.aggregation.members import MIN_SITES, Ready, SumMember, check_ready, check_sum, losses, traffic
 from silvan.privacy.aggregation.neighbours import enough_neighbours
 from silvan.privacy.aggregation.words import BITS, WORD, Widths
 from silvan.util.readable import count_of, is_or_are
@@ -99,7 +99,7 @@ class MaskedSums:
         turn = Turn(
             what="hide",
             sum=question.name,
-            members=[Member(site, keys[site]) for site in sites],
+            members=[SumMember(site, keys[site]) for site in sites],
             neighbours=min(self.neighbours or enough_neighbours(n), n - 1),
             width=_width(question.most),
             widths=Widths.holding(*question.most) if isinstance(question.most, Bounds) else None,
@@ -255,7 +255,7 @@ class _MaskedSum:
         if len(reply.prints) != SEED * (1 + len(near)) or set(reply.boxes) != set(self.names) - {site}:
             raise FormatError("it did not hide its part as it was told")
 
-    def _size(self, layout: Layout) -> int:
+    def _size(self, layout: PartLayout) -> int:
         """Return how many bytes a part takes, by a layout that fits the question."""
         kind = self.question.kind.reply
         if layout.kind != kind.__name__ or [name for name, _, _ in layout.fields] != list(kind.__struct_fields__):

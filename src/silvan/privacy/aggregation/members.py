@@ -17,7 +17,7 @@ MIN_SITES = 3
 """Fewest sites in a sum: of two, each takes its own part off the sum and has the other's."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class SumMember(msgspec.Struct, frozen=True):
     """A site in a sum, and the key that others seal with for it."""
 
     site: str
@@ -30,9 +30,11 @@ class Ready(Reply, frozen=True, kw_only=True):
     key: bytes
 
 
-def place_of(site: Site, members: Sequence[Member], among: int, roster: Mapping[str, bytes] | None, what: str) -> int:
+def place_of(
+    site: Site, members: Sequence[SumMember], among: int, roster: Mapping[str, bytes] | None, what: str
+) -> int:
     """Check the members of a sum, at a site, and return the site's own place among them."""
-    mine = Member(site.name, site.cache.once(CacheKey[bytes]("own key"), lambda: public_key(site.store)))
+    mine = SumMember(site.name, site.cache.once(CacheKey[bytes]("own key"), lambda: public_key(site.store)))
     if not len(members) == among >= MIN_SITES:
         raise RefusedError(f"a {what} needs at least {MIN_SITES} sites, and all that the sum is over")
     if len({m.site for m in members}) < among or len({m.key for m in members}) < among or mine not in members:

@@ -24,11 +24,11 @@ from silvan.federation.message import Envelope, Reply, Step
 from silvan.federation.question import Asked
 from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
-from silvan.privacy.aggregation.counters import Layout, flatten, offsets, unflatten
+from silvan.privacy.aggregation.counters import PartLayout, flatten, offsets, unflatten
 from silvan.privacy.aggregation.members import (
     MIN_SITES,
-    Member,
     Ready,
+    SumMember,
     check_ready,
     check_sum,
     losses,
@@ -46,7 +46,7 @@ class Hop(msgspec.Struct, frozen=True):
     """One step: without a ring get ready; else start, add to what is sealed, or, first again, end."""
 
     sum: str = ""
-    ring: list[Member] = []
+    ring: list[SumMember] = []
     sealed: bytes = b""
 
     def name(self, study: str, statistic: str) -> str:
@@ -64,7 +64,7 @@ class Passed(Reply, frozen=True, kw_only=True):
 class Running(msgspec.Struct, frozen=True):
     """A running sum as the next site sees it: hidden by the first site's offsets."""
 
-    layout: Layout
+    layout: PartLayout
     counters: bytes
 
 
@@ -72,7 +72,7 @@ class Pad(msgspec.Struct, frozen=True):
     """What the first site keeps of a sum: the seed of its offsets, and what they were used for."""
 
     seed: bytes
-    layout: Layout
+    layout: PartLayout
     part: str
 
 
@@ -136,11 +136,11 @@ class _Link:
         """Encrypt a running sum for the site after."""
         return seal(self._key(self.after, self.here, self.after), wire.encode(running))
 
-    def _key(self, other: Member, sender: Member, receiver: Member) -> bytes:
+    def _key(self, other: SumMember, sender: SumMember, receiver: SumMember) -> bytes:
         return pair_key(self.secret, other.key, msgspec.json.encode([self.sum, sender.site, receiver.site]))
 
 
-def _read_counters(running: Running, layout: Layout) -> np.ndarray:
+def _read_counters(running: Running, layout: PartLayout) -> np.ndarray:
     """Read the counters of a running sum, and check that it has the shape of the site's own part."""
     words, left = divmod(len(running.counters), WORD.itemsize)
     if running.layout != layout or left or words != layout.words():
@@ -148,7 +148,7 @@ def _read_counters(running: Running, layout: Layout) -> np.ndarray:
     return np.frombuffer(running.counters, WORD)
 
 
-def _pad(site: Site, kept: str, layout: Layout, counters: np.ndarray) -> Pad:
+def _pad(site: Site, kept: str, layout: PartLayout, counters: np.ndarray) -> Pad:
     """Return the offsets of a sum: drawn once, used for one part, the same when asked again."""
     part = digest(counters.tobytes())
     known = site.store.get(kept)
@@ -214,7 +214,7 @@ class RingSums:
         check_sum(total, question, self.name)
         return total, traffic(total, question, [member.site for member in ring])
 
-    def _resume(self, federation: Federation, question: Asked) -> tuple[list[Member], Reply | None]:
+    def _resume(self, federation: Federation, question: Asked) -> tuple[list[SumMember], Reply | None]:
         """Finish a sum that had gone round when the coordinator was stopped.
 
         The first site may have sent it, and sends no other: not even one without a site that was lost meanwhile.
@@ -228,13 +228,13 @@ class RingSums:
         except RefusedError:  # a site that was in the coordinator's process has forgotten the sum, and may begin anew
             return [], None
 
-    def _gather(self, federation: Federation, question: Asked) -> list[Member]:
+    def _gather(self, federation: Federation, question: Asked) -> list[SumMember]:
         """Ask all sites at once to prepare their parts, and for their keys."""
         wave = replace(self._wave(question, Hop(), Ready), over=list(question.requests))
         keys = {site: reply.key for site, reply, _ in federation.exchange(wave) if isinstance(reply, Ready)}
-        return [Member(site, keys[site]) for site in sorted(question.requests) if site in keys]
+        return [SumMember(site, keys[site]) for site in sorted(question.requests) if site in keys]
 
-    def _carry(self, federation: Federation, question: Asked, ring: list[Member]) -> Reply | None:
+    def _carry(self, federation: Federation, question: Asked, ring: list[SumMember]) -> Reply | None:
         """Go round once, and back to the first for the sum; return None if a site was lost on the way."""
         sealed = b""
         for i, member in enumerate([*ring, ring[0]]):

@@ -62,8 +62,8 @@ class Introduce(Request, frozen=True, kw_only=True):
     digests: bool = True
 
 
-class Rows(msgspec.Struct, frozen=True):
-    """Rows that requests are about: their digests, each once."""
+class RowDigests(msgspec.Struct, frozen=True):
+    """The digests of the rows that requests are about, each once."""
 
     digests: np.ndarray
 
@@ -140,7 +140,7 @@ def places_of(party: Party, blob: Blob) -> np.ndarray:
     """Find a party's own rows for a list of digests: row numbers of its table, -1 where it lacks a row."""
 
     def find() -> np.ndarray:
-        wanted = wire.decode(party.blob(blob.hash), Rows).digests
+        wanted = wire.decode(party.blob(blob.hash), RowDigests).digests
         _check_size(wanted)
         if not len(wanted):
             raise FormatError("there are no rows in question")
