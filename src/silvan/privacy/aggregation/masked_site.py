@@ -186,15 +186,14 @@ class SumAtSite:
         """Mask the part, and seal what recovers the masks for the others."""
         layout, words = flatten(own.release(), len(self.names), self.turn.widths or self.turn.width)
         seed = self._seed(own, layout, words)
-        shares = self._split(seed)
-        near = self.near[self.place]
-        plus = [self._own_mask(seed), *(self.pairs[i].mask for i in near if self._adds(i))]
+        shares, hidden_by, near = self._split(seed), self._secrets(seed), self.near[self.place]
+        plus = [hidden_by[0], *(self.pairs[i].mask for i in near if self._adds(i))]
         minus = [self.pairs[i].mask for i in near if not self._adds(i)]
         mask(words, plus, minus, thread_count(self.site.n_jobs))
         return Hidden(
             layout=layout,
             words=words.view(np.uint8).data,
-            prints=b"".join(fingerprint(secret) for secret in self._secrets(seed)),
+            prints=b"".join(map(fingerprint, hidden_by)),
             boxes={self.names[i]: seal(pair.seal, shares[i].tobytes()) for i, pair in self.pairs.items()},
         )
 
@@ -268,11 +267,9 @@ class SumAtSite:
             raise RefusedError("the site's part, or the question, is another than when it was hidden for this sum")
         return seed
 
-    def _own_mask(self, seed: bytes) -> bytes:
-        return derive(seed, b"own mask", SEED)
-
     def _secrets(self, seed: bytes) -> list[bytes]:
-        return [self._own_mask(seed), *(self.pairs[i].mask for i in self.near[self.place])]
+        """Return the seeds that hide the part: that of its own mask, and those shared with neighbours."""
+        return [derive(seed, b"own mask", SEED), *(self.pairs[i].mask for i in self.near[self.place])]
 
     def _split(self, seed: bytes) -> np.ndarray:
         """Split the seeds that hide the site's part into shares by place."""

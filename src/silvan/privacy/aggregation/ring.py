@@ -105,10 +105,14 @@ class RingCover:
         names = [member.site for member in hop.ring]
         if names != sorted(names):  # the first one ends a sum, and must not be another each time
             raise RefusedError("a ring goes round in the order of its sites' names")
-        link = _Link(site, hop, hop.name(envelope.study, own.statistic), place)
-        kept = f"pad {digest(f'{link.sum} {own.hash}'.encode())}"
+        name = hop.name(envelope.study, own.statistic)
+        kept = f"pad {digest(f'{name} {own.hash}'.encode())}"
+
+        def received() -> Running:
+            return wire.decode(unseal(_key_of_link(site, hop, name, place, -1), hop.sealed), Running)
+
         if place == 0 and hop.sealed:
-            total = _finish(site, kept, link.receive(), digest(hop.sealed), own)
+            total = _finish(site, kept, received(), digest(hop.sealed), own)
             _check_finished_once(site, envelope, own)
             return total
         if isinstance(own.request, Noisy) and own.request.sharers > 1:
@@ -117,27 +121,18 @@ class RingCover:
         if place == 0:
             counters = counters + offsets(_pad(site, kept, layout, counters).seed, len(counters))
         else:
-            counters = counters + _read_counters(link.receive(), layout)
-        return Passed(sealed=link.send(Running(layout, counters.tobytes())))
+            counters = counters + _read_counters(received(), layout)
+        running = wire.encode(Running(layout, counters.tobytes()))
+        return Passed(sealed=seal(_key_of_link(site, hop, name, place, 1), running))
 
 
-class _Link:
-    """A site's encrypted links to the site before it and the site after it."""
-
-    def __init__(self, site: Site, hop: Hop, name: str, place: int) -> None:
-        self.hop, self.sum, self.secret = hop, name, secret_key(site.store)
-        self.before, self.here, self.after = (hop.ring[(place + i) % len(hop.ring)] for i in (-1, 0, 1))
-
-    def receive(self) -> Running:
-        """Decrypt what the site before has sent."""
-        return wire.decode(unseal(self._key(self.before, self.before, self.here), self.hop.sealed), Running)
-
-    def send(self, running: Running) -> bytes:
-        """Encrypt a running sum for the site after."""
-        return seal(self._key(self.after, self.here, self.after), wire.encode(running))
-
-    def _key(self, other: SumMember, sender: SumMember, receiver: SumMember) -> bytes:
-        return pair_key(self.secret, other.key, msgspec.json.encode([self.sum, sender.site, receiver.site]))
+def _key_of_link(site: Site, hop: Hop, sum_: str, place: int, step: int) -> bytes:
+    """Return the key by which running sums are sealed from the site before to this one, or from this to the next."""
+    ring = hop.ring
+    here, other = ring[place], ring[(place + step) % len(ring)]
+    sender, receiver = (here, other) if step > 0 else (other, here)
+    purpose = msgspec.json.encode([sum_, sender.site, receiver.site])
+    return pair_key(secret_key(site.store), other.key, purpose)
 
 
 def _read_counters(running: Running, layout: PartLayout) -> np.ndarray:
