@@ -201,7 +201,7 @@ def test_a_ledger_on_disk(tmp_path):
     assert again.position == ledger.position == (5, ledger.position[1])
     again.write(**fields(6))
     found = verify(tmp_path, KEY.public)
-    assert (found.lines, found.hash, found.faults) == (6, again.head, [])
+    assert (found.lines, found.hash, found.faults) == (6, again.position[1], [])
     assert oct((tmp_path / LEDGER).stat().st_mode)[-3:] == "600"
     with pytest.raises(InputError, match="needs the site's key"):
         Ledger(tmp_path)
@@ -304,8 +304,8 @@ def test_two_who_write_to_one_ledger(tmp_path):
         file.write(b'{"line":{"numb')
     assert two.write(**fields()).number == 5
     found = verify(tmp_path, KEY.public)
-    assert (found.lines, found.hash, found.faults, found.torn, found.behind) == (5, two.head, [], 0, False)
-    assert one.write(**fields()).before == two.head
+    assert (found.lines, found.hash, found.faults, found.torn, found.behind) == (5, two.position[1], [], 0, False)
+    assert one.write(**fields()).before == two.position[1]
 
 
 def test_many_who_write_to_one_ledger_at_once(tmp_path):

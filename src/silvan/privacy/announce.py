@@ -90,7 +90,8 @@ class Questions:
 @answers(Announce)
 def would_refuse(site: Site, request: Announce) -> Announced:
     """List why the site would refuse what is announced, each reason once."""
-    if not (np.isfinite(request.epsilon) and request.epsilon >= 0.0) or min(request.tasks, request.models) < 0:
+    whole = request.sharers >= 1 and request.tasks >= 0 and request.models >= 0
+    if not (np.isfinite(request.epsilon) and request.epsilon >= 0.0 and whole):
         raise FormatError("an announcement of what cannot be")
     gate, reasons = site.outbox, list[str]()
     if isinstance(gate, Gate):
