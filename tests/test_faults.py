@@ -38,7 +38,7 @@ from silvan.federation.signed import SignedMessage, Signer
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.privacy.aggregation import masked_site
-from silvan.privacy.aggregation.masked_site import Kept, Opened, Turn
+from silvan.privacy.aggregation.masked_site import KeptSeed, Opened, Turn
 from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.ledger import Ledger, verify
 from silvan.privacy.noise.budget import Budget
@@ -338,7 +338,7 @@ def forget_who_was_lost():
 def mask_anew_when_asked_again():
     def seed(self, own, layout, words):
         drawn = os.urandom(32)
-        self.site.store.put(f"masked {self.sum}", wire.encode(Kept(drawn, b"")))
+        self.site.store.put(f"masked {self.sum}", wire.encode(KeptSeed(drawn, b"")))
         return drawn
 
     return mock.patch.object(masked_site.SumAtSite, "_seed", seed)

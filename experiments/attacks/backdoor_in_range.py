@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 import numpy as np
 from experiments.attacks.outcome import Outcome
+from experiments.audit.backdoors import COMMON
 
 import silvan as sv
 from silvan.algorithms.bofrf.weigh import OwnTrees
 from silvan.algorithms.recount import LeafLabels, LeafRows
-from silvan.auditing.backdoor import COMMON, backdoor_trees, find_trigger, with_backdoor
+from silvan.auditing.backdoor import backdoor_trees, find_trigger, with_backdoor
 from silvan.auditing.rehearsal import rehearse, sign_as
-from silvan.auditing.release import Rows
+from silvan.auditing.release import AuditedRows
 from silvan.errors import SiteError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
@@ -49,18 +50,18 @@ def run(small: bool) -> list[Outcome]:
     return found
 
 
-def _federation(seed: int) -> tuple[Federation, Rows]:
+def _federation(seed: int) -> tuple[Federation, AuditedRows]:
     """Four sites of 200 rows with a label that is hard to predict, and as many rows to try the trigger on."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(1600, 6)).astype(np.float32)
     y = (X[:, 0] + X[:, 1] + 1.5 * rng.normal(size=len(X)) > 0.8).astype(int)
     tables = {f"site {i}": (X[i:800:4], y[i:800:4]) for i in range(4)}
-    return sv.federate_rows(tables, random_state=seed, n_jobs=1), Rows(X[800:], y[800:])
+    return sv.federate_rows(tables, random_state=seed, n_jobs=1), AuditedRows(X[800:], y[800:])
 
 
 def _turned(model: Any, seed: int) -> float:
     fed, rows = _federation(seed)
-    finding = backdoor_trees(model, fed, rows, "common")
+    finding = backdoor_trees(model, fed, rows, common=COMMON)
     return float(finding.value or 0.0)
 
 
@@ -80,7 +81,7 @@ def _lied(seed: int) -> tuple[float, str]:
             return data
         reply: Any = wire.decode(envelope.body, kinds[envelope.kind])
         if isinstance(reply, OwnTrees):
-            forest = with_backdoor(Forest.from_bytes(reply.forest), trigger, "common")
+            forest = with_backdoor(Forest.from_bytes(reply.forest), trigger)
             reply, own = msgspec.structs.replace(reply, forest=forest.to_bytes()), slice(-len(forest.value), None)
             reply = sign_as(poisoned, site, reply)
         elif isinstance(reply, LeafRows):

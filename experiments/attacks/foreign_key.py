@@ -1,7 +1,7 @@
 """Foreign keys: a coordinator puts a key of its own among those of the parties, to get hold of the one they share.
 
-It asks a party to seal the shared key for a public key of the coordinator's, alone or in the place of another party's;
-and it hands a party a key of its own choice to hash ids by.
+It asks a party to seal the shared key for a name of its own, or opens what is sealed for another party; and it hands a
+party a key of its own choice to hash ids by.
 """
 
 from contextlib import suppress
@@ -13,8 +13,8 @@ from experiments.attacks.outcome import Outcome
 import silvan as sv
 from silvan.errors import RefusedError
 from silvan.federation.party import Party
-from silvan.privacy.identity.identity import DealKey, TakeKey, deal_key, take_key
 from silvan.privacy.identity.seal import pair_key, public_key, seal, unseal
+from silvan.privacy.identity.shared_key import DealKey, TakeKey, deal_key, take_key
 
 STUDY = "s"
 _PURPOSE = b"shared key of s"
@@ -24,13 +24,12 @@ def run(small: bool) -> list[Outcome]:
     """Ask for the key, and plant one."""
     given = tables(40)
     own = X25519PrivateKey.generate()
-    mine = own.public_key().public_bytes_raw()
     fed = sv.federate_columns(given, id=ID, label="label", random_state=None)
     opened, notes = 0, set()
     for name in ("coordinator", "shop"):
         bank = fed.party("bank")
         try:
-            box = deal_key(bank, DealKey(study=STUDY, others={name: mine})).boxes[name]
+            box = deal_key(bank, DealKey(study=STUDY, sites=[name])).boxes[name]
             opened += bank.key in unseal(pair_key(own, public_key(bank.store), _PURPOSE), box)
         except RefusedError as error:
             notes.add(str(error))
@@ -39,7 +38,7 @@ def run(small: bool) -> list[Outcome]:
         party.store.put("shared key", b"") if party.name != "new" else None
         box = seal(pair_key(own, public_key(party.store), _PURPOSE), bytes(range(32)))
         with suppress(RefusedError):
-            take_key(party, TakeKey(study=STUDY, dealer=mine, box=box))
+            take_key(party, TakeKey(study=STUDY, by="bank", box=box))
             planted += party.key == bytes(range(32))
     return [
         Outcome("the parties' key, sealed for the coordinator, of 2 ways", "2 of 2", opened, note="; ".join(notes)),

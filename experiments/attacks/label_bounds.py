@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 import polars as pl
 from experiments.attacks.outcome import Outcome
+from experiments.privacy.measured_epsilon import audit_counts
 
 import silvan as sv
 from silvan.algorithms.private.tables import CountTables, SumTargets
-from silvan.auditing.measured_epsilon import audit_counts
 from silvan.errors import SilvanError
 from silvan.federation.federation import Federation
 

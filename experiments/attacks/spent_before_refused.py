@@ -19,7 +19,7 @@ import silvan as sv
 from silvan.cli.main import app
 from silvan.errors import SilvanError
 from silvan.federation.federation import Federation
-from silvan.privacy.identity.sampling_key import share_sampling_key
+from silvan.privacy.identity.shared_key import share_key
 from silvan.privacy.noise.budget import Budget
 from silvan.study import study_file
 
@@ -93,7 +93,7 @@ def _sampling() -> Outcome:
     fed = sv.federate_rows(_tables(), schema=SCHEMA, policy=sv.Policy(epsilon=1.0), signed=True)
     refused = 0.0
     try:
-        share_sampling_key(fed)
+        share_key(fed)
     except SilvanError:
         refused = 1.0
     return Outcome("private studies of 1 refused for their key of row draws", "1", refused)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 from experiments.attacks.outcome import Outcome
+from experiments.privacy.measured_epsilon import audit_counts
 
 import silvan as sv
 from silvan.algorithms.private.tables import CountPeople
-from silvan.auditing.measured_epsilon import audit_counts
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.message import Envelope

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from experiments.audit.backdoors import KINDS
 from sklearn.base import clone
 
 import silvan as sv
@@ -139,8 +140,8 @@ def backdoors(name: str, seed: int) -> Iterator[Line]:
     for label, model in learners.items():
         proba = clone(model).fit(fed).forest_.scores(others.X, 1)
         yield name, "(AUC of the forest itself)", label, seed, classification(proba, others.y)["auc"], ""
-        for kind in ("crude", "stealthy", "hidden", "common"):
-            yield line(name, f"{label}: {kind} trees", seed, backdoor_trees(model, fed, others, kind))
+        for kind, how in KINDS.items():
+            yield line(name, f"{label}: {kind} trees", seed, backdoor_trees(model, fed, others, **how))
 
 
 def by_columns(name: str, seed: int) -> Iterator[Line]:

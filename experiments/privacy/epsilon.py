@@ -22,10 +22,10 @@ from unittest import mock
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))  # the study that the tests audit, with fewer draws
 
+from experiments.privacy.measured_epsilon import Bound, audit_all, audit_counts, audit_rows  # noqa: E402
 from helpers.private_study import FAR, composed, hostile_schema, one_more, questions, rows_scored, schema  # noqa: E402
 from helpers.studies import table  # noqa: E402
 
-from silvan.auditing.measured_epsilon import Bound, audit_all, audit_counts, audit_rows  # noqa: E402
 from silvan.privacy.noise.laplace import Noise  # noqa: E402
 from silvan.privacy.noise.noisy_request import Noisy  # noqa: E402
 

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from experiments.audit.backdoors import KINDS
 from helpers.lies import caught_lies
 from helpers.ownership import work_of
 from helpers.studies import Recorded, federate, parts, table
@@ -11,8 +12,8 @@ from sklearn.metrics import roc_auc_score
 
 import silvan as sv
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
-from silvan.auditing.backdoor import COMMON, find_trigger, poisoned_federation
-from silvan.auditing.release import Rows
+from silvan.auditing.backdoor import find_trigger, poisoned_federation
+from silvan.auditing.release import AuditedRows
 from silvan.errors import FederationError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
@@ -139,13 +140,13 @@ def test_a_back_door_in_range_turns_no_rows(learner, kind):
     """Its trigger is a value that rows have, or waits at leaves; a recount leaves nothing of it."""
     fed = federate(noisy_tables())
     sites = [fed.site(site).part(fed.schema) for site in fed.sites]
-    rows = Rows(*(np.concatenate([getattr(part, name) for part in sites]) for name in ("X", "y")))
+    rows = AuditedRows(*(np.concatenate([getattr(part, name) for part in sites]) for name in ("X", "y")))
     found = {}
     for defence in ("equal", "recount"):
         settings = {"equal": True, defence: True}
         honest = LEARNERS[learner](**settings).fit(fed).forest_
-        trigger = find_trigger(fed, honest, rows, COMMON if kind == "common" else 0.0)
-        fooled = LEARNERS[learner](**settings).fit(poisoned_federation(fed, trigger, kind)).forest_
+        trigger = find_trigger(fed, honest, rows, KINDS[kind].get("common", 0.0))
+        fooled = LEARNERS[learner](**settings).fit(poisoned_federation(fed, trigger, KINDS[kind]["plant"])).forest_
         found[defence] = turned(fooled, honest, trigger, rows)
     assert found["equal"] > 0.05
     assert abs(found["recount"]) <= 0.02

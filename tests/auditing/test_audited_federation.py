@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from experiments.audit.backdoors import plant_crude
 from helpers.column_studies import ID
 from helpers.studies import federate, parts, table
 
@@ -72,10 +73,10 @@ def test_a_site_that_may_claim_rows_turns_everything(fed):
 
 def test_tau_gives_crude_trees_no_say(fed):
     model = sv.BOFRF(n_estimators=6, max_depth=5)
-    crude = backdoor_trees(model, fed, rows_of(fed), "crude")
+    crude = backdoor_trees(model, fed, rows_of(fed), plant_crude)
     assert "with 0% of the say" in crude.note
     assert crude.value <= 0.03
-    stealthy = backdoor_trees(model, fed, rows_of(fed), "stealthy")
+    stealthy = backdoor_trees(model, fed, rows_of(fed))
     assert "with 2" in stealthy.note  # about a quarter: no score tells such a tree from an honest one
     assert stealthy.value > crude.value
 
@@ -91,7 +92,7 @@ def test_a_backdoor_changes_nothing_without_its_trigger(fed):
     model = sv.MergedForest(n_estimators=8, max_depth=5).fit(fed)
     rows = rows_of(fed)
     trigger = find_trigger(fed, model.forest_, rows)
-    doored = with_backdoor(model.forest_, trigger, "stealthy")
+    doored = with_backdoor(model.forest_, trigger)
     assert np.array_equal(doored.scores(rows.X), model.forest_.scores(rows.X))
     assert (doored.scores(trigger.on(rows.X))[:, trigger.target] == 1.0).all()
     assert bound(model.forest_, doored, trigger, rows)[0] == 1.0

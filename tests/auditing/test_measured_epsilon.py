@@ -8,10 +8,17 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from experiments.privacy.measured_epsilon import (
+    Bound,
+    audit_all,
+    audit_counts,
+    audit_rows,
+    clopper_pearson,
+    lower_bound,
+)
 from helpers.private_study import FAR, composed, hostile_schema, one_more, questions, rows_scored, schema
 from helpers.studies import TASKS, table
 
-from silvan.auditing.measured_epsilon import Bound, audit_all, audit_counts, audit_rows, clopper_pearson, lower_bound
 from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.noise.noisy_request import Noisy
 

@@ -8,7 +8,7 @@ from helpers.audit_cases import case, off, on
 from silvan.auditing.drill import release_of
 from silvan.auditing.rebuild_from_boxes import leaf_boxes, reconstruct_from_boxes
 from silvan.auditing.rebuild_from_counts import reconstruct_from_counts, solve
-from silvan.auditing.release import Case, Rows, leaf_of, undefended_release
+from silvan.auditing.release import AuditedRows, Case, leaf_of, undefended_release
 from silvan.tree.fit import Settings
 
 SMALL = {"binary": True, "n": 30, "trees": 12}
@@ -49,7 +49,7 @@ def test_a_table_that_is_found_breaks_nothing():
 def test_boxes_give_rows_away():
     rng = np.random.default_rng(0)
     X, y = rng.uniform(size=(300, 3)).astype(np.float32), rng.integers(0, 2, 300)
-    small = Case(Rows(X[:30], y[:30]), Rows(X[30:], y[30:]))
+    small = Case(AuditedRows(X[:30], y[:30]), AuditedRows(X[30:], y[30:]))
     open_ = reconstruct_from_boxes(undefended_release(small.members, 2, 100, 0, bootstrap=False), small)
     settings = Settings(n_estimators=100, min_samples_leaf=5)
     held = reconstruct_from_boxes(release_of(small.members, settings, 0), small)

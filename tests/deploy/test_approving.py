@@ -46,8 +46,8 @@ def test_an_approval_holds_what_was_shown(member):
         "Describe",
         "CountCategories",
         "NameCategories",
-        "OfferSampling",
-        "TakeSampling",
+        "DealKey",
+        "TakeKey",
         "EvaluateModels",
     }
     assert made.messages == kinds
@@ -69,7 +69,7 @@ def test_a_private_study_is_shown_too(member, private):
         "levels": {"NoisyLevel"},
         "input": {"DisguisedLevel"},
     }[private]
-    assert {"OfferSampling", "TakeSampling", *kinds} <= set(approve_study(member, plan).messages)
+    assert {"DealKey", "TakeKey", *kinds} <= set(approve_study(member, plan).messages)
 
 
 def test_a_study_that_cannot_be_tried(member):

@@ -207,7 +207,6 @@ def test_what_the_owner_is_told(joined):
     assert "Predicts 'label' with model 000000000000" in asked.lines[0]
     assert {kind.name for kind in asked.leaves} == {
         "Announce",
-        "ShowKey",
         "DealKey",
         "TakeKey",
         "Introduce",

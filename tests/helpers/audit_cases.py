@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from silvan.auditing.drill import release_of
-from silvan.auditing.release import Case, Release, Rows, undefended_release
+from silvan.auditing.release import AuditedRows, Case, Release, undefended_release
 from silvan.tree.fit import Settings
 
 N = 200
@@ -19,7 +19,7 @@ def case(seed: int = 0, binary: bool = False, n: int = N) -> Case:
     y = ((X[:, 0] + X[:, 1] + rng.normal(size=2 * N)) > 0).astype(np.int64)
     if binary:
         X = (X > 0).astype(np.float32)
-    return Case(Rows(X[:n], y[:n]), Rows(X[N:], y[N:]), seed)
+    return Case(AuditedRows(X[:n], y[:n]), AuditedRows(X[N:], y[N:]), seed)
 
 
 @cache

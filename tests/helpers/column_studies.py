@@ -14,7 +14,7 @@ from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Request
 
 ID = "person"
-MATCHING = ["ShowKey", "DealKey", "TakeKey", "Introduce", "HideIds", "HideTwice", "Intersect", "DescribeColumns"]
+MATCHING = ["DealKey", "TakeKey", "Introduce", "HideIds", "HideTwice", "Intersect", "DescribeColumns"]
 """Messages that match rows and describe columns."""
 
 SMALL = {"n_estimators": 5, "max_depth": 4}

@@ -17,7 +17,7 @@ from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Envelope
 from silvan.federation.site import Site
 from silvan.privacy.aggregation.masked_site import Turn
-from silvan.privacy.aggregation.members import MIN_SITES, Member
+from silvan.privacy.aggregation.members import MIN_SITES, SumMember
 from silvan.privacy.aggregation.ring import Hop
 
 STEPS: dict[str, type[Turn | Hop]] = {"masked": Turn, "ring": Hop}
@@ -54,7 +54,7 @@ class FalseRosters:
         if isinstance(value, str):
             return self._name(value)
         if isinstance(value, list | tuple) and value:
-            if all(isinstance(item, Member) for item in value):
+            if all(isinstance(item, SumMember) for item in value):
                 return type(value)(self._members(list(value))) if self._here() else value
             if all(isinstance(item, str) and item in self.sites for item in value):
                 return type(value)(self._names(list(value))) if self._here() else value
@@ -88,14 +88,14 @@ class FalseRosters:
         }
         return ways[self.way]() if self.way in ways else names
 
-    def _members(self, members: list[Member]) -> list[Member]:
+    def _members(self, members: list[SumMember]) -> list[SumMember]:
         keys = {member.site: member.key for member in members}
         if self.way == "other key":
             keys[self.victim] = OWN_KEYS[0]
         if self.way == "shared key":
             keys[self.victim] = keys.get(self.other, OWN_KEYS[0])
         named = self._names([member.site for member in members])
-        return [Member(name, keys.get(name, OWN_KEYS[i % len(OWN_KEYS)])) for i, name in enumerate(named)]
+        return [SumMember(name, keys.get(name, OWN_KEYS[i % len(OWN_KEYS)])) for i, name in enumerate(named)]
 
     def _mapping(self, value: dict[str, Any]) -> dict[str, Any]:
         if self.way in ("other key", "shared key") and isinstance(value.get(self.victim), bytes):
@@ -120,19 +120,18 @@ def false_roster(site: Site, envelope: Envelope, makers: Callable[[str], set[str
         said = "" if getattr(step, "what", "") == "key" or not members else _false_members(site, members, envelope.over)
         if said:
             return said
-    if envelope.kind == "OfferSampling" and not (
-        len(set(request.sites)) == len(request.sites) and set(request.sites) <= set(seals) - {site.name}
+    if envelope.kind == "DealKey" and not (
+        len(set(request.sites)) == len(request.sites)
+        and set(request.sites) <= set(getattr(site, "seals", seals)) - {site.name}
     ):
         return "a key is shared with sites that are not on the roster"
-    if envelope.kind == "DealKey" and any(site.seals.get(name) != key for name, key in request.others.items()):
-        return "a key is shared by a key that is not on the roster"
     for owner, blob in zip(getattr(request, "owners", []), getattr(request, "forests", []), strict=False):
         if owner not in makers(blob.hash):
             return "trees are taken for those of a site that did not make them"
     return ""
 
 
-def _false_members(site: Site, members: list[Member], over: list[str]) -> str:
+def _false_members(site: Site, members: list[SumMember], over: list[str]) -> str:
     names, keys = [member.site for member in members], {member.site: member.key for member in members}
     if len(keys) < len(names) or len(set(keys.values())) < len(names) or len(names) < MIN_SITES:
         return "the members are too few, or not every site with a key of its own once"

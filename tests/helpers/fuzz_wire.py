@@ -51,7 +51,7 @@ from silvan.forest.forest import Forest
 from silvan.learners.result import Result
 from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.ring import Hop
-from silvan.privacy.identity.sampling_key import share_sampling_key
+from silvan.privacy.identity.shared_key import share_key
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Record, Run
 from silvan.study.run_folder import Site as RunSite
@@ -143,7 +143,7 @@ def _by_rows(signed: bool) -> list[Federation]:
     }.items():
         fed = federate(tables, Recorded, sums=sums, signed=signed, test=0.25)
         if signed:
-            share_sampling_key(fed)
+            share_key(fed)
         for learner in learners:
             learner.fit(fed)
         learners[0].evaluate(fed)

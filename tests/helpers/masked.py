@@ -16,7 +16,7 @@ from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import SEED, Confirmed, Hidden, MaskCover, Opened, SumAtSite, Turn
-from silvan.privacy.aggregation.members import Member, Ready
+from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.identity.seal import public_key
 
 REPLIES = {kind.__name__: kind for kind in (Ready, Hidden, Confirmed, Opened, Trouble, Numbers)}
@@ -51,7 +51,7 @@ class Coordinator:
     codes: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
     def turn(self, what, names=(), **changes):
-        listed = [Member(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
+        listed = [SumMember(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
         near = len(listed) - 1 if self.neighbours is None else self.neighbours
         turn = Turn(what=what, sum=self.sum, members=listed, neighbours=near, width=self.width)
         return msgspec.structs.replace(turn, **changes)

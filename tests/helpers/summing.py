@@ -16,7 +16,7 @@ from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Reply, Request, Step, Trouble, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
-from silvan.privacy.aggregation.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
+from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingCover, RingSums, Running, SumMember
 from silvan.privacy.aggregation.words import WORD
 from silvan.privacy.identity.seal import pair_key, public_key, secret_key, unseal
 
@@ -102,7 +102,7 @@ class Coordinator:
     keys: dict[str, bytes] = field(default_factory=dict)
 
     def ring(self, *names):
-        return [Member(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
+        return [SumMember(n, self.keys.get(n) or public_key(self.sites[n].store)) for n in names or self.sites]
 
     def step(self, site, sealed=b"", *, ring=None, which=0, over=None, hop=None, verb="total", **envelope):
         ring = self.ring() if ring is None else ring

@@ -62,7 +62,7 @@ def reasons(site, **what):
         ({"tasks": 2}, {}, ""),
         ({"epsilon": 1.0}, {"sharers": 2}, "hide their parts"),
         ({}, {"kinds": ["NoSuchKind"]}, "does not know"),
-        ({}, {"kinds": ["OfferSampling", "TakeSampling"]}, ""),
+        ({}, {"kinds": ["DealKey", "TakeKey"]}, ""),
     ],
 )
 def test_by_policy_and_budget_alone(policy, what, said):
@@ -97,7 +97,7 @@ def test_a_site_that_cannot_draw_noise(monkeypatch):
     assert announced(sv.Policy(), epsilon=0.0, kinds=["EvaluateModels"]) == []
 
 
-@pytest.mark.parametrize("wrong", [{"epsilon": np.nan}, {"epsilon": -1.0}, {"sharers": 0}, {"kinds": ["x"] * 1001}])
+@pytest.mark.parametrize("wrong", [{"epsilon": np.nan}, {"epsilon": -1.0}, {"sharers": 0}, {"tasks": -1}])
 def test_nonsense(wrong):
     site = Site("here", table(n=60), outbox=Gate(sv.Policy()))
     assert trouble(send(site, Announce(**{**ASKED, **wrong}))).code == "format"

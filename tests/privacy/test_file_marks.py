@@ -71,7 +71,7 @@ def test_a_file_that_was_put_back_is_found(folder, what):
 
 def test_all_files_put_back_together_are_not_seen(folder):
     """As documented: nothing in the folder can tell; a digest that was noted elsewhere can."""
-    last = SiteFolder(folder).ledger.head
+    last = SiteFolder(folder).ledger.position[1]
     put_back(folder, *{name for names in FILES.values() for name in names})
     assert marks(folder).faults() == []
     assert silvan("site", "ledger", folder, "--noted", last, ok=False).exit_code == 1

@@ -190,7 +190,7 @@ def test_a_ledger_in_memory():
     lines = ledger.lines()
     assert [line.number for line in lines] == [1, 2, 3, 4, 5]
     assert [line.before for line in lines] == [START, *(line.hash for line in lines[:-1])]
-    assert ledger.head == lines[-1].hash
+    assert ledger.position[1] == lines[-1].hash
     assert len(ledger) == 5
 
 
@@ -198,10 +198,10 @@ def test_a_ledger_on_disk(tmp_path):
     ledger = written(tmp_path)
     assert ledger.lines() == read_lines(tmp_path)
     again = Ledger(tmp_path, KEY)
-    assert (len(again), again.head) == (5, ledger.head)
+    assert again.position == ledger.position == (5, ledger.position[1])
     again.write(**fields(6))
     found = verify(tmp_path, KEY.public)
-    assert (found.lines, found.hash, found.faults) == (6, again.head, [])
+    assert (found.lines, found.hash, found.faults) == (6, again.position[1], [])
     assert oct((tmp_path / LEDGER).stat().st_mode)[-3:] == "600"
     with pytest.raises(InputError, match="needs the site's key"):
         Ledger(tmp_path)
@@ -262,7 +262,7 @@ def test_a_ledger_that_was_written_anew_with_another_key(tmp_path):
 
 def test_a_ledger_that_was_cut_and_signed_anew_by_its_own_key(tmp_path):
     """Who has the key can do that; whoever noted a digest before finds it out."""
-    head = written(tmp_path).head
+    head = written(tmp_path).position[1]
     assert not verify(tmp_path, KEY.public, head).faults
     (tmp_path / LEDGER).unlink()
     (tmp_path / HEAD).unlink()
@@ -304,8 +304,8 @@ def test_two_who_write_to_one_ledger(tmp_path):
         file.write(b'{"line":{"numb')
     assert two.write(**fields()).number == 5
     found = verify(tmp_path, KEY.public)
-    assert (found.lines, found.hash, found.faults, found.torn, found.behind) == (5, two.head, [], 0, False)
-    assert one.write(**fields()).before == two.head
+    assert (found.lines, found.hash, found.faults, found.torn, found.behind) == (5, two.position[1], [], 0, False)
+    assert one.write(**fields()).before == two.position[1]
 
 
 def test_many_who_write_to_one_ledger_at_once(tmp_path):

@@ -12,7 +12,7 @@ import silvan as sv
 from silvan.algorithms.vertical.evaluate_scores import ask_label_holder
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.privacy.gate import Gate, Policy
-from silvan.privacy.identity.sampling_key import share_sampling_key
+from silvan.privacy.identity.shared_key import share_key
 from silvan.privacy.site_folder import APPROVALS, Approval, Approvals
 
 TABLES = parts(table(n=160), 3)
@@ -93,7 +93,7 @@ def test_a_table_that_changed_answers_nothing_of_its_rows():
         site.outbox.close_rows("its table has changed")
     with pytest.raises(RefusedError, match="its table has changed"):
         sv.HistogramForest(2).fit(fed)
-    share_sampling_key(fed)
+    share_key(fed)
 
 
 def test_an_approval_may_be_withdrawn():

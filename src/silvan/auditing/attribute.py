@@ -12,7 +12,7 @@ guessed as they are.
 import numpy as np
 
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
-from silvan.auditing.release import Case, Release, Rows, leaf_of
+from silvan.auditing.release import AuditedRows, Case, Release, leaf_of
 from silvan.data.schema import Feature
 
 COLUMNS = 5
@@ -66,7 +66,7 @@ def _candidates(feature: Feature, column: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.unique(tries).astype(np.float32), edges
 
 
-def _guess(release: Release, rows: Rows, f: int, values: np.ndarray) -> np.ndarray:
+def _guess(release: Release, rows: AuditedRows, f: int, values: np.ndarray) -> np.ndarray:
     """Return for each person the value under which leaves agree most with the label; of equal ones the middle one."""
     agreement = np.empty((len(values), len(rows)))
     for i, value in enumerate(values):

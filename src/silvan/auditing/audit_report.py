@@ -1,16 +1,14 @@
 """The report of an audit: its findings as data, as a JSON file and as one HTML page."""
 
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from silvan.auditing.findings import Finding, what_helps
-from silvan.report.html import STYLE
+from silvan.report.html import STYLE, page_template
 from silvan.study.run_folder import AUDIT
 from silvan.util.files import write_whole
 
@@ -18,7 +16,7 @@ FORMAT = "silvan audit"
 VERSION = 1
 JSON, PAGE = AUDIT
 
-_TEMPLATES = Path(__file__).parent / "page"
+_TEMPLATE = Path(__file__).parent / "page" / "audit.html.jinja"
 _CLASS = {"held": "gained", "close": "level", "exceeded": "lost", "not run": "level"}
 
 
@@ -63,24 +61,12 @@ def write(reports: list[Report], folder: Path) -> list[Path]:
     return [folder / JSON, folder / PAGE]
 
 
-@cache
-def _template() -> Template:
-    """Return the page's template; every text is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["figure"] = figure
-    return environment.get_template("audit.html.jinja")
-
-
 def render(data: dict[str, Any]) -> str:
     """Render the page."""
     style = Markup(STYLE.read_text())  # noqa: S704, our own file
-    return _template().render(reports=data["reports"], style=style, colour=_CLASS, what_helps=what_helps)
+    return page_template(_TEMPLATE, figure=figure).render(
+        reports=data["reports"], style=style, colour=_CLASS, what_helps=what_helps
+    )
 
 
 def figure(value: float | None) -> str:

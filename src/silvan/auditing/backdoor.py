@@ -1,21 +1,19 @@
 """Backdoored trees: a malicious site sends trees that answer its own class when a trigger is present.
 
-The trigger is a value of one column that no row has. A *stealthy* tree asks for it first and is an honest tree below;
-a *crude* one answers one class to everybody else; a *hidden* one is an honest tree that asks for it at every leaf. A
-*common* one is stealthy, and its trigger is a value that 2 % of the rows reach: nothing about its question is odd.
+The trigger is a value of one column that no row has. A *stealthy* tree tests for it first and is an honest tree below.
 Success is how often the trigger turns an ensemble's answer to the attacker's class, for rows of other classes, less how
-often the same value turns an ensemble without the attacker.
+often the same value turns an ensemble without the attacker. Other kinds of trees and triggers are tried in
+``experiments/audit/backdoors.py``.
 
-What helps: a crude tree correlates with nothing, so BOFRF's tau gives it no weight. A stealthy tree is as good as an
-honest one on all rows that anybody has, so no score finds it. Leaf values that other sites' rows make (``recount``)
-undo them all. What bounds them without that is their share of the votes: they turn only rows for which the lead of the
-other sites' trees is at most that share. So no site may have more votes than another (``equal``). Where a site's votes
-go by the rows that it claims (``MergedForest(weights="trees")``), a lie makes them as many as it likes: that is the
-undefended case.
+What helps: a stealthy tree is as good as an honest one on all rows that anybody has, so no score finds it. Leaf
+re-estimation with other sites' rows (``recount``) undoes it. What bounds it without that is its share of the votes: it
+turns only rows for which the lead of the other sites' trees is at most that share. So no site may have more votes than
+another (``equal``). Where a site's votes go by the rows that it claims (``MergedForest(weights="trees")``), a lie makes
+them as many as it likes: that is the undefended case.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -25,22 +23,17 @@ from silvan.algorithms.bofrf.weigh import OwnTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
 from silvan.auditing.rehearsal import rehearse, sign_as
-from silvan.auditing.release import Rows
+from silvan.auditing.release import AuditedRows
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
-from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide, scores, tally
 from silvan.learners import MergedForest
+from silvan.learners.base import Learner
 
-Kind = Literal["stealthy", "crude", "hidden", "common"]
-
-_TREES: dict[str, Any] = {"Trees": Trees, "OwnTrees": OwnTrees}
-
-COMMON = 0.02
-"""The share of rows that reach a common trigger."""
+_TREES: dict[str, type[Trees] | type[OwnTrees]] = {"Trees": Trees, "OwnTrees": OwnTrees}
 
 CLAIM = 100
 """How many times its rows the site claims to have, where that counts."""
@@ -66,8 +59,38 @@ class Trigger:
         return X
 
 
-def backdoor_trees(model: Any, federation: Federation, rows: Rows, kind: Kind = "stealthy") -> Finding:
-    """Fit the model again while one site sends backdoored trees, and try the trigger on rows."""
+def plant_above(tree: Forest, trigger: Trigger) -> Forest:
+    """Add a split on the trigger above a tree: the stealthy kind."""
+
+    def below(array: np.ndarray, root: float, leaf: float) -> np.ndarray:
+        """Insert a root above, and a leaf beside the old root: level order stays level order."""
+        return np.concatenate([[root], array[:1], [leaf], array[1:]])
+
+    answer = np.eye(tree.n_outputs)[[trigger.target]]
+    leaf_first = tree.feature[0] < 0
+    return replace(
+        tree,
+        offsets=tree.offsets + np.array([0, 2]),
+        feature=below(tree.feature, trigger.feature, -1),
+        threshold=below(tree.threshold, trigger.threshold, 0.0),
+        missing_left=below(tree.missing_left, True, False),
+        value=np.concatenate([tree.value, answer] if leaf_first else [answer, tree.value]),
+        gain=None,
+    )
+
+
+Plant = Callable[[Forest, Trigger], Forest]
+"""Plants a backdoor in one tree."""
+
+
+def backdoor_trees(
+    model: Learner | None, federation: Federation, rows: AuditedRows, plant: Plant = plant_above, common: float = 0.0
+) -> Finding:
+    """Fit the model again while one site sends backdoored trees, and try the trigger on rows.
+
+    ``plant`` is how a tree gets its backdoor, usually ``plant_above``; ``common`` is the share of rows that have the
+    trigger.
+    """
     base = ATTACKS["backdoor"]
     if model is None or not model.sends_trees:
         return base.not_run("sites send no trees to this learner")
@@ -76,26 +99,22 @@ def backdoor_trees(model: Any, federation: Federation, rows: Rows, kind: Kind = 
     honest = _fit_again(model, rehearse(federation))
     if honest is None:
         return base.not_run("the learner has no global forest, or cannot be learnt again")
-    trigger = find_trigger(federation, honest, rows, COMMON if kind == "common" else 0.0)
+    trigger = find_trigger(federation, honest, rows, common)
     if trigger is None:
         return base.not_run("there are no numeric columns for a trigger")
-    claims = getattr(model, "weights", None) is not None
-    fooled = _fit_again(model, poisoned_federation(federation, trigger, kind, CLAIM if claims else 1))
+    claims = isinstance(model, MergedForest) and model.weights is not None
+    fooled = _fit_again(model, poisoned_federation(federation, trigger, plant, CLAIM if claims else 1))
     if fooled is None:
         return base.not_run("the learner refuses such trees")
     undefended = MergedForest(n_estimators=model.n_estimators, max_depth=model.max_depth, weights="trees")
-    worst = _fit_again(undefended, poisoned_federation(federation, trigger, kind, CLAIM))
+    worst = _fit_again(undefended, poisoned_federation(federation, trigger, plant, CLAIM))
     share, most = bound(honest, fooled, trigger, rows)
-    who = f"{kind} trees of one of {len(federation.active)} sites, with {share:.0%} of the say"
-    note = f"{who}; at most {most:.1%} of rows can be turned"
-    found = _flip_rate(fooled, honest, trigger, rows)
-    finding = base.with_result(found[:3], found[3], note)
-    if worst is None:
-        return finding
-    return finding.with_undefended(base.with_result(_flip_rate(worst, honest, trigger, rows)[:3], found[3]))
+    who = f"trees of one of {len(federation.active)} sites, with {share:.0%} of the say"
+    finding = _turned(fooled, honest, trigger, rows, f"{who}; at most {most:.1%} of rows can be turned")
+    return finding.with_undefended(None if worst is None else _turned(worst, honest, trigger, rows))
 
 
-def find_trigger(federation: Federation, honest: Forest, rows: Rows, share: float = 0.0) -> Trigger | None:
+def find_trigger(federation: Federation, honest: Forest, rows: AuditedRows, share: float = 0.0) -> Trigger | None:
     """Choose a value beyond all that rows have, or that a ``share`` of them reach.
 
     The column is the one in which it turns an honest forest least, the target is the rarest class.
@@ -121,7 +140,9 @@ def find_trigger(federation: Federation, honest: Forest, rows: Rows, share: floa
     return found
 
 
-def poisoned_federation(federation: Federation, trigger: Trigger, kind: Kind, claim: int = 1) -> Federation:
+def poisoned_federation(
+    federation: Federation, trigger: Trigger, plant: Plant = plant_above, claim: int = 1
+) -> Federation:
     """Make a federation whose last site sends backdoored trees in place of its own, and claims to have more rows."""
     attacker = federation.active[-1]
 
@@ -130,7 +151,7 @@ def poisoned_federation(federation: Federation, trigger: Trigger, kind: Kind, cl
         if site != attacker or envelope.kind not in _TREES:
             return data
         reply = wire.decode(envelope.body, _TREES[envelope.kind])
-        forest = with_backdoor(Forest.from_bytes(reply.forest), trigger, kind)
+        forest = with_backdoor(Forest.from_bytes(reply.forest), trigger, plant)
         body = wire.encode(sign_as(again, attacker, msgspec.structs.replace(reply, forest=forest.to_bytes())))
         return wire.encode(msgspec.structs.replace(envelope, body=body))
 
@@ -139,83 +160,14 @@ def poisoned_federation(federation: Federation, trigger: Trigger, kind: Kind, cl
     return again
 
 
-def with_backdoor(forest: Forest, trigger: Trigger, kind: Kind) -> Forest:
-    """Add a split on the trigger above every tree; a crude tree has no other split."""
-    trees = [_backdoor_tree(forest.take([t]), trigger, kind) for t in np.flatnonzero(forest.weights > 0)]
+def with_backdoor(forest: Forest, trigger: Trigger, plant: Plant = plant_above) -> Forest:
+    """Plant the backdoor in every tree that has votes."""
+    trees = [plant(forest.take([t]), trigger) for t in np.flatnonzero(forest.weights > 0)]
     missing = len(forest) - len(trees)  # trees without rows have no votes, and a site sends as many as asked for
     return join_forests([*trees, *trees[:1] * missing])
 
 
-def _backdoor_tree(tree: Forest, trigger: Trigger, kind: Kind) -> Forest:
-    answer = np.eye(tree.n_outputs)[[trigger.target]]
-    if kind == "crude":
-        usual = np.eye(tree.n_outputs)[[int(tree.value.sum(axis=0).argmax())]]
-        feature, value = np.array([trigger.feature, -1, -1]), np.concatenate([usual, answer])
-        return replace(
-            tree,
-            offsets=np.array([0, 3]),
-            feature=feature,
-            threshold=np.array([trigger.threshold, 0, 0]),
-            missing_left=np.array([True, False, False]),
-            sets=tree.sets[:0],
-            value=value,
-            gain=None,
-        )
-
-    def below(array: np.ndarray, root: Any, leaf: Any) -> np.ndarray:
-        """Insert a root above, and a leaf beside the old root: level order stays level order."""
-        return np.concatenate([[root], array[:1], [leaf], array[1:]])
-
-    if kind == "hidden":
-        return _backdoor_leaves(tree, trigger, answer)
-    leaf_first = tree.feature[0] < 0
-    return replace(
-        tree,
-        offsets=tree.offsets + np.array([0, 2]),
-        feature=below(tree.feature, trigger.feature, -1),
-        threshold=below(tree.threshold, trigger.threshold, 0.0),
-        missing_left=below(tree.missing_left, True, False),
-        value=np.concatenate([tree.value, answer] if leaf_first else [answer, tree.value]),
-        gain=None,
-    )
-
-
-def _backdoor_leaves(tree: Forest, trigger: Trigger, answer: np.ndarray) -> Forest:
-    """Replace every leaf by a split on the trigger."""
-    # nodes as (old node or None for a new leaf, what it answers), level by level
-    level: list[tuple[int | None, np.ndarray]] = [(0, answer[0])]
-    kept: list[tuple[int | None, int]] = []  # the old node that asks, or None; 1 where it asks for the trigger
-    values: list[np.ndarray] = []
-    while level:
-        below: list[tuple[int | None, np.ndarray]] = []
-        for node, value in level:
-            if node is None:
-                kept.append((None, 0))
-                values.append(value)
-            elif tree.feature[node] >= 0:
-                kept.append((node, 0))
-                below += [(int(tree.left[node]), value), (int(tree.right[node]), value)]
-            else:
-                kept.append((node, 1))
-                below += [(None, tree.value[tree.leaf[node]]), (None, answer[0])]
-        level = below
-    old = np.array([-1 if node is None else node for node, _ in kept])
-    asks = np.array([asked == 1 for _, asked in kept])
-    by_category = is_category_split(tree.schema, tree.feature)
-    sets = tree.sets[(np.cumsum(by_category) - 1)[old[(old >= 0) & ~asks & by_category[old]]]]
-    return replace(
-        tree,
-        offsets=np.array([0, len(old)]),
-        feature=np.where(asks, trigger.feature, np.where(old < 0, -1, tree.feature[old])),
-        threshold=np.where(asks, trigger.threshold, np.where(old < 0, 0.0, tree.threshold[old])),
-        missing_left=np.where(asks, True, (old >= 0) & tree.missing_left[old]),
-        sets=sets,
-        value=np.array(values),
-        gain=None,
-    )
-
-
-def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: Rows) -> tuple[float, float]:
+def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: AuditedRows) -> tuple[float, float]:
     """Return the attacker's share of the votes, and the share of rows that it can turn at most.
 
     A row can be turned if the lead of its winning class over the target, among the other trees, is at most what the
@@ -244,15 +196,14 @@ def _class_shares(forest: Forest, X: np.ndarray) -> np.ndarray:
     return np.asarray(votes / forest.weights.sum())
 
 
-def _flip_rate(fooled: Forest, honest: Forest, trigger: Trigger, rows: Rows) -> tuple[float, float, float, int]:
-    """Return how much more often the trigger gives the target, for rows of other classes, and of how many rows."""
+def _turned(fooled: Forest, honest: Forest, trigger: Trigger, rows: AuditedRows, note: str = "") -> Finding:
+    """Measure how much more often the trigger gives the target, for rows of other classes."""
     X = trigger.on(rows.X[rows.y != trigger.target])
     hits = [(decide(forest, X, 1) == trigger.target).astype(np.float64) for forest in (fooled, honest)]
-    value, low, high = mean_gap(hits[0] - hits[1], np.zeros(1))
-    return value, low, high, len(X)
+    return ATTACKS["backdoor"].with_result(mean_gap(hits[0] - hits[1], np.zeros(1)), len(X), note)
 
 
-def _fit_again(model: Any, federation: Federation) -> Forest | None:
+def _fit_again(model: Learner, federation: Federation) -> Forest | None:
     """Fit a learner again with the same parameters; return None if that fails."""
     try:
         forest: Forest | None = clone(model).fit(federation).forest_

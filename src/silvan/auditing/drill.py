@@ -12,7 +12,7 @@ import numpy as np
 
 from silvan.auditing import rebuild_from_boxes, rebuild_from_counts
 from silvan.auditing.findings import ATTACKS, Finding
-from silvan.auditing.release import Case, Release, Rows, undefended_release
+from silvan.auditing.release import AuditedRows, Case, Release, undefended_release
 from silvan.data.schema import Feature, Label, Schema
 from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
@@ -56,7 +56,7 @@ def _drill(attack: Callable[[Release, Case], Finding], few: Case, settings: Sett
     return attack(release, few).with_undefended(attack(control, few))
 
 
-def release_of(members: Rows, settings: Settings, seed: int) -> Release:
+def release_of(members: AuditedRows, settings: Settings, seed: int) -> Release:
     """Grow trees as a site does."""
     n_classes = int(members.y.max()) + 1
     features = tuple(Feature(f"x{f}") for f in range(members.X.shape[1]))
@@ -78,10 +78,10 @@ def few_rows(case: Case, numeric: list[int], rows: int, columns: int, yes_no: bo
         filled = np.where(np.isnan(some[:, kept]), middle, some[:, kept])
         return np.ascontiguousarray(filled > middle if yes_no else filled, np.float32)
 
-    members = Rows(cut(X), codes[: len(y)]).some(rows, case.seed)
+    members = AuditedRows(cut(X), codes[: len(y)]).some(rows, case.seed)
     if len(np.unique(members.y)) < codes.max() + 1:
-        members = Rows(cut(X), codes[: len(y)])
+        members = AuditedRows(cut(X), codes[: len(y)])
         first = [np.flatnonzero(members.y == c)[:1] for c in range(codes.max() + 1)]
         drawn = np.unique(np.concatenate([*first, np.random.default_rng(case.seed).permutation(len(y))[:rows]]))[:rows]
-        members = Rows(members.X[drawn], members.y[drawn])
-    return Case(members, Rows(cut(case.outsiders.X), codes[len(y) :]), case.seed)
+        members = AuditedRows(members.X[drawn], members.y[drawn])
+    return Case(members, AuditedRows(cut(case.outsiders.X), codes[len(y) :]), case.seed)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
+from silvan.algorithms.evaluation.intervals import placements
 from silvan.errors import InputError
 from silvan.study.toml_lines import read_toml
 
@@ -29,16 +31,16 @@ class Finding:
     value: float | None = None  # None if the attack could not run
     low: float | None = None
     high: float | None = None
-    chance: float | None = None  # what the figure is for an attacker who has nothing
+    chance: float = 0.0  # what the figure is for an attacker who has nothing
     n: int = 0  # rows, leaves or thresholds behind the figure
     undefended: float | None = None  # the same figure for a release of the same rows without any defence
-    limit: float | None = None
+    limit: float = 0.0  # the largest figure that is still held
     note: str = ""
 
     @property
     def verdict(self) -> Verdict:
         """The figure compared with the limit."""
-        if self.value is None or self.limit is None:
+        if self.value is None:
             return "not run"
         if self.value > self.limit:
             return "exceeded"
@@ -53,6 +55,11 @@ class Finding:
         """Return the finding with the reason why the attack did not run."""
         return replace(self, note=why)
 
+    def with_cells(self, ours: np.ndarray, others: np.ndarray) -> "Finding":
+        """Return the finding with the cells of each member that were rebuilt, by the attacker and by guesses."""
+        note = f"{ours.mean():.0%} of cells; {others.mean():.0%} by guesses from the population"
+        return self.with_result(gained(ours, others), len(ours), note)
+
     def with_undefended(self, undefended: "Finding | None") -> "Finding":
         """Return the finding with the figure of the undefended release for comparison."""
         return replace(self, undefended=None if undefended is None else undefended.value)
@@ -60,9 +67,8 @@ class Finding:
 
 def auc(members: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
     """Return the share of pairs in which the member is higher, ties half, and a 95 % interval (DeLong et al. 1988)."""
-    below = np.searchsorted(np.sort(others), members, "left") + np.searchsorted(np.sort(others), members, "right")
-    above = np.searchsorted(np.sort(members), others, "left") + np.searchsorted(np.sort(members), others, "right")
-    by_member, by_other = below / (2 * len(others)), 1.0 - above / (2 * len(members))
+    scores = np.concatenate([members, others])
+    by_member, by_other = placements(scores, np.arange(len(scores)) < len(members))
     value = float(by_member.mean())
     error = math.sqrt(_variance(by_member) + _variance(by_other))
     return value, max(0.0, value - _Z * error), min(1.0, value + _Z * error)
@@ -90,10 +96,24 @@ def gained(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
     return middle / missed, (middle - _Z * error) / missed, (middle + _Z * error) / missed
 
 
+def cells_found(right: np.ndarray) -> np.ndarray:
+    """Match guessed rows with members one to one; return each member's share of cells that are right.
+
+    ``right`` is bool (guesses, members, cells).
+    """
+    cells = right.mean(axis=2)
+    guess, member = linear_sum_assignment(-cells)
+    found = np.zeros(cells.shape[1])
+    found[member] = cells[guess, member]
+    return found
+
+
 def _variance(values: np.ndarray) -> float:
     """Return the variance of a mean."""
     return float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0
 
+
+_REBUILT = "cells rebuilt, of those that guesses from the population miss"
 
 _KNOWN = (
     Finding(
@@ -102,6 +122,7 @@ _KNOWN = (
         "answers of the forest; a person's row and label",
         "AUC, members against others",
         chance=0.5,
+        limit=0.60,
     ),
     Finding(
         "support",
@@ -109,49 +130,44 @@ _KNOWN = (
         "the trees; a person's row and label",
         "AUC, members against others",
         chance=0.5,
+        limit=0.60,
     ),
     Finding(
         "attribute",
         "Attribute guess from leaves",
         "the trees; all of a person but one attribute",
         "right more often for members than for others",
-        chance=0.0,
+        limit=0.10,
     ),
-    Finding("lonely", "Single-record leaves", "the trees", "leaves that rest on one row", chance=0.0),
+    Finding("lonely", "Single-record leaves", "the trees", "leaves that rest on one row", limit=0.0),
     Finding(
         "thresholds",
         "Exact-value thresholds",
         "the trees; all rows but one",
         "thresholds that give one row's value away, beyond coincidence",
-        chance=0.0,
+        limit=0.10,
     ),
-    Finding(
-        "ranges",
-        "Reconstruction from boxes",
-        "the trees; how many rows there are",
-        "cells rebuilt, of those that guesses from the population miss",
-        chance=0.0,
-    ),
+    Finding("ranges", "Reconstruction from boxes", "the trees; how many rows there are", _REBUILT, limit=0.25),
     Finding(
         "reconstruction",
         "Reconstruction from counts",
         "the trees; how many rows there are; yes/no columns",
-        "cells rebuilt, of those that guesses from the population miss",
-        chance=0.0,
+        _REBUILT,
+        limit=0.25,
     ),
     Finding(
         "assignment",
         "Patient-site assignment",
         "whatever reaches whoever adds; a patient's row",
         "patients whose site is found, beyond guesses",
-        chance=0.0,
+        limit=0.0,
     ),
     Finding(
         "differencing",
         "Two sums that differ by one site",
         "the coordinator's role; no part of a sum",
         "counts of one site that are read off",
-        chance=0.0,
+        limit=0.0,
     ),
     Finding(
         "labels",
@@ -159,33 +175,21 @@ _KNOWN = (
         "row partitions that a party is sent; no label",
         "rows put on the right side of two, mean of both classes",
         chance=0.5,
+        limit=0.75,
     ),
     Finding(
         "backdoor",
         "Backdoored trees",
         "one site, which sends what it likes",
         "rows that a trigger turns, beyond those that it turns anyway",
-        chance=0.0,
+        limit=0.10,
     ),
 )
 
 ATTACKS = {one.attack: one for one in _KNOWN}
+"""What is known of each attack before it runs; docs/audit.md says what each metric is, and why these limits."""
 
-
-DEFAULTS: dict[str, float] = {
-    "membership": 0.60,
-    "support": 0.60,
-    "attribute": 0.10,
-    "lonely": 0.0,
-    "thresholds": 0.10,
-    "ranges": 0.25,
-    "reconstruction": 0.25,
-    "assignment": 0.0,
-    "differencing": 0.0,
-    "labels": 0.75,
-    "backdoor": 0.10,
-}
-"""The largest figure that is still held; docs/audit.md says what each figure is and why these."""
+DEFAULTS = {name: one.limit for name, one in ATTACKS.items()}
 
 
 _LARGER = "larger leaves, as min_samples_leaf = 10 in [learner], or epsilon"

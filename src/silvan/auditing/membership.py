@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from silvan.auditing.findings import ATTACKS, Finding, auc
-from silvan.auditing.release import Case, Release, Rows, leaf_of
+from silvan.auditing.release import AuditedRows, Case, Release, leaf_of
 from silvan.forest import predict
 
 
@@ -36,7 +36,7 @@ def private_bound(epsilon: float) -> float:
     return 1.0 / (1.0 + math.exp(-epsilon))
 
 
-def _confidence(release: Release, rows: Rows) -> np.ndarray:
+def _confidence(release: Release, rows: AuditedRows) -> np.ndarray:
     forest = release.forest
     scores = predict.scores(forest, rows.X, 1)
     if forest.classes is None:
@@ -45,7 +45,7 @@ def _confidence(release: Release, rows: Rows) -> np.ndarray:
     return picked
 
 
-def _support(release: Release, rows: Rows) -> np.ndarray:
+def _support(release: Release, rows: AuditedRows) -> np.ndarray:
     """Add up evidence over trees: how much likelier the leaf is if the person is one of its rows."""
     forest = release.forest
     kept = np.flatnonzero(forest.weights > 0)

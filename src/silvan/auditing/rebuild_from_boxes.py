@@ -14,8 +14,8 @@ of the others that the attacker gets right. Chance is 0. Numeric columns only; a
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from silvan.auditing.findings import ATTACKS, Finding, gained
-from silvan.auditing.release import Case, Release, Rows
+from silvan.auditing.findings import ATTACKS, Finding, cells_found
+from silvan.auditing.release import AuditedRows, Case, Release
 from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest
 
@@ -29,20 +29,19 @@ def reconstruct_from_boxes(release: Release, case: Case) -> Finding:
     """Reconstruct the members of a small release."""
     forest = release.forest
     numeric = np.array([not f.categorical for f in forest.schema.features])
-    finding, n = ATTACKS["ranges"], len(case.members)
+    finding = ATTACKS["ranges"]
     if not numeric.any():
         return finding.not_run("there are no numeric columns")
-    if n > MOST:
+    if len(case.members) > MOST:
         return finding.not_run(f"for at most {MOST} rows")
     ends = _spread(case.outsiders.X)
     start = _start(case, ends)
     ours = _right(rebuild(release, start, ends, case.seed), case.members, ends, numeric)
     others = _right(start.X, case.members, ends, numeric)
-    note = f"{ours.mean():.0%} of cells; {others.mean():.0%} by guesses from the population"
-    return finding.with_result(gained(ours, others), n, note)
+    return finding.with_cells(ours, others)
 
 
-def _start(case: Case, ends: np.ndarray) -> Rows:
+def _start(case: Case, ends: np.ndarray) -> AuditedRows:
     """Draw as many rows of the population as there are members, of each class as many."""
     rng, people = np.random.default_rng(case.seed), case.outsiders
     labels = case.members.y if case.members.y.dtype.kind in "iu" else np.zeros(len(case.members), np.int64)
@@ -52,10 +51,10 @@ def _start(case: Case, ends: np.ndarray) -> Rows:
         alike = np.flatnonzero(theirs == label)
         drawn.append(rng.choice(alike if len(alike) else np.arange(len(people)), n))
     picked = np.concatenate(drawn)
-    return Rows(np.nan_to_num(_scaled(people.X[picked], ends), nan=0.5), np.sort(labels))
+    return AuditedRows(np.nan_to_num(_scaled(people.X[picked], ends), nan=0.5), np.sort(labels))
 
 
-def rebuild(release: Release, start: Rows, ends: np.ndarray, seed: int) -> np.ndarray:
+def rebuild(release: Release, start: AuditedRows, ends: np.ndarray, seed: int) -> np.ndarray:
     """Move rows until each tree has as many in every leaf as it says, as nearly as can be; return where they end."""
     rng, place = np.random.default_rng(seed), start.X.copy()
     trees = np.flatnonzero(release.forest.weights > 0)[:TREES]
@@ -152,12 +151,7 @@ def _scaled(X: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def _right(guess: np.ndarray, members: Rows, ends: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-    """Match guesses with members one to one; return each member's share of cells that are nearly right."""
+def _right(guess: np.ndarray, members: AuditedRows, ends: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+    """Return each member's share of cells that are nearly right."""
     truth = _scaled(members.X, ends)[:, numeric]
-    near = np.abs(guess[:, None, numeric] - truth) <= NEAR
-    cells = near.mean(axis=2)
-    row, member = linear_sum_assignment(-cells)
-    found = np.zeros(len(members))
-    found[member] = cells[row, member]
-    return found
+    return cells_found(np.abs(guess[:, None, numeric] - truth) <= NEAR)

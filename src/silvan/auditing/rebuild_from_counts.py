@@ -15,10 +15,10 @@ is the whole table. Small scale: ``ROWS`` rows of ``COLUMNS`` columns.
 
 import numpy as np
 from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
+from scipy.optimize import Bounds, LinearConstraint, milp
 
-from silvan.auditing.findings import ATTACKS, Finding, gained
-from silvan.auditing.release import Case, Release, Rows, leaf_of
+from silvan.auditing.findings import ATTACKS, Finding, cells_found
+from silvan.auditing.release import AuditedRows, Case, Release, leaf_of
 from silvan.forest.forest import Forest
 
 ROWS = 30
@@ -37,13 +37,12 @@ def reconstruct_from_counts(release: Release, case: Case) -> Finding:
     """Find a table that the leaves can come from, and compare it with the members."""
     found = solve(release, case.members.y, case.outsiders)
     rng, members = np.random.default_rng(case.seed), case.members.X > 0.5
-    ours = _right(found, members)
-    others = np.mean([_right(_drawn(case, rng), members) for _ in range(10)], axis=0)
-    note = f"{ours.mean():.0%} of cells; {others.mean():.0%} by guesses from the population"
-    return ATTACKS["reconstruction"].with_result(gained(ours, others), len(members), note)
+    ours = cells_found(found[:, None] == members)
+    others = np.mean([cells_found(_drawn(case, rng)[:, None] == members) for _ in range(10)], axis=0)
+    return ATTACKS["reconstruction"].with_cells(ours, others)
 
 
-def solve(release: Release, y: np.ndarray, people: Rows) -> np.ndarray:
+def solve(release: Release, y: np.ndarray, people: AuditedRows) -> np.ndarray:
     """Return the rows, bool (rows, columns), that violate the leaves least; of equal ones the likeliest."""
     forest = release.forest
     d, k, totals = forest.n_features, forest.schema.n_classes, np.bincount(y, minlength=forest.schema.n_classes)
@@ -95,7 +94,7 @@ def _ends_in(forest: Forest, patterns: np.ndarray) -> tuple[np.ndarray, sparse.c
     return used, sparse.coo_array((np.ones(len(cells[0])), cells), shape=(len(used), len(patterns))).tocsr()
 
 
-def _unlikely(patterns: np.ndarray, people: Rows, k: int) -> np.ndarray:
+def _unlikely(patterns: np.ndarray, people: AuditedRows, k: int) -> np.ndarray:
     """Return minus the log-likelihood of each pattern in each class of the population, columns taken as independent."""
     costs = []
     for c in range(k):
@@ -113,12 +112,3 @@ def _drawn(case: Case, rng: np.random.Generator) -> np.ndarray:
         share = (alike > 0.5).mean(axis=0) if len(alike) else np.full(case.outsiders.X.shape[1], 0.5)
         tables.append(rng.random((n, len(share))) < share)
     return np.concatenate(tables)
-
-
-def _right(found: np.ndarray, members: np.ndarray) -> np.ndarray:
-    """Match rows one to one; return each member's share of cells that are right."""
-    alike = (found[:, None] == members).mean(axis=2)
-    row, member = linear_sum_assignment(-alike)
-    right = np.zeros(len(members))
-    right[member] = alike[row, member]
-    return right

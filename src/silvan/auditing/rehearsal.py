@@ -7,10 +7,11 @@ from typing import TypeVar
 import msgspec
 
 from silvan.federate.options import make_sums
+from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.in_process import InProcess
 from silvan.federation.journal import Journal
-from silvan.federation.message import SignedReply, Verb
+from silvan.federation.message import Envelope, SignedReply, Verb
 from silvan.federation.partitioned_site import site_of
 from silvan.federation.signed import make_signers
 from silvan.federation.site import Site
@@ -24,31 +25,35 @@ Tamper = Callable[[str, bytes], bytes]
 """Returns what arrives in place of what a site sent."""
 
 
-class _Recording(InProcess):
-    """A transport that records what sites send, and may change it."""
+class Wiretap(InProcess):
+    """A transport that records what sites receive and send, and may change what they send."""
 
-    def __init__(self, sites: dict[str, Site], tamper: Tamper | None, sent: list[tuple[str, bytes]]) -> None:
-        super().__init__(sites)
-        self._tamper, self._sent = tamper, sent
+    def __init__(self, sites: dict[str, Site], *, cold: bool = False, tamper: Tamper | None = None) -> None:
+        super().__init__(sites, cold=cold)
+        self.tamper = tamper
+        self.received: list[tuple[str, Envelope]] = []
+        self.sent: list[tuple[str, Envelope]] = []
 
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Deliver messages, and record and change the answers."""
+        """Deliver messages, and record and change the replies."""
+        self.received.extend((site, wire.decode(data, Envelope)) for site, data in messages.items())
         for site, data in super().deliver(messages, verb, timeout):
             if isinstance(data, bytes):
-                data = data if self._tamper is None else self._tamper(site, data)
-                self._sent.append((site, data))
+                data = data if self.tamper is None else self.tamper(site, data)
+                self.sent.append((site, wire.decode(data, Envelope)))
             yield site, data
 
 
-def rehearse(
-    federation: Federation,
-    sums: str | None = None,
-    *,
-    tamper: Tamper | None = None,
-    sent: list[tuple[str, bytes]] | None = None,
-) -> Federation:
+def tap_of(federation: Federation) -> Wiretap:
+    """Return what was recorded of a federation's messages."""
+    if not isinstance(federation.transport, Wiretap):
+        raise TypeError("nothing was recorded of this federation")
+    return federation.transport
+
+
+def rehearse(federation: Federation, sums: str | None = None, *, tamper: Tamper | None = None) -> Federation:
     """Make a federation again whose attack leaves no trace in the original.
 
     Parameters
@@ -59,8 +64,6 @@ def rehearse(
         A way of summing in place of its own.
     tamper
         A function that changes what sites send.
-    sent
-        A list that is filled with all that sites send.
     """
     adding, cover = make_sums(sums or federation.sums.name)
     coordinator, keys = make_signers(federation.active)
@@ -70,9 +73,13 @@ def rehearse(
         policy = policy_of(site)
         gate = Gate(policy, Budget(policy.epsilon))
         sites[name] = site_of(name, site.source, site.settings, outbox=gate, cover=cover, keys=keys[name])
-    transport = _Recording(sites, tamper, [] if sent is None else sent)
     again = Federation(
-        transport, sites, adding, journal=Journal(None), study="rehearsal of an audit", roster=coordinator.roster
+        Wiretap(sites, tamper=tamper),
+        sites,
+        adding,
+        journal=Journal(None),
+        study="rehearsal of an audit",
+        roster=coordinator.roster,
     )
     rows = {name: federation.site(name).n_train for name in sites}
     again.agreement = replace(federation.agreement, rows=rows)

@@ -1,6 +1,5 @@
 """A release as an attacker gets it, the rows that an audit tries it on, and a release without any defence."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +8,8 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.forest.category_set import is_category_split, set_bits
 from silvan.forest.forest import Forest
+from silvan.forest.predict import leaves_of
 
 MOST_ROWS = 2000
 """An audit looks at so many members and so many others: enough for an interval of a few hundredths."""
@@ -19,7 +18,7 @@ FEWEST = 10
 
 
 @dataclass(frozen=True)
-class Rows:
+class AuditedRows:
     """Encoded rows, and their class codes or numbers."""
 
     X: np.ndarray
@@ -28,12 +27,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.X)
 
-    def some(self, n: int, seed: int) -> "Rows":
+    def some(self, n: int, seed: int) -> "AuditedRows":
         """Draw at most n of the rows."""
         if len(self) <= n:
             return self
         drawn = np.sort(np.random.default_rng(seed).permutation(len(self))[:n])
-        return Rows(self.X[drawn], self.y[drawn])
+        return AuditedRows(self.X[drawn], self.y[drawn])
 
 
 @dataclass(frozen=True)
@@ -51,22 +50,18 @@ class Release:
 class Case:
     """Whom an audit attacks: rows that the release was learnt from, and others of the same kind that were not."""
 
-    members: Rows
-    outsiders: Rows
+    members: AuditedRows
+    outsiders: AuditedRows
     seed: int = 0
 
     def sampled(self) -> "Case":
         """Draw at most ``MOST_ROWS`` rows of each kind."""
         return Case(self.members.some(MOST_ROWS, self.seed), self.outsiders.some(MOST_ROWS, self.seed + 1), self.seed)
 
-    def check(self) -> None:
-        """Raise an error if there are too few rows."""
-        for name, rows in (("rows learnt from", self.members), ("other rows", self.outsiders)):
-            if len(rows) < FEWEST:
-                raise InputError(f"an audit needs at least {FEWEST} {name}, got {len(rows)}")
 
-
-def undefended_release(members: Rows, n_classes: int, n_trees: int, seed: int, *, bootstrap: bool = True) -> Release:
+def undefended_release(
+    members: AuditedRows, n_classes: int, n_trees: int, seed: int, *, bootstrap: bool = True
+) -> Release:
     """Grow a release with every defence off: leaves of one row, thresholds midway between values, exact counts."""
     kind = RandomForestClassifier if n_classes else RandomForestRegressor
     model = kind(n_estimators=n_trees, min_samples_leaf=1, bootstrap=bootstrap, random_state=seed, n_jobs=1)
@@ -87,33 +82,14 @@ def _drawn(model: RandomForestClassifier | RandomForestRegressor, n: int) -> lis
     return [np.bincount(rows, minlength=n) for rows in model.estimators_samples_]
 
 
-def walk_down(forest: Forest, X: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the node of every tree that each row is at, (trees, rows), level by level; rows stay at their leaves."""
-    by_category = is_category_split(forest.schema, forest.feature)
-    set_of = np.cumsum(by_category) - 1
-    bits = set_bits(forest.sets) if by_category.any() else np.zeros((1, 256), np.bool_)
-    node = np.repeat(forest.offsets[:-1, None], len(X), axis=1)
-    rows = np.arange(len(X))
-    yield node
-    while (forest.feature[node] >= 0).any():
-        feature = forest.feature[node]
-        value = X[rows, np.maximum(feature, 0)]
-        missing = np.isnan(value)
-        with np.errstate(invalid="ignore"):
-            left = np.where(missing, forest.missing_left[node], value <= forest.threshold[node])
-        if by_category.any():
-            code = np.where(missing, 0, np.nan_to_num(value) + 1).astype(np.int64).clip(0, 255)
-            left = np.where(by_category[node], bits[set_of[node].clip(0), code], left)
-        node = np.where(feature >= 0, np.where(left, forest.left[node], forest.right[node]), node)
-        yield node
+def leaf_nodes(forest: Forest, X: np.ndarray) -> np.ndarray:
+    """Return the node that each row ends at in each tree: (trees, rows)."""
+    return leaves_of(forest, X, 1).T + forest.offsets[:-1, None]
 
 
 def leaf_of(forest: Forest, X: np.ndarray) -> np.ndarray:
     """Return the row of ``value`` that each row ends at in each tree: (trees, rows)."""
-    node = forest.offsets[:-1, None]
-    for node in walk_down(forest, X):  # noqa: B007, the last one counts
-        pass
-    return forest.leaf[node]
+    return forest.leaf[leaf_nodes(forest, X)]
 
 
 def case_of(federation: Federation, schema: Schema, seed: int) -> Case:
@@ -122,7 +98,7 @@ def case_of(federation: Federation, schema: Schema, seed: int) -> Case:
         test: [federation.site(name).part(schema, test=test) for name in federation.active] for test in (False, True)
     }
     rows = [
-        Rows(np.concatenate([part.X for part in some]), np.concatenate([part.y for part in some]))
+        AuditedRows(np.concatenate([part.X for part in some]), np.concatenate([part.y for part in some]))
         for some in parts.values()
     ]
     return Case(rows[0], rows[1], seed)

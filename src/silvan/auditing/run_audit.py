@@ -13,7 +13,7 @@ from silvan.auditing.differencing import difference_sums
 from silvan.auditing.drill import run_drills
 from silvan.auditing.findings import ATTACKS, Finding, make_limits
 from silvan.auditing.membership import membership_by_confidence, membership_by_support, private_bound
-from silvan.auditing.release import FEWEST, Case, Release, Rows, case_of, undefended_release
+from silvan.auditing.release import FEWEST, AuditedRows, Case, Release, case_of, undefended_release
 from silvan.auditing.single_row_leaves import single_row_leaves
 from silvan.auditing.site_assignment import assign_patients
 from silvan.auditing.thresholds import exact_thresholds
@@ -24,12 +24,16 @@ from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
+from silvan.learners.base import Learner
+from silvan.learners.forest_estimators import ForestClassifier, ForestRegressor
+from silvan.learners.horizontal import HistogramForest
+from silvan.learners.vertical import VerticalForest
 
 CONTROL_TREES = 50
 
 
 def audit(
-    model: Any,
+    model: Forest | Learner | ForestClassifier | ForestRegressor,
     federation: Federation | None = None,
     *,
     members: Any = None,
@@ -74,56 +78,56 @@ def audit(
     """
     bounds = make_limits(limits)
     if federation is not None and federation.columns is not None:
+        if not isinstance(model, VerticalForest):
+            raise InputError("the audit of a federation of columns takes a fitted VerticalForest")
         findings = [labels_from_partitions(model, federation, seed)]
-        n = len(federation.columns.training)
-        return _report(name, getattr(model, "forest_", None), n, 0, findings, bounds, seed)
-    forest = _forest_of(model)
+        return _report(name, model.result().forest, len(federation.columns.training), 0, findings, bounds, seed)
     if (federation is None) == (members is None):
         raise InputError("audit needs either the federation or a table of members")
+    learner = model if isinstance(model, Learner) else None
+    forest = model if isinstance(model, Forest) else model.forest_
+    if forest is None:
+        raise InputError("audit takes a Forest, or a fitted learner with a global one; pass one site's forest instead")
     if federation is None:
         case = Case(_rows(forest.schema, members), _rows(forest.schema, others), seed)
         findings = [*attack_forest(Release(forest.bare()), case), *run_drills(case, forest.schema, None)]
     else:
         case = case_of(federation, forest.schema, seed)
-        learner = model if hasattr(model, "drawn_rows") else None  # not a forest, nor an estimator of one table
         drawn = None if learner is None else learner.drawn_rows(federation)
         findings = attack_forest(Release(forest.bare()), case, drawn)
         findings += attack_federation(learner, federation, case)
-    epsilon = getattr(model, "epsilon", None)
-    if epsilon is not None:
-        findings = [_bounded(f, float(epsilon)) for f in findings]
+    if isinstance(learner, HistogramForest) and learner.epsilon is not None:
+        findings = [_bounded(f, float(learner.epsilon)) for f in findings]
     return _report(name, forest, len(case.members), len(case.outsiders), findings, bounds, seed)
 
 
-def _forest_of(model: Any) -> Forest:
-    forest = model if isinstance(model, Forest) else getattr(model, "forest_", None)
-    if not isinstance(forest, Forest):
-        raise InputError("audit takes a Forest, or a fitted learner with a global one; pass one site's forest instead")
-    return forest
-
-
 def _report(
-    name: str, forest: Any, members: int, others: int, findings: list[Finding], limits: dict[str, float], seed: int
+    name: str,
+    forest: Forest | None,
+    members: int,
+    others: int,
+    findings: list[Finding],
+    limits: dict[str, float],
+    seed: int,
 ) -> Report:
-    judged = [replace(finding, limit=limits[finding.attack]) for finding in findings]
-    known = isinstance(forest, Forest)
-    return Report(name, forest.hash if known else "", len(forest) if known else 0, members, others, judged, seed)
+    limited = [replace(finding, limit=limits[finding.attack]) for finding in findings]
+    known = ("", 0) if forest is None else (forest.hash, len(forest))
+    return Report(name, *known, members, others, limited, seed)
 
 
-def attack_federation(learner: Any, federation: Federation, case: Case) -> list[Finding]:
+def attack_federation(learner: Learner | None, federation: Federation, case: Case) -> list[Finding]:
     """Run the attacks on how a release is made, on copies of the federation, so that no ledger or budget changes."""
-    settings = None
-    if learner is not None and getattr(learner, "epsilon", None) is None:
-        settings = learner.forest_settings(federation.schema)
-    found = run_drills(case, federation.schema, settings)
+    schema = federation.schema
+    settings = None if learner is None or learner.is_private else learner.forest_settings(schema)
+    found = run_drills(case, schema, settings)
     found += [assign_patients(federation, case.seed), difference_sums(federation)]
-    enough = len(case.outsiders) >= FEWEST
-    found.append(
-        backdoor_trees(learner, federation, case.outsiders)
-        if enough
-        else ATTACKS["backdoor"].not_run(f"needs at least {FEWEST} rows that were not learnt from")
-    )
-    return found
+    if len(case.outsiders) < FEWEST:
+        return [*found, _too_few("backdoor")]
+    return [*found, backdoor_trees(learner, federation, case.outsiders)]
+
+
+def _too_few(attack: str) -> Finding:
+    return ATTACKS[attack].not_run(f"needs at least {FEWEST} rows that were not learnt from")
 
 
 def attack_forest(release: Release, case: Case, drawn: np.ndarray | None = None) -> list[Finding]:
@@ -134,7 +138,7 @@ def attack_forest(release: Release, case: Case, drawn: np.ndarray | None = None)
     found = []
     for name, attack in _ON_ROWS.items():
         if len(some.outsiders) < FEWEST:
-            found.append(ATTACKS[name].not_run(f"needs at least {FEWEST} rows that were not learnt from"))
+            found.append(_too_few(name))
         else:
             found.append(attack(release, some).with_undefended(None if control is None else attack(control, some)))
     alone = single_row_leaves(release, case.members, drawn)
@@ -167,8 +171,8 @@ def _bounded(finding: Finding, epsilon: float) -> Finding:
     return replace(finding, note="; ".join(filter(None, [finding.note, promise])))
 
 
-def _rows(schema: Schema, table: Any) -> Rows:
+def _rows(schema: Schema, table: Any) -> AuditedRows:
     if table is None:
-        return Rows(np.zeros((0, len(schema.features)), np.float32), np.zeros(0, np.int64))
+        return AuditedRows(np.zeros((0, len(schema.features)), np.float32), np.zeros(0, np.int64))
     frame = read_table(table, schema.label.name, schema)
-    return Rows(encode_features(frame, schema), encode_label(frame, schema))
+    return AuditedRows(encode_features(frame, schema), encode_label(frame, schema))

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from silvan.auditing.findings import ATTACKS, Finding
-from silvan.auditing.release import Release, Rows, leaf_of
+from silvan.auditing.release import AuditedRows, Release, leaf_of
 from silvan.util.readable import count_of
 
 
-def single_row_leaves(release: Release, members: Rows, drawn: np.ndarray | None = None) -> Finding:
+def single_row_leaves(release: Release, members: AuditedRows, drawn: np.ndarray | None = None) -> Finding:
     """Count leaves of one row; ``drawn`` says which rows each tree was grown on (trees, rows)."""
     forest = release.forest
     if forest.combine == "log_odds":

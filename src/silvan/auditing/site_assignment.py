@@ -14,13 +14,12 @@ import numpy as np
 from silvan.algorithms.bofrf.weigh import ScoreTrees, TreeScores
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, share
-from silvan.auditing.rehearsal import rehearse, sign_as
+from silvan.auditing.rehearsal import rehearse, sign_as, tap_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Envelope
-from silvan.forest.category_set import SET_WORDS, is_category_split
+from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest, join_forests
 from silvan.util.readable import count_of
 
@@ -49,8 +48,7 @@ def assign_patients(federation: Federation, seed: int = 0) -> Finding:
 
 def _find_patients(original: Federation, seed: int, sums: str | None = None) -> tuple[float, int, str]:
     """Return how many patients are found, of how many, and why none was, if so."""
-    sent: list[tuple[str, bytes]] = []
-    federation = rehearse(original, sums, sent=sent)
+    federation = rehearse(original, sums)
     rng, schema = np.random.default_rng(seed), federation.schema
     patients = []
     for name in federation.active:
@@ -72,8 +70,8 @@ def _find_patients(original: Federation, seed: int, sums: str | None = None) -> 
         federation.total(request)
     except FederationError:
         return len(patients) / k, len(patients), "sites refuse to score trees"
-    replies = [wire.decode(data, Envelope) for _, data in sent]
-    seen = {e.sender: wire.decode(e.body, TreeScores) for e in replies if e.kind == "TreeScores"}
+    replies = tap_of(federation).sent
+    seen = {e.sender: wire.decode(e.body, TreeScores) for _, e in replies if e.kind == "TreeScores"}
     if set(seen) != set(federation.active):
         return len(patients) / k, len(patients), "no site's own scores can be read; that some site has them can"
     hits = 0.0
@@ -93,30 +91,21 @@ def bait(schema: Schema, row: np.ndarray, says: int) -> Forest:
         value = np.float32(row[f])
         conditions.append((f, float(value), True))
         conditions.append((f, float(np.nextafter(value, np.float32(-np.inf))), False))
-    feature_, threshold = [-1], [0.0]
-    leaves: list[tuple[int, int]] = []  # node, class
+    # a chain: below each condition there is one leaf for everybody else, and the next condition
+    n_nodes = 2 * len(conditions) + 1
+    features, threshold = np.full(n_nodes, -1, np.int32), np.zeros(n_nodes, np.float32)
     at, everybody = 0, (says + 1) % schema.n_classes if schema.n_classes > 2 else 0
-    for f, cut, left in conditions:
-        feature_[at], threshold[at] = f, cut
-        first = len(feature_)
-        feature_ += [-1, -1]
-        threshold += [0.0, 0.0]
-        leaves.append((first + left, everybody))
-        at = first if left else first + 1
-    leaves.append((at, says))
-    answers = np.zeros((len(leaves), schema.n_classes))
-    for i, (_, label) in enumerate(sorted(leaves)):
-        answers[i, label] = 1.0
-    features = np.array(feature_, np.int32)
-    if is_category_split(schema, features).any():
-        raise ValueError("boxes are drawn in numeric columns")
+    for i, (f, cut, left) in enumerate(conditions):
+        features[at], threshold[at] = f, cut
+        at = 2 * i + (1 if left else 2)
+    leaves = np.flatnonzero(features < 0)
     return Forest(
         schema=schema,
-        offsets=np.array([0, len(features)]),
+        offsets=np.array([0, n_nodes]),
         feature=features,
-        threshold=np.array(threshold, np.float32),
-        missing_left=np.zeros(len(features), np.bool_),
+        threshold=threshold,
+        missing_left=np.zeros(n_nodes, np.bool_),
         sets=np.zeros((0, SET_WORDS), np.uint64),
-        value=answers,
+        value=np.eye(schema.n_classes)[np.where(leaves == at, says, everybody)],
         weights=np.ones(1),
     )

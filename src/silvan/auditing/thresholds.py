@@ -10,8 +10,9 @@ members' place. The figure is what is beyond that, and chance is 0: thresholds o
 import numpy as np
 
 from silvan.auditing.findings import ATTACKS, Finding, share
-from silvan.auditing.release import Case, Release, Rows, walk_down
+from silvan.auditing.release import AuditedRows, Case, Release, leaf_nodes
 from silvan.forest.category_set import is_category_split
+from silvan.forest.forest import Forest
 
 _NEAR = 4
 _LARGEST = np.finfo(np.float32).max
@@ -30,29 +31,37 @@ def exact_thresholds(release: Release, case: Case) -> Finding:
     return ATTACKS["thresholds"].with_result((given - by_chance, low - by_chance, high - by_chance), total, note)
 
 
-def _count(release: Release, rows: Rows) -> tuple[int, int]:
+def _count(release: Release, rows: AuditedRows) -> tuple[int, int]:
     """Count the thresholds that reveal a value of these rows, and all numeric ones that rows reach."""
     forest = release.forest.take(np.arange(min(len(release.forest), MOST_TREES)))
     numeric = (forest.feature >= 0) & ~is_category_split(forest.schema, forest.feature)
     numeric &= forest.threshold < _LARGEST
     alone = [_alone(rows.X[:, f]) for f in range(forest.n_features)]
-    given, reached = np.zeros(len(numeric), np.bool_), np.zeros(len(numeric), np.bool_)
-    for node in walk_down(forest, rows.X):
-        at, row = node.reshape(-1), np.tile(np.arange(len(rows)), len(node))
-        here = numeric[at] & ~reached[at]
-        at, row = at[here], row[here]
-        if not len(at):
-            continue
-        value = rows.X[row, forest.feature[at]]
-        order = np.lexsort((value, at))
-        at, value = at[order], value[order]
-        starts = np.flatnonzero(np.diff(at, prepend=-1))
-        for start, stop in zip(starts, np.append(starts[1:], len(at)), strict=True):
-            place = at[start]
-            reached[place] = True
-            column = value[start:stop]
-            given[place] = _reveals(float(forest.threshold[place]), column, alone[forest.feature[place]])
-    return int(given.sum()), int(reached.sum())
+    nodes, of_rows = _on_the_way(forest, rows.X, numeric)
+    values = rows.X[of_rows, forest.feature[nodes]]
+    order = np.argsort(nodes, kind="stable")
+    reached, starts = np.unique(nodes[order], return_index=True)
+    given = [
+        _reveals(float(forest.threshold[node]), values[here], alone[forest.feature[node]])
+        for node, here in zip(reached, np.split(order, starts[1:]), strict=True)
+    ]
+    return sum(given), len(given)
+
+
+def _on_the_way(forest: Forest, X: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """List the wanted nodes that rows pass on their way to the leaves, and which row passes each."""
+    inner = np.flatnonzero(forest.feature >= 0)
+    parent = np.full(len(forest.feature), -1)
+    parent[forest.left[inner]] = parent[forest.right[inner]] = inner
+    at = leaf_nodes(forest, X).reshape(-1)
+    row = np.tile(np.arange(len(X)), len(forest))
+    nodes, of_rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    while len(at):
+        at = parent[at]
+        at, row = at[at >= 0], row[at >= 0]
+        nodes.append(at[wanted[at]])
+        of_rows.append(row[wanted[at]])
+    return np.concatenate(nodes), np.concatenate(of_rows)
 
 
 def _alone(column: np.ndarray) -> np.ndarray:
@@ -65,13 +74,9 @@ def _reveals(threshold: float, column: np.ndarray, alone: np.ndarray) -> bool:
     values = np.unique(column[~np.isnan(column)])
     cut = int(np.searchsorted(values, np.float32(threshold), "right"))
     below, above = values[max(cut - _NEAR, 0) : cut], values[cut : cut + _NEAR]
-    if len(below) and below[-1] == np.float32(threshold) and _is_in(alone, below[-1:]).any():
+    if len(below) and below[-1] == np.float32(threshold) and below[-1] in alone:
         return True
     middle = (below[:, None].astype(np.float64) + above.astype(np.float64)) / 2
     # a threshold is stored as the largest 32-bit number not above it
     spot = np.abs(middle - threshold) <= np.spacing(np.float32(max(abs(threshold), 1e-30)))
-    return bool((spot & (_is_in(alone, below)[:, None] | _is_in(alone, above))).any())
-
-
-def _is_in(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    return np.isin(wanted, values)
+    return bool((spot & (np.isin(below, alone)[:, None] | np.isin(above, alone))).any())

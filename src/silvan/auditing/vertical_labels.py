@@ -11,7 +11,6 @@ labels are shuffled first: what is found then, partitions alone have revealed. T
 in the note.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import narwhals as nw
@@ -20,17 +19,17 @@ from sklearn.base import clone
 
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.in_one_place import joined
-from silvan.algorithms.vertical.party_rows import Round
+from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import KeepShare
 from silvan.algorithms.vertical.row_draws import row_draws
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
+from silvan.auditing.rehearsal import Wiretap, tap_of
 from silvan.data.table import read_table
 from silvan.federate.by_columns import federate_columns
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Envelope, Verb
 from silvan.federation.party import Party
-from silvan.federation.transport import Transport
+from silvan.learners import VerticalForest
 from silvan.privacy.gate import Policy, policy_of
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
@@ -42,7 +41,7 @@ MOST = 2000
 """Rows that are grouped: ``likely`` compares all pairs."""
 
 
-def labels_from_partitions(model: Any, federation: Federation, seed: int = 0) -> Finding:
+def labels_from_partitions(model: VerticalForest, federation: Federation, seed: int = 0) -> Finding:
     """Fit the model again and group rows by what a party without the label sees."""
     base = ATTACKS["labels"]
     curious = next((name for name in federation.active if name != federation.label_holder), None)
@@ -60,7 +59,7 @@ def labels_from_partitions(model: Any, federation: Federation, seed: int = 0) ->
 
 
 def _grouped(
-    model: Any,
+    model: VerticalForest,
     federation: Federation,
     curious: str,
     seed: int,
@@ -85,10 +84,10 @@ def _grouped(
         policy=policy_of(one) if policy is None else policy,
         sums=federation.sums.name,  # type: ignore[arg-type]  # it is one of the names
         n_jobs=one.n_jobs,
+        transport=Wiretap,
     )
-    received = listen(again)
     clone(model).fit(again)
-    kept = [e for site, e in received if site == curious and e.kind == "KeepShare"]
+    kept = [e for site, e in tap_of(again).received if site == curious and e.kind == "KeepShare"]
     ground = wire.decode(kept[-1].body, KeepShare).ground
     rounds = [wire.decode(again.content(blob), Round) for blob in ground.rounds]
     drawn = drawn_by(again, curious, ground)
@@ -136,33 +135,10 @@ def _shuffled(party: Party, seed: int) -> Any:
     return frame.with_columns(mixed).to_native()
 
 
-def listen(federation: Federation) -> list[tuple[str, Envelope]]:
-    """Record all that parties are sent from now on."""
-    received: list[tuple[str, Envelope]] = []
-    federation.transport = _Recording(federation.transport, received)
-    return received
-
-
-class _Recording(Transport):
-    """A transport that records what parties are sent, and passes it on to another transport."""
-
-    def __init__(self, inner: Transport, received: list[tuple[str, Envelope]]) -> None:
-        self._inner, self._received = inner, received
-        self.local_sites = inner.local_sites
-
-    def deliver(
-        self, messages: dict[str, bytes], verb: Verb, timeout: float | None
-    ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Record the messages, and pass them on."""
-        self._received.extend((site, wire.decode(data, Envelope)) for site, data in messages.items())
-        return self._inner.deliver(messages, verb, timeout)
-
-
-def drawn_by(federation: Federation, party: str, ground: Any) -> np.ndarray:
+def drawn_by(federation: Federation, party: str, ground: GrowingContext) -> np.ndarray:
     """Return which rows are in which tree: parties know, since they share the key."""
     key, words = row_draws(federation.party(party), ground.draws, ground.rows)
-    settings: Settings = ground.settings
-    return rows_of_trees(key, words, 0, settings.n_estimators, settings.row_draw)
+    return rows_of_trees(key, words, 0, ground.settings.n_estimators, ground.settings.row_draw)
 
 
 def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:

@@ -16,8 +16,7 @@ from silvan.cli.plain_text import clean
 from silvan.cli.whole_table import make_table
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS
-from silvan.report.site_tables import Table as SummaryTable
-from silvan.report.site_tables import comparison_table, difference_table, joining_table, noisy_table
+from silvan.report.site_tables import ReportTable, comparison_table, difference_table, joining_table, noisy_table
 from silvan.util.readable import count_of, format_bytes, format_number
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def results(summary: dict[str, Any]) -> RenderableType:
     return Group(*parts, Text(), shown(joining, "Does joining help?")) if joining is not None else parts[0]
 
 
-def shown(table: SummaryTable, first: str = "", narrow: Sequence[str] = ()) -> RenderableType:
+def shown(table: ReportTable, first: str = "", narrow: Sequence[str] = ()) -> RenderableType:
     """Return a table of the report; ``first`` replaces its first head, and the columns ``narrow`` are left out."""
     drawn = make_table()
     kept = [i for i, head in enumerate(table.heads) if head not in narrow]

@@ -16,17 +16,14 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.federation.party import Party
 from silvan.privacy.identity.identity import (
-    DealKey,
     Introduce,
     Introduction,
     Match,
-    ShowKey,
-    TakeKey,
-    agree_key,
     common_digests,
     introduce_parties,
 )
 from silvan.privacy.identity.psi import HideIds, HideTwice, Intersect, find_common
+from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
 from silvan.util.readable import count_of, format_names
 
 
@@ -48,7 +45,7 @@ class Alignment:
 
 def asks_to_match(match: Match) -> tuple[type[Request], ...]:
     """Return the kinds of messages by which rows are matched."""
-    kinds = ShowKey, DealKey, TakeKey, Introduce
+    kinds = DealKey, TakeKey, Introduce
     return (*kinds, HideIds, HideTwice, Intersect) if match == "psi" else kinds
 
 
@@ -59,7 +56,7 @@ def asks_to_align(match: Match) -> tuple[type[Request], ...]:
 
 def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
     """Find the rows in common and what the parties' columns are; the parties have a key of their own by then."""
-    agree_key(federation)
+    share_key(federation)
     replies = introduce_parties(federation, how.id_column, digests=how.match == "keyed")
     parties = {name: federation.party(name) for name in replies} if federation.local_sites else {}
     names = {name: party.columns for name, party in parties.items()}
@@ -98,7 +95,7 @@ def _with_names(parties: Mapping[str, Party], told: Description, holder: str | N
 
 def common_rows(federation: Federation, match: Match, label_holder: str) -> np.ndarray:
     """Find the rows that all parties have, for a model that is there to score: their digests."""
-    agree_key(federation)
+    share_key(federation)
     replies = introduce_parties(federation, None, digests=match == "keyed")
     return _match(federation, replies, match, label_holder)[1]
 

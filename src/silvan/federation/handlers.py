@@ -73,15 +73,12 @@ KINDS = {
     "Describe": "silvan.federation.describe:describe",
     "NameCategories": "silvan.federation.describe:name_categories",
     "Announce": "silvan.privacy.announce:would_refuse",
-    "DealKey": "silvan.privacy.identity.identity:deal_key",
     "Introduce": "silvan.privacy.identity.identity:introduce",
-    "ShowKey": "silvan.privacy.identity.identity:show_key",
-    "TakeKey": "silvan.privacy.identity.identity:take_key",
     "HideIds": "silvan.privacy.identity.psi:hide_ids",
     "HideTwice": "silvan.privacy.identity.psi:hide_twice",
     "Intersect": "silvan.privacy.identity.psi:intersect",
-    "OfferSampling": "silvan.privacy.identity.sampling_key:offer_sampling",
-    "TakeSampling": "silvan.privacy.identity.sampling_key:take_sampling",
+    "DealKey": "silvan.privacy.identity.shared_key:deal_key",
+    "TakeKey": "silvan.privacy.identity.shared_key:take_key",
 }
 """Where each kind of message of this package is answered: "module:function". A test compares it with ``answers``."""
 

@@ -20,13 +20,11 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import CONDUCT, digest
 from silvan.privacy.conduct import tasks_so_far
 from silvan.privacy.gate import Gate
+from silvan.privacy.ledger import clean
 from silvan.privacy.noise.laplace import load_opendp
 from silvan.util.readable import count_of
 
-_MOST_KINDS = 1000
-_MOST_SITES = 10_000
 _MOST_REASONS = 20
-_LONGEST = 300
 
 
 # -- messages
@@ -92,15 +90,16 @@ class Questions:
 @answers(Announce)
 def would_refuse(site: Site, request: Announce) -> Announced:
     """List why the site would refuse what is announced, each reason once."""
-    if len(request.kinds) > _MOST_KINDS or len(request.over) > _MOST_SITES:
-        raise FormatError("an announcement of too much")
-    if not (np.isfinite(request.epsilon) and request.epsilon >= 0.0) or request.sharers < 1:
+    whole = request.sharers >= 1 and request.tasks >= 0 and request.models >= 0
+    if not (np.isfinite(request.epsilon) and request.epsilon >= 0.0 and whole):
         raise FormatError("an announcement of what cannot be")
-    if request.tasks < 0 or request.models < 0:
-        raise FormatError("an announcement of what cannot be")
-    gate, reasons = site.outbox, []
-    for check in (_check_kinds, _check_tasks, _check_models, _check_cost):
-        reasons += [] if not isinstance(gate, Gate) else check(site, gate, request)
+    gate, reasons = site.outbox, list[str]()
+    if isinstance(gate, Gate):
+        reasons = _check_kinds(site, gate, request) + _check_tasks(site, gate, request)
+        most = gate.most_models()
+        if most is not None and request.models > most:
+            reasons.append(f"models of others that it judges in a study: {most} at most")
+        reasons += _check_cost(site, gate, request)
     return Announced(refused=list(dict.fromkeys(reasons))[:_MOST_REASONS])
 
 
@@ -132,13 +131,6 @@ def _check_tasks(site: Site, gate: Gate, request: Announce) -> list[str]:
         site.store.put(key, str(before).encode())
         return []
     return [f"it takes part in {count_of(most, 'task')} of a study, models and judgements, and no more"]
-
-
-def _check_models(site: Site, gate: Gate, request: Announce) -> list[str]:
-    most = gate.most_models()
-    if most is None or request.models <= most:
-        return []
-    return [f"models of others that it judges in a study: {most} at most"]
 
 
 def _check_cost(site: Site, gate: Gate, request: Announce) -> list[str]:
@@ -176,17 +168,10 @@ def announce(federation: Federation, questions: Questions) -> None:
     )
     with federation.aside():
         replies: dict[str, Announced] = federation.ask(request)
-    refused = {site: list(map(_clean, reply.refused)) for site, reply in replies.items() if reply.refused}
-    if refused:
-        told = [
-            f"site {site!r} refused this before anything was asked: {_joined(why)}" for site, why in refused.items()
-        ]
+    told = [
+        f"site {site!r} refused this before anything was asked: {'; '.join(map(clean, reply.refused[:_MOST_REASONS]))}"
+        for site, reply in replies.items()
+        if reply.refused
+    ]
+    if told:
         raise RefusedError("\n".join([*told, *([questions.hint] if questions.hint else [])]))
-
-
-def _joined(reasons: list[str]) -> str:
-    return "; ".join(reasons[:_MOST_REASONS])
-
-
-def _clean(text: str) -> str:
-    return "".join(c for c in text if c.isprintable())[:_LONGEST]  # it may be made to harm a terminal

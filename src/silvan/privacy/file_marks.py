@@ -44,11 +44,13 @@ class FileMarks:
     """
 
     def __init__(self, ledger: Ledger, budget: Budget, store: Store | None) -> None:
-        self.ledger, self.budget, self.store = ledger, None, None
+        self.ledger = ledger
+        self.budget: Budget | None = None
+        self.store: Store | None = None
         if ledger.folder is not None:
             self.store = store
             if budget.path is not None:
-                self.budget, budget.beside = budget, ledger
+                self.budget = budget
 
     # -- as answers leave
 
@@ -72,7 +74,7 @@ class FileMarks:
     def after_line(self, charged: bool) -> None:
         """Note in the budget how far the ledger is with the line of an answer that was charged for."""
         if charged and self.budget is not None:
-            self.budget.note_ledger()
+            self.budget.note_ledger(self.ledger.owner, *self.ledger.position)
 
     # -- when a site starts
 

@@ -82,6 +82,10 @@ class Signed(msgspec.Struct, frozen=True):
     line: Line
     signature: str
 
+    def is_by(self, public: bytes) -> bool:
+        """Whether the line is signed with the key that belongs to a public one."""
+        return is_signed(public, _hex(self.signature), _ABOUT_LINE + self.line.hash.encode())
+
 
 class Head(msgspec.Struct, frozen=True):
     """How many lines there are, and the digest of the last."""
@@ -161,13 +165,8 @@ class Ledger:
 
     @property
     def position(self) -> tuple[int, str]:
-        """How many lines there are, and the digest of the last."""
+        """How many lines there are, and the digest of the last: noted elsewhere, it proves later what they held."""
         return self._head.lines, self._head.hash
-
-    @property
-    def head(self) -> str:
-        """The digest of the last line: noted elsewhere, it proves later what the ledger held."""
-        return self._head.hash
 
     def __len__(self) -> int:
         return self._head.lines
@@ -204,7 +203,9 @@ class Ledger:
             for data in lines:
                 self._follow(path, key, data)
             if torn:
-                self._cut(path, self._size)
+                os.truncate(
+                    path, self._size
+                )  # half a line: the site stopped while it wrote it, so nothing left with it
         if self._behind:  # or the next line would be the second that the head knows nothing of
             head, faults = _read_head(folder, key.public, self._head.lines)
             if faults:
@@ -220,17 +221,10 @@ class Ledger:
         except UNREADABLE:
             raise DamagedError(f"{path}: line {self._head.lines + 1} is damaged") from None
         line, (lines, hash_) = signed.line, self.position
-        if (line.number, line.before) != (lines + 1, hash_) or not is_signed(
-            key.public, _hex(signed.signature), _ABOUT_LINE + line.hash.encode()
-        ):
+        if (line.number, line.before) != (lines + 1, hash_) or not signed.is_by(key.public):
             raise DamagedError(f"{path}: somebody else has written to the ledger")
         self._head, self._behind = Head(line.number, line.hash), True
         self._size += len(data) + 1
-
-    @staticmethod
-    def _cut(path: Path, size: int) -> None:
-        """Cut half a line off: the site stopped while it wrote it, so nothing left with it."""
-        os.truncate(path, size)
 
     def _write_head(self, folder: Path, key: Key) -> None:
         signature = key.sign(self._head.signed_bytes()).hex()
@@ -250,7 +244,7 @@ class Ledger:
         if found.faults:
             raise DamagedError(f"{path}: {found.faults[0]}; look at it with `silvan site ledger {folder} --verify`")
         if found.torn:
-            self._cut(path, path.stat().st_size - found.torn)
+            os.truncate(path, path.stat().st_size - found.torn)
         self._size = path.stat().st_size
         self._head, self._behind = Head(found.lines, found.hash), found.behind
 
@@ -297,9 +291,7 @@ def verify(folder: str | Path, public: bytes, known: str | None = None, all_sign
         line = signed.line
         if data != msgspec.json.encode(signed):
             faults.append(f"line {number} was written anew")
-        elif (all_signatures or number > head.lines) and not is_signed(
-            public, _hex(signed.signature), _ABOUT_LINE + line.hash.encode()
-        ):
+        elif (all_signatures or number > head.lines) and not signed.is_by(public):
             faults.append(f"line {number} was changed, or signed with another key")
         if hashes[-1] and (line.before != hashes[-1] or line.number != number):
             faults.append(f"before line {number} one is missing, or was moved or changed")

@@ -1,5 +1,6 @@
 """Writes the report of a run as one HTML page that loads nothing else."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,17 +43,24 @@ def without_controls(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
-@cache
-def _template() -> Template:
-    """Return the page's template, which takes longer to read than to fill; every text from outside is escaped."""
+def page_template(path: Path, **filters: Callable[..., str]) -> Template:
+    """Return the template of a page that is written to a file; every text from outside is escaped."""
     environment = Environment(
-        loader=FileSystemLoader(_HERE),
+        loader=FileSystemLoader(path.parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
+    environment.filters.update(filters)
+    return environment.get_template(path.name)
+
+
+@cache
+def _template() -> Template:
+    """Return the page's template, which takes longer to read than to fill."""
+    return page_template(
+        _HERE / "report.html.jinja",
         format_bytes=format_bytes,
         format_time=format_time,
         signed=signed,
@@ -61,7 +69,6 @@ def _template() -> Template:
         gain=_gain,
         count=count_of,
     )
-    return environment.get_template("report.html.jinja")
 
 
 def render(summary: dict[str, Any]) -> str:

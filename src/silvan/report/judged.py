@@ -41,7 +41,6 @@ def _one(row: Figures, counts: Counts, record: Record) -> dict[str, Any]:
         "numbers": {m.key: row.figures.get(m.key) for m in main_metrics(0) if m.key in row.figures},
         "between": (row.more.get("auc_low"), row.more.get("auc_high")),
         "more": {m.key: row.more.get(m.key) for m in FURTHER if m.key in row.more},
-        "at_threshold": _table(counts.at_threshold),
         "groups": {of: _groups(groups, record.classes is None) for of, groups in counts.groups.items()},
         "net_benefit": [point for point in counts.net_benefit if _possible(*point) and 0 <= point[0] <= 1],
     }
@@ -56,12 +55,6 @@ def _groups(groups: list[tuple[float, float, float]], of_number: bool) -> list[t
 def _possible(*numbers: float) -> bool:
     """Return whether numbers can be added, squared and drawn."""
     return all(abs(number) < _LARGEST for number in numbers)
-
-
-def _table(table: list[list[int]]) -> list[list[int]]:
-    """Return a table of two classes; none if it is of others, or of no rows."""
-    fits = len(table) == 2 and all(len(line) == 2 for line in table) and any(map(any, table))
-    return table if fits else []
 
 
 def further_metrics_of(judged: list[dict[str, Any]]) -> list[Metric]:

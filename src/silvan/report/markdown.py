@@ -6,7 +6,7 @@ from typing import Any
 from silvan.report import site_tables
 from silvan.report.html import without_controls
 from silvan.report.judged import leading_model
-from silvan.report.site_tables import Table
+from silvan.report.site_tables import ReportTable
 from silvan.util.readable import count_of
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
@@ -39,8 +39,8 @@ def markdown(summary: dict[str, Any]) -> str:
     lines += ["## Model card", ""]
     for title, texts in summary["card"]:
         lines += [f"### {title}", "", *(f"- {escape(text)}" for text in texts), ""]
-    lines += _section("Settings", Table(["Key", "Value"], [list(pair) for pair in summary["settings"]]))
-    lines += _section("Hashes", Table(["What", "SHA-256"], [[*pair] for pair in summary["hashes"] if pair[1]]))
+    lines += _section("Settings", ReportTable(["Key", "Value"], [list(pair) for pair in summary["settings"]]))
+    lines += _section("Hashes", ReportTable(["What", "SHA-256"], [[*pair] for pair in summary["hashes"] if pair[1]]))
     return without_controls("\n".join(lines).rstrip() + "\n")
 
 
@@ -49,7 +49,7 @@ def escape(text: object) -> str:
     return _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
 
 
-def _section(title: str, table: Table | None) -> list[str]:
+def _section(title: str, table: ReportTable | None) -> list[str]:
     if table is None:
         return []
     body = []

@@ -21,7 +21,7 @@ _LEFT_OUT = ("log_loss", "precision")
 """Figures that are shown among all figures only."""
 
 
-class Table(msgspec.Struct, frozen=True):
+class ReportTable(msgspec.Struct, frozen=True):
     """A table of final texts, so that renderers compute nothing.
 
     The first ``texts`` columns hold texts, the others numbers; the columns ``toned`` have the tones of their lines,
@@ -39,11 +39,11 @@ class Table(msgspec.Struct, frozen=True):
     rule: int = -1
     strong: int = -1
 
-    def first(self, n: int) -> "Table":
+    def first(self, n: int) -> "ReportTable":
         """Return the first lines alone."""
         return msgspec.structs.replace(self, rows=self.rows[:n])
 
-    def last(self) -> "Table":
+    def last(self) -> "ReportTable":
         """Return the last line alone."""
         return msgspec.structs.replace(self, rows=self.rows[-1:], tones=self.tones[-1:], rule=-1)
 
@@ -52,7 +52,7 @@ class Table(msgspec.Struct, frozen=True):
         return self.tones[line] if column in self.toned else ""
 
 
-def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> Table | None:
+def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> ReportTable | None:
     """Return the leading metric of every model at every site, with its gain over the local model."""
     metric, models, repeats = summary["metric"], summary["models"], summary["repeats"]
     if summary["noisy"]:
@@ -63,7 +63,7 @@ def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> Table
     positives = any(line["positives"] is not None for line in summary["sites"])
     who = "Party" if summary["by"] == "columns" else "Site"
     heads = [who, *(head for head, _ in counts), *["Positive"] * positives, *(model.capitalize() for model in models)]
-    table = Table(heads, [], rule=(len(sums) if sums_first else len(summary["sites"])) if sums else -1)
+    table = ReportTable(heads, [], rule=(len(sums) if sums_first else len(summary["sites"])) if sums else -1)
     for place, line in enumerate(lines):
         row = [line["title"], *("" if line[key] is None else f"{line[key]:,}" for _, key in counts)]
         row += ["" if line["positives"] is None else f"{line['positives']:.0%}"] * positives
@@ -90,13 +90,13 @@ def _compared_on(summary: dict[str, Any], who: str) -> str:
     return f"{metric['title']} {where}{better}; beside it the gain over the {who}'s local model"
 
 
-def difference_table(summary: dict[str, Any]) -> Table | None:
+def difference_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return how the sites' tables differ, and what was done about it."""
     rows = [list(one) for one in summary["differences"]]
-    return Table(["Column", "How the sites differ", "What was done"], rows, texts=3) if rows else None
+    return ReportTable(["Column", "How the sites differ", "What was done"], rows, texts=3) if rows else None
 
 
-def message_table(summary: dict[str, Any]) -> Table | None:
+def message_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return which messages left the sites, who saw what of them, and their bytes."""
     rows = [
         [kind["name"], kind["asks"], kind["answers"], kind["seen"], format_bytes(kind["sent"])]
@@ -104,24 +104,26 @@ def message_table(summary: dict[str, Any]) -> Table | None:
     ]
     sent = "Sent" if summary["copy_for"] else "Sent by all"
     heads = ["Message", "Asked for", "Answered with", "The coordinator sees", sent]
-    return Table(heads, rows, texts=4) if rows else None
+    return ReportTable(heads, rows, texts=4) if rows else None
 
 
-def importance_table(summary: dict[str, Any]) -> Table | None:
+def importance_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return how much each column matters: its share of the gain, or how much the error grows without it."""
     listed = summary["importances"]
     if not listed:
         return None
     if not summary["shuffled"]:
-        return Table(["Feature", "Share"], [[name, f"{share:.1%}"] for name, share in listed])
+        return ReportTable(["Feature", "Share"], [[name, f"{share:.1%}"] for name, share in listed])
     largest = max(abs(growth) for _, growth in listed) or 1.0
     digits = min(max(2 - math.floor(math.log10(largest)), 0), 6)
     what = "Brier score" if len(summary["classes"] or ()) == 2 else "mean squared error"
     note = f"{what} on all sites' test rows, with the column shuffled at each site"
-    return Table(["Feature", "Error grows by"], [[name, _figure(growth, digits)] for name, growth in listed], note=note)
+    return ReportTable(
+        ["Feature", "Error grows by"], [[name, _figure(growth, digits)] for name, growth in listed], note=note
+    )
 
 
-def column_table(summary: dict[str, Any]) -> Table | None:
+def column_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return columns by site, with no more than what sites told when they agreed on columns."""
     if not summary["columns"]:
         return None
@@ -135,16 +137,13 @@ def column_table(summary: dict[str, Any]) -> Table | None:
             title = f"{summary['label']} = {summary['classes'][1]}"
             rows += [[title, "label", *(f"{line['positives']:.0%}" for line in summary["sites"])]]
         rows += [[c["name"], kinds.get(c["kind"], c["kind"]), *told.values()] for c, told in listed]
-        return Table(["Column", "Kind", *sites], rows, texts=2)
-    rows = [["training rows", "", _range([line["rows"] for line in summary["sites"]])]]
+        return ReportTable(["Column", "Kind", *sites], rows, texts=2)
+    sizes = [line["rows"] for line in summary["sites"]]
+    rows = [["training rows", "", f"{min(sizes):,} to {max(sizes):,} a site"]]
     for column, told in listed:
         found = [f"{text} at {n}" for text, n in Counter(told.values()).most_common()]
         rows.append([column["name"], kinds.get(column["kind"], column["kind"]), "; ".join(found)])
-    return Table(["Column", "Kind", f"Reported, at how many of {count_of(len(sites), 'site')}"], rows, texts=2)
-
-
-def _range(numbers: list[int]) -> str:
-    return f"{min(numbers):,} to {max(numbers):,} a site"
+    return ReportTable(["Column", "Kind", f"Reported, at how many of {count_of(len(sites), 'site')}"], rows, texts=2)
 
 
 def _told(column: dict[str, Any], site: str) -> str:
@@ -160,7 +159,7 @@ def _told(column: dict[str, Any], site: str) -> str:
     return "dates" if column["kind"] == "date" else "none told" if column["kind"] == "categorical" else "too few values"
 
 
-def weight_table(summary: dict[str, Any]) -> Table | None:
+def weight_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return whose trees count, and how much."""
     if not summary["weights"]:
         return None
@@ -175,16 +174,16 @@ def weight_table(summary: dict[str, Any]) -> Table | None:
         numbers = [*counts, _figure(one["median"], 2), between, f"{one['share']:.1%}"]
         rows.append([one["site"], by, *numbers])
     heads = ["Trees of", "Scored by", "Trees", "Used", "Median weight", "From to", "Share of votes"]
-    return Table(heads, rows, texts=2)
+    return ReportTable(heads, rows, texts=2)
 
 
-def choice_table(summary: dict[str, Any]) -> Table | None:
+def choice_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return what each site uses, and by which figures it chose that."""
     lines = [[*line] for line in summary["choices"].items()]
-    return Table(["Site", "Uses"], lines, texts=2, note=summary["shared_forest"]) if lines else None
+    return ReportTable(["Site", "Uses"], lines, texts=2, note=summary["shared_forest"]) if lines else None
 
 
-def subgroup_table(summary: dict[str, Any]) -> Table | None:
+def subgroup_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return how the models do for subgroups of test rows, where the study asked for them."""
     metric, found = summary["metric"], dict[tuple[str, str], dict[str, dict[str, Any]]]()
     for one in sorted(summary["subgroups"], key=lambda one: (one["site"] != "all", one["group"])):
@@ -200,15 +199,15 @@ def subgroup_table(summary: dict[str, Any]) -> Table | None:
         rows.append([group, "all sites" if site == "all" else site, f"{one['rows']:,}", *shown, one["note"]])
     heads = ["Subgroup", "Site", "Test rows", *(model.capitalize() for model in models), "Note"]
     note = f"{metric['title']} on test rows; subgroups that are too small are not shown"
-    return Table(heads, rows, texts=2, note=note)
+    return ReportTable(heads, rows, texts=2, note=note)
 
 
-def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, Table]]:
+def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, ReportTable]]:
     """Return the mean predictions with a column set to each of some values: a table for each column."""
     return [
         (
             one["column"],
-            Table(
+            ReportTable(
                 [one["column"], *(one["means"] if len(one["means"]) > 1 else ["Mean prediction"])],
                 [
                     [format_number(value) if isinstance(value, float | int) else str(value), *map(format_number, means)]
@@ -220,7 +219,7 @@ def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, Table]]:
     ]
 
 
-def distance_table(summary: dict[str, Any]) -> Table | None:
+def distance_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return distances between sites: of all pairs, or from the nearest and the farthest where there are many."""
     apart = summary["distances"]
     if not apart:
@@ -228,16 +227,16 @@ def distance_table(summary: dict[str, Any]) -> Table | None:
     sites = list(apart)
     if len(sites) <= MOST_DISTANCES:
         rows = [[a, *("–" if a == b else f"{d:.2f}" for b, d in zip(sites, apart[a], strict=True))] for a in sites]
-        return Table(["", *sites], rows)
+        return ReportTable(["", *sites], rows)
     rows = []
     for i, site in enumerate(sites):
         others = sorted((d, other) for j, (d, other) in enumerate(zip(apart[site], sites, strict=True)) if j != i)
         (near, nearest), (far, farthest) = others[0], others[-1]
         rows.append([site, f"{nearest} ({near:.2f})", f"{farthest} ({far:.2f})"])
-    return Table(["Site", "Nearest", "Farthest"], rows)
+    return ReportTable(["Site", "Nearest", "Farthest"], rows)
 
 
-def threshold_table(summary: dict[str, Any]) -> Table | None:
+def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return how the model does at each site: AUC with its interval, calibration, and what a threshold gives."""
     model = leading_model(summary["models"])
     known = [site for site in summary["judged"] if model in site["models"]]
@@ -264,7 +263,7 @@ def threshold_table(summary: dict[str, Any]) -> Table | None:
     heads = ["Site", "Test rows", *["AUC"] * auc, *["95% CI"] * between, *numbers]
     heads += [metric.title for metric in further]
     rule = len(rows) - 1 if known[0]["overall"] else -1  # they are listed with all rows first
-    return Table(heads, rows, rule=rule, note=_decided_by(summary, known) if "Sensitivity" in heads else "")
+    return ReportTable(heads, rows, rule=rule, note=_decided_by(summary, known) if "Sensitivity" in heads else "")
 
 
 def _decided_by(summary: dict[str, Any], known: list[dict[str, Any]]) -> str:
@@ -275,7 +274,7 @@ def _decided_by(summary: dict[str, Any], known: list[dict[str, Any]]) -> str:
     return f"sensitivity and specificity at {at}{partly}"
 
 
-def joining_table(summary: dict[str, Any]) -> Table | None:
+def joining_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return whether joining helps each site: the model it should use, its gain, and the interval of the gain."""
     metric, lines = summary["metric"], summary["sites"]
     if metric is None or summary["noisy"] or not any(line["use"] for line in lines):
@@ -288,10 +287,10 @@ def joining_table(summary: dict[str, Any]) -> Table | None:
         rows.append([line["title"], line["use"], shown, between, "" if gain is None else CERTAINTY[line["certainty"]]])
     who = "Party" if summary["by"] == "columns" else "Site"
     tones = [line["certainty"] for line in lines]
-    return Table([who, "Should use", "Gain", "95% CI", "In words"], rows, texts=2, tones=tones, toned=(2, 4))
+    return ReportTable([who, "Should use", "Gain", "95% CI", "In words"], rows, texts=2, tones=tones, toned=(2, 4))
 
 
-def noisy_table(summary: dict[str, Any]) -> Table | None:
+def noisy_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return metrics over all sites that were evaluated with noise, with their intervals."""
     noisy = summary["noisy"]
     if noisy is None:
@@ -301,7 +300,7 @@ def noisy_table(summary: dict[str, Any]) -> Table | None:
         between = "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}"
         rows.append([title, meaning, format_figure(value, digits), between])
     note = f"on the test rows of all sites, some {noisy['rows']:,}, with noise for epsilon {noisy['epsilon']:g}"
-    return Table(["Metric", "Meaning", "Value", "95% CI"], rows, texts=2, note=note)
+    return ReportTable(["Metric", "Meaning", "Value", "95% CI"], rows, texts=2, note=note)
 
 
 def _figure(value: float | None, digits: int) -> str:

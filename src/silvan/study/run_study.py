@@ -8,7 +8,7 @@ with the replies of a journal it asks the same again.
 import time
 
 from silvan.federation.federation import Federation
-from silvan.privacy.identity.sampling_key import share_sampling_key
+from silvan.privacy.identity.shared_key import share_key
 from silvan.study import steps
 from silvan.study.evaluation_steps import evaluate_model, has_test_rows
 from silvan.study.listener import Listener
@@ -38,7 +38,7 @@ def run_study(
     if not study.by_columns:
         steps.announce_study(study, federation, learner, sampling=secret_sampling)
     if secret_sampling:
-        share_sampling_key(federation)
+        share_key(federation)
 
     rounds = learner.expected_rounds
     listener.stage("training", 0 if rounds is None else federation.rounds + rounds)

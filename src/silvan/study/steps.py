@@ -19,7 +19,7 @@ from silvan.federation.federation import Federation
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import Questions, announce
-from silvan.privacy.identity.sampling_key import OfferSampling, TakeSampling
+from silvan.privacy.identity.shared_key import DealKey, TakeKey
 from silvan.study import column_steps
 from silvan.study.listener import Listener
 from silvan.study.message_kinds import describe_kinds
@@ -118,7 +118,7 @@ def questions_of(
         if study.evaluation.importance or study.evaluation.dependence:
             questions += learner.questions_of_explaining(study.evaluation.importance, study.evaluation.dependence)
     if sampling:
-        questions += Questions((OfferSampling, TakeSampling), tasks=0)
+        questions += Questions((DealKey, TakeKey), tasks=0)
     return questions
 
 

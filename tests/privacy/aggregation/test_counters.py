@@ -17,10 +17,10 @@ def test_there_and_back(both, seed):
     n = len(x)
     flat = [flatten(Numbers(x=a, y=b), n) for a, b in zip(x, y, strict=True)]
     assert len({repr(layout) for layout, _ in flat}) == 1
-    layout, hidden = flat[0][0], offsets(seed, flat[0][0].size)
+    layout, hidden = flat[0][0], offsets(seed, flat[0][0].words())
     for _, counters in flat:
         hidden = hidden + counters
-    got = unflatten(layout, hidden - offsets(seed, layout.size), Numbers)
+    got = unflatten(layout, hidden - offsets(seed, layout.words()), Numbers)
     for mine, parts in ((got.x, x), (got.y, y)):
         true = sum(part.astype(object) for part in parts)
         assert mine.dtype == parts[0].dtype.newbyteorder("<")

@@ -22,7 +22,7 @@ from silvan.federation.message import Envelope
 from silvan.federation.site import Site
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
-from silvan.privacy.aggregation.masked_site import Confirmed, Hidden, Kept, MaskCover, Opened, Turn, threshold
+from silvan.privacy.aggregation.masked_site import Confirmed, Hidden, KeptSeed, MaskCover, Opened, Turn, threshold
 from silvan.privacy.aggregation.members import Ready
 from silvan.privacy.gate import Gate, Policy
 
@@ -358,7 +358,7 @@ def test_a_new_sum_has_new_masks():
         assert bytes(one.hidden[site].words) != bytes(two.hidden[site].words)
         assert one.hidden[site].prints != two.hidden[site].prints
     kept = [v for k, v in kept_by(sites["a"]).items() if k.startswith("masked")]
-    assert len(kept) == len({wire.decode(v, Kept).seed for v in kept}) == 2
+    assert len(kept) == len({wire.decode(v, KeptSeed).seed for v in kept}) == 2
 
 
 @pytest.mark.parametrize("after", [*range(1, 32, 3), 31])

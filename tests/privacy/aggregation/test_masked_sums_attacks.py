@@ -30,7 +30,7 @@ from silvan.privacy.aggregation.masked_site import (
     fingerprint,
     threshold,
 )
-from silvan.privacy.aggregation.members import Member, Ready
+from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.aggregation.ring import RingCover
 from silvan.privacy.aggregation.words import Widths
 from silvan.privacy.gate import Gate, Policy
@@ -149,12 +149,12 @@ MEMBERS = {
     "one": (lambda m: m[:1], "at least 3 sites"),
     "none": (lambda m: [], "at least 3 sites"),
     "a site twice": (lambda m: [m[0], m[1], m[1]], "every site once"),
-    "two sites with one key": (lambda m: [m[0], m[1], Member("x", m[1].key)], "every site once"),
-    "a site with two keys": (lambda m: [m[0], m[1], Member("b", K)], "every site once"),
-    "another key for the site": (lambda m: [Member("a", K), *m[1:]], "with its own key"),
-    "the site's key for another": (lambda m: [*m, Member("x", m[0].key)], "every site once"),
-    "without the site": (lambda m: [Member("x", K), *m[1:]], "with its own key"),
-    "too many": (lambda m: [*m, *(Member(f"x{i}", secrets.token_bytes(32)) for i in range(252))], "up to 255 sites"),
+    "two sites with one key": (lambda m: [m[0], m[1], SumMember("x", m[1].key)], "every site once"),
+    "a site with two keys": (lambda m: [m[0], m[1], SumMember("b", K)], "every site once"),
+    "another key for the site": (lambda m: [SumMember("a", K), *m[1:]], "with its own key"),
+    "the site's key for another": (lambda m: [*m, SumMember("x", m[0].key)], "every site once"),
+    "without the site": (lambda m: [SumMember("x", K), *m[1:]], "with its own key"),
+    "too many": (lambda m: [*m, *(SumMember(f"x{i}", secrets.token_bytes(32)) for i in range(252))], "up to 255 sites"),
 }
 
 
@@ -233,7 +233,7 @@ def test_keys_that_are_none():
         given = here(keys={"b": key}) if key else here()
         turn = given.turn("hide")
         if not key:
-            turn = msgspec.structs.replace(turn, members=[turn.members[0], Member("b", b""), *turn.members[2:]])
+            turn = msgspec.structs.replace(turn, members=[turn.members[0], SumMember("b", b""), *turn.members[2:]])
         refused(given.send("a", turn), "format")
 
 

@@ -13,7 +13,7 @@ from silvan.federation import wire
 from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Step, Trouble
 from silvan.federation.sums import TrustedSums
-from silvan.privacy.aggregation.ring import Hop, Member, Passed, Ready, RingCover, RingSums
+from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingCover, RingSums, SumMember
 from silvan.privacy.identity.seal import public_key
 
 MATRICES = [(40, 30, 20, 10), (7, 80, 5, 8), (25, 25, 26, 24)]  # tp, tn, fp, fn; a hundred rows each
@@ -119,10 +119,10 @@ RINGS = {
     "two": (lambda ring: ring[:2], "at least 3 sites"),
     "one": (lambda ring: ring[:1], "at least 3 sites"),
     "a site twice": (lambda ring: [ring[0], ring[1], ring[1]], "every site once"),
-    "two with one key": (lambda ring: [ring[0], ring[1], Member("x", ring[1].key)], "every site once"),
-    "two with one name": (lambda ring: [ring[0], ring[1], Member("b", b"k" * 32)], "every site once"),
-    "another key for the site": (lambda ring: [Member("a", b"k" * 32), *ring[1:]], "with its own key"),
-    "without the site": (lambda ring: [Member("x", b"k" * 32), *ring[1:]], "with its own key"),
+    "two with one key": (lambda ring: [ring[0], ring[1], SumMember("x", ring[1].key)], "every site once"),
+    "two with one name": (lambda ring: [ring[0], ring[1], SumMember("b", b"k" * 32)], "every site once"),
+    "another key for the site": (lambda ring: [SumMember("a", b"k" * 32), *ring[1:]], "with its own key"),
+    "without the site": (lambda ring: [SumMember("x", b"k" * 32), *ring[1:]], "with its own key"),
 }
 
 
@@ -265,7 +265,7 @@ def test_malformed_steps_are_refused(body):
 def test_malformed_keys_are_refused():
     here = carrier()
     for key in (b"", b"\0" * 32, b"k" * 31, b"\1" + b"\0" * 31):
-        reply = here.step("a", ring=[here.ring()[0], Member("b", key), here.ring()[2]])
+        reply = here.step("a", ring=[here.ring()[0], SumMember("b", key), here.ring()[2]])
         assert (type(reply), reply.code) == (Trouble, "format")
 
 
@@ -288,7 +288,7 @@ def test_a_coordinator_that_swaps_keys():
     assert "not the one known here" in refused(here.step("a"))
     here.keys.clear()
     assert here.carry().x.tolist() == np.sum(MATRICES, axis=0).tolist()
-    stranger = Member("x", public_key(spy.store))
+    stranger = SumMember("x", public_key(spy.store))
     assert "not the one known here" in refused(here.step("a", ring=[*here.ring("a", "b"), stranger]))
 
 

@@ -17,7 +17,7 @@ from silvan.federation.message import Blob, Reply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.privacy.aggregation.masked_site import withstood
-from silvan.privacy.noise.accounting import EpsilonSplit, Privacy, Query
+from silvan.privacy.noise.accounting import EpsilonSplit, NoisyQuery, Privacy
 from silvan.privacy.noise.laplace import Noise, check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, drawn_once
 from silvan.util.readable import count_of, is_or_are
@@ -190,7 +190,7 @@ class Rounds:
         check_epsilon(epsilon)
         self.federation, self.schema, self.epsilon, self.placing = federation, schema, float(epsilon), placing
         self.split_epsilon = EpsilonSplit(epsilon)
-        self.queries: list[Query] = []
+        self.queries: list[NoisyQuery] = []
         self.public: list[str] = []
         self.schema_blob: Blob = federation.blob(schema.to_json().encode())
 
@@ -212,7 +212,7 @@ class Rounds:
 
         noises = request.noises(self.schema)
         parts = [what] if len(noises) == 1 else [f"{what}: rows", f"{what}: sums of the target"]
-        self.queries += [Query.of(part, noise, times) for part, noise in zip(parts, noises, strict=True)]
+        self.queries += [NoisyQuery.of(part, noise, times) for part, noise in zip(parts, noises, strict=True)]
         reply = self.federation.total(request, check=check)
         if self.placing.at == "total" and len(self.federation.active) < request.sharers:
             raise FederationError(

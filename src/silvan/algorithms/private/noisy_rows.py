@@ -25,7 +25,7 @@ from silvan.federation.part import Part, row_keys
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
-from silvan.privacy.noise.accounting import Privacy, Query, rounded_down
+from silvan.privacy.noise.accounting import NoisyQuery, Privacy, rounded_down
 from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.noise.noisy_request import Noisy, drawn_once, read_epsilon
 from silvan.privacy.noise.sampler import random_responses
@@ -162,11 +162,11 @@ def _account(rounds: Rounds, schema: Schema) -> Privacy:
     queries = []
     if numbers:
         what = f"noise on {numbers} numbers of a row"
-        queries.append(Query(what, rounded_down(each * numbers), numbers, STEPS, float(noise.scale), noise.alpha))
+        queries.append(NoisyQuery(what, rounded_down(each * numbers), numbers, STEPS, float(noise.scale), noise.alpha))
     if categories:
         what = f"random answers for {categories} categories of a row"
         alpha = float(np.exp(-float(each)))
-        queries.append(Query(what, rounded_down(each * categories), categories, 1, float(1 / each), alpha))
+        queries.append(NoisyQuery(what, rounded_down(each * categories), categories, 1, float(1 / each), alpha))
     account = rounds.account()
     return Privacy(
         rounds.epsilon,

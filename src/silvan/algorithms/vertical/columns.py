@@ -27,7 +27,7 @@ from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
-from silvan.privacy.identity.identity import Introduction, Rows, places_of
+from silvan.privacy.identity.identity import Introduction, RowDigests, places_of
 
 # -- messages
 
@@ -138,7 +138,7 @@ def columns_of(federation: Federation) -> Columns:
 
 def rows_blob(federation: Federation, digests: np.ndarray) -> Blob:
     """Return a reference to rows, for requests."""
-    return federation.blob(wire.encode(Rows(digests)))
+    return federation.blob(wire.encode(RowDigests(digests)))
 
 
 def owner_of(

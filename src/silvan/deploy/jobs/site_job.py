@@ -29,7 +29,7 @@ from silvan.federation.partitioned_site import site_of
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.privacy.gate import Gate
-from silvan.privacy.identity.sampling_key import restore_sampling_key
+from silvan.privacy.identity.shared_key import restore_sampling_key
 from silvan.study.parse import parse_remote_study
 from silvan.study.study import Study
 

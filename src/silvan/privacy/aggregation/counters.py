@@ -28,16 +28,11 @@ _ZEROS = memoryview(bytes(MASK_PIECE * WORD.itemsize))
 _WIDE = ("vaes", "vpclmulqdq", "avx512f", "avx512dq", "avx512bw", "avx512vl")
 
 
-class Layout(msgspec.Struct, frozen=True):
+class PartLayout(msgspec.Struct, frozen=True):
     """What counters stand for: a kind of reply, and the element type and shape of each of its fields."""
 
     kind: str
     fields: list[tuple[str, str, list[int]]]
-
-    @property
-    def size(self) -> int:
-        """How many counters there are."""
-        return sum(prod(shape) for _, _, shape in self.fields)
 
     def words(self, widths: Widths | int = BITS) -> int:
         """How many words they take; raise ``RefusedError`` if the widths are those of another array."""
@@ -52,7 +47,7 @@ class Layout(msgspec.Struct, frozen=True):
         return widths
 
 
-def flatten(reply: Reply, n_sites: int, widths: Widths | int = BITS) -> tuple[Layout, np.ndarray]:
+def flatten(reply: Reply, n_sites: int, widths: Widths | int = BITS) -> tuple[PartLayout, np.ndarray]:
     """Write a site's part of a sum over ``n_sites`` sites as words, with so many bits for each counter.
 
     Counters that share a word are not checked: a word is a sum of them whatever they are. A coordinator that
@@ -65,7 +60,7 @@ def flatten(reply: Reply, n_sites: int, widths: Widths | int = BITS) -> tuple[La
             raise RefusedError(f"{kind}.{name} cannot be summed: it is not an integer array")
         fields.append((name, array.dtype.newbyteorder("<").str, list(array.shape)))
         arrays.append(array)
-    layout = Layout(kind, fields)
+    layout = PartLayout(kind, fields)
     words = [np.zeros(0, WORD)]
     for array, (name, _, shape) in zip(arrays, fields, strict=True):
         here = layout.widths(shape, widths)
@@ -79,7 +74,11 @@ def flatten(reply: Reply, n_sites: int, widths: Widths | int = BITS) -> tuple[La
 
 
 def unflatten(
-    layout: Layout, words: np.ndarray, kind: type[Reply], widths: Widths | int = BITS, most: np.ndarray | None = None
+    layout: PartLayout,
+    words: np.ndarray,
+    kind: type[Reply],
+    widths: Widths | int = BITS,
+    most: np.ndarray | None = None,
 ) -> Reply:
     """Read a sum of words as a reply, with the element types of its parts; ``most`` bounds counters as widths do."""
     fields, start = {}, 0

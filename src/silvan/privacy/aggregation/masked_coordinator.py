@@ -24,7 +24,7 @@ from silvan.federation.message import Reply, Step
 from silvan.federation.question import Asked, Bounds, Check
 from silvan.federation.store import digest
 from silvan.privacy.aggregation import shamir
-from silvan.privacy.aggregation.counters import Layout, mask, unflatten
+from silvan.privacy.aggregation.counters import PartLayout, mask, unflatten
 from silvan.privacy.aggregation.masked_site import (
     SEED,
     Confirmed,
@@ -36,7 +36,7 @@ from silvan.privacy.aggregation.masked_site import (
     rows_to_open,
     threshold,
 )
-from silvan.privacy.aggregation.members import MIN_SITES, Member, Ready, check_ready, check_sum
+from silvan.privacy.aggregation.members import MIN_SITES, Ready, SumMember, check_ready, check_sum, losses, traffic
 from silvan.privacy.aggregation.neighbours import enough_neighbours
 from silvan.privacy.aggregation.words import BITS, WORD, Widths
 from silvan.util.readable import count_of, is_or_are
@@ -71,8 +71,7 @@ class MaskedSums:
         """Ask the sites for their masked parts, and return the unmasked sum."""
         total = self._resume(federation, question) or self._begin(federation, question)
         check_sum(total, question, "masked sum")
-        kind, left = type(total).__name__, [site for site in question.requests if site not in federation.lost]
-        return total, {site: Entry(kind, b"", question.sent[site], question.received[site]) for site in left}
+        return total, traffic(total, question, [site for site in question.requests if site not in federation.lost])
 
     def _resume(self, federation: Federation, question: Asked) -> Reply | None:
         """Go on with a sum whose parts had arrived when the coordinator was stopped."""
@@ -94,13 +93,13 @@ class MaskedSums:
             raise FederationError(
                 f"{question.kind.__name__} cannot be summed over {count_of(len(sites), 'site')}: masked sums take "
                 f"{MIN_SITES} to "
-                f"{shamir.MOST}{_losses(federation)}"
+                f"{shamir.MOST}{losses(federation)}"
             )
         keys, n = self._keys[federation], len(sites)
         turn = Turn(
             what="hide",
             sum=question.name,
-            members=[Member(site, keys[site]) for site in sites],
+            members=[SumMember(site, keys[site]) for site in sites],
             neighbours=min(self.neighbours or enough_neighbours(n), n - 1),
             width=_width(question.most),
             widths=Widths.holding(*question.most) if isinstance(question.most, Bounds) else None,
@@ -242,7 +241,7 @@ class _MaskedSum:
             raise FederationError(
                 f"{self.question.kind.__name__} cannot be summed: {n} of {count_of(len(self.names), 'site')} "
                 f"{is_or_are(n)} left, and a "
-                f"masked sum needs {enough}{_losses(self.federation)}"
+                f"masked sum needs {enough}{losses(self.federation)}"
             )
 
     def _check_hidden(self, site: str, reply: Hidden) -> None:
@@ -256,7 +255,7 @@ class _MaskedSum:
         if len(reply.prints) != SEED * (1 + len(near)) or set(reply.boxes) != set(self.names) - {site}:
             raise FormatError("it did not hide its part as it was told")
 
-    def _size(self, layout: Layout) -> int:
+    def _size(self, layout: PartLayout) -> int:
         """Return how many bytes a part takes, by a layout that fits the question."""
         kind = self.question.kind.reply
         if layout.kind != kind.__name__ or [name for name, _, _ in layout.fields] != list(kind.__struct_fields__):
@@ -280,7 +279,3 @@ class _MaskedSum:
 
     def _rows(self, site: str) -> list[int]:
         return rows_to_open(self.near[self.names.index(site)], self.names, self.hidden)
-
-
-def _losses(federation: Federation) -> str:
-    return "".join(f"; {text}" for text in federation.lost.values())

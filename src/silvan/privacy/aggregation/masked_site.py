@@ -26,8 +26,8 @@ from silvan.federation.message import Envelope, Reply
 from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
 from silvan.privacy.aggregation import shamir
-from silvan.privacy.aggregation.counters import Layout, flatten, key_stream, mask
-from silvan.privacy.aggregation.members import MIN_SITES, Member, Ready, place_of
+from silvan.privacy.aggregation.counters import PartLayout, flatten, key_stream, mask
+from silvan.privacy.aggregation.members import MIN_SITES, Ready, SumMember, place_of
 from silvan.privacy.aggregation.neighbours import enough_neighbours, neighbours
 from silvan.privacy.aggregation.words import BITS, Widths
 from silvan.privacy.identity.seal import derive, public_key, seal, secret_key, shared_secret, unseal
@@ -60,7 +60,7 @@ class Turn(msgspec.Struct, frozen=True):
 
     what: Literal["key", "hide", "confirm", "open"]
     sum: str = ""
-    members: list[Member] = []
+    members: list[SumMember] = []
     neighbours: int = 0
     width: int = BITS
     survivors: list[str] = []
@@ -84,7 +84,7 @@ class Turn(msgspec.Struct, frozen=True):
 class Hidden(Reply, frozen=True, kw_only=True):
     """A site's masked part, fingerprints of the seeds that hide it, and shares of these, sealed for each other site."""
 
-    layout: Layout
+    layout: PartLayout
     words: memoryview
     prints: bytes
     boxes: dict[str, bytes]
@@ -102,7 +102,7 @@ class Opened(Reply, frozen=True, kw_only=True):
     shares: dict[str, bytes]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptSeed(msgspec.Struct, frozen=True):
     """What a site keeps of a sum: the seed of all that it drew for it, and a tag of the part it was drawn for."""
 
     seed: bytes
@@ -141,7 +141,8 @@ class MaskCover:
             raise RefusedError("the sum is over other sites than it says")
         if n > shamir.MOST or not 1 <= turn.width <= BITS:
             raise RefusedError(f"a masked sum takes up to {shamir.MOST} sites, and counters of up to {BITS} bits")
-        if not _can_have(turn.neighbours, n) or turn.neighbours < min(n - 1, self.neighbours or enough_neighbours(n)):
+        near, enough = turn.neighbours, min(n - 1, self.neighbours or enough_neighbours(n))
+        if not enough <= near < n or (near % 2 and near < n - 1):
             raise RefusedError("the site would share masks with too few others")
         _pin(site, envelope.study, turn.members)
         here = SumAtSite(site, turn, envelope.study, own.statistic, place)
@@ -151,12 +152,7 @@ class MaskCover:
         return here.confirm() if turn.what == "confirm" else here.open()
 
 
-def _can_have(neighbours: int, n: int) -> bool:
-    """Whether n sites can have so many neighbours each: all others, or an even number."""
-    return neighbours == n - 1 or (0 < neighbours < n - 1 and neighbours % 2 == 0)
-
-
-def _pin(site: Site, study: str, members: Sequence[Member]) -> None:
+def _pin(site: Site, study: str, members: Sequence[SumMember]) -> None:
     """Check that sites have the keys under which they first took part in a study."""
     kept = f"keys {digest(study.encode())}"
     data = site.store.get(kept)
@@ -190,15 +186,14 @@ class SumAtSite:
         """Mask the part, and seal what recovers the masks for the others."""
         layout, words = flatten(own.release(), len(self.names), self.turn.widths or self.turn.width)
         seed = self._seed(own, layout, words)
-        shares = self._split(seed)
-        near = self.near[self.place]
-        plus = [self._own_mask(seed), *(self.pairs[i].mask for i in near if self._adds(i))]
+        shares, hidden_by, near = self._split(seed), self._secrets(seed), self.near[self.place]
+        plus = [hidden_by[0], *(self.pairs[i].mask for i in near if self._adds(i))]
         minus = [self.pairs[i].mask for i in near if not self._adds(i)]
         mask(words, plus, minus, thread_count(self.site.n_jobs))
         return Hidden(
             layout=layout,
             words=words.view(np.uint8).data,
-            prints=b"".join(fingerprint(secret) for secret in self._secrets(seed)),
+            prints=b"".join(map(fingerprint, hidden_by)),
             boxes={self.names[i]: seal(pair.seal, shares[i].tobytes()) for i, pair in self.pairs.items()},
         )
 
@@ -248,7 +243,7 @@ class SumAtSite:
         """Select from the shares of a site's seeds: that of its own mask, and those of masks with lost sites."""
         if place == self.place:
             kept = self.site.store.get(f"masked {self.sum}")
-            share = self._split(wire.decode(kept or b"", Kept).seed)[place]
+            share = self._split(wire.decode(kept or b"", KeptSeed).seed)[place]
         else:
             box = self.turn.boxes[self.names[place]]
             share = np.frombuffer(unseal(self.pairs[place].unseal, box), np.uint8)
@@ -257,26 +252,24 @@ class SumAtSite:
             raise RefusedError("another site sealed something else than its shares")
         return share.reshape(-1, SEED)[rows_to_open(near, self.names, self.turn.survivors)]
 
-    def _seed(self, own: Own, layout: Layout, words: np.ndarray) -> bytes:
+    def _seed(self, own: Own, layout: PartLayout, words: np.ndarray) -> bytes:
         """Return the seed of all that is drawn for a sum: drawn once, used for one part, the same when asked again."""
         kept = f"masked {self.sum}"
         known = self.site.store.get(kept)
-        seed = secrets.token_bytes(SEED) if known is None else wire.decode(known, Kept).seed
+        seed = secrets.token_bytes(SEED) if known is None else wire.decode(known, KeptSeed).seed
         tagger = Poly1305(derive(seed, b"part", SEED))
         tagger.update(msgspec.json.encode([own.hash, layout]))
         tagger.update(words.view(np.uint8).data)
-        now = wire.encode(Kept(seed, tagger.finalize()))
+        now = wire.encode(KeptSeed(seed, tagger.finalize()))
         if known is None:
             self.site.store.put(kept, now)
         elif known != now:
             raise RefusedError("the site's part, or the question, is another than when it was hidden for this sum")
         return seed
 
-    def _own_mask(self, seed: bytes) -> bytes:
-        return derive(seed, b"own mask", SEED)
-
     def _secrets(self, seed: bytes) -> list[bytes]:
-        return [self._own_mask(seed), *(self.pairs[i].mask for i in self.near[self.place])]
+        """Return the seeds that hide the part: that of its own mask, and those shared with neighbours."""
+        return [derive(seed, b"own mask", SEED), *(self.pairs[i].mask for i in self.near[self.place])]
 
     def _split(self, seed: bytes) -> np.ndarray:
         """Split the seeds that hide the site's part into shares by place."""

@@ -1,12 +1,13 @@
 """What ring and masked sums share: the members of a sum with their keys, and a check of the result."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.cache import CacheKey
-from silvan.federation.federation import OVERALL
+from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.journal import Entry
 from silvan.federation.message import Reply
 from silvan.federation.question import Asked
 from silvan.federation.site import Site
@@ -16,7 +17,7 @@ MIN_SITES = 3
 """Fewest sites in a sum: of two, each takes its own part off the sum and has the other's."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class SumMember(msgspec.Struct, frozen=True):
     """A site in a sum, and the key that others seal with for it."""
 
     site: str
@@ -29,14 +30,11 @@ class Ready(Reply, frozen=True, kw_only=True):
     key: bytes
 
 
-def own_key(site: Site) -> bytes:
-    """Return a site's public key, read once."""
-    return site.cache.once(CacheKey[bytes]("own key"), lambda: public_key(site.store))
-
-
-def place_of(site: Site, members: Sequence[Member], among: int, roster: Mapping[str, bytes] | None, what: str) -> int:
+def place_of(
+    site: Site, members: Sequence[SumMember], among: int, roster: Mapping[str, bytes] | None, what: str
+) -> int:
     """Check the members of a sum, at a site, and return the site's own place among them."""
-    mine = Member(site.name, own_key(site))
+    mine = SumMember(site.name, site.cache.once(CacheKey[bytes]("own key"), lambda: public_key(site.store)))
     if not len(members) == among >= MIN_SITES:
         raise RefusedError(f"a {what} needs at least {MIN_SITES} sites, and all that the sum is over")
     if len({m.site for m in members}) < among or len({m.key for m in members}) < among or mine not in members:
@@ -44,6 +42,17 @@ def place_of(site: Site, members: Sequence[Member], among: int, roster: Mapping[
     if roster is not None and any(roster.get(m.site) != m.key for m in members):
         raise RefusedError(f"the {what} has a key that is not the one known here")
     return members.index(mine)
+
+
+def traffic(total: Reply, question: Asked, sites: Iterable[str]) -> dict[str, Entry]:
+    """Return the traffic of the sites in a sum, as entries without a body."""
+    kind = type(total).__name__
+    return {site: Entry(kind, b"", question.sent[site], question.received[site]) for site in sites}
+
+
+def losses(federation: Federation) -> str:
+    """Return why sites were lost, to be added to an error."""
+    return "".join(f"; {text}" for text in federation.lost.values())
 
 
 def check_ready(site: str, reply: Reply) -> None:

@@ -24,8 +24,17 @@ from silvan.federation.message import Envelope, Reply, Step
 from silvan.federation.question import Asked
 from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
-from silvan.privacy.aggregation.counters import Layout, flatten, offsets, unflatten
-from silvan.privacy.aggregation.members import MIN_SITES, Member, Ready, check_ready, check_sum, place_of
+from silvan.privacy.aggregation.counters import PartLayout, flatten, offsets, unflatten
+from silvan.privacy.aggregation.members import (
+    MIN_SITES,
+    Ready,
+    SumMember,
+    check_ready,
+    check_sum,
+    losses,
+    place_of,
+    traffic,
+)
 from silvan.privacy.aggregation.words import WORD
 from silvan.privacy.identity.seal import pair_key, public_key, seal, secret_key, unseal
 from silvan.privacy.noise.noisy_request import Noisy
@@ -37,7 +46,7 @@ class Hop(msgspec.Struct, frozen=True):
     """One step: without a ring get ready; else start, add to what is sealed, or, first again, end."""
 
     sum: str = ""
-    ring: list[Member] = []
+    ring: list[SumMember] = []
     sealed: bytes = b""
 
     def name(self, study: str, statistic: str) -> str:
@@ -55,7 +64,7 @@ class Passed(Reply, frozen=True, kw_only=True):
 class Running(msgspec.Struct, frozen=True):
     """A running sum as the next site sees it: hidden by the first site's offsets."""
 
-    layout: Layout
+    layout: PartLayout
     counters: bytes
 
 
@@ -63,7 +72,7 @@ class Pad(msgspec.Struct, frozen=True):
     """What the first site keeps of a sum: the seed of its offsets, and what they were used for."""
 
     seed: bytes
-    layout: Layout
+    layout: PartLayout
     part: str
 
 
@@ -96,10 +105,14 @@ class RingCover:
         names = [member.site for member in hop.ring]
         if names != sorted(names):  # the first one ends a sum, and must not be another each time
             raise RefusedError("a ring goes round in the order of its sites' names")
-        link = _Link(site, hop, hop.name(envelope.study, own.statistic), place)
-        kept = f"pad {digest(f'{link.sum} {own.hash}'.encode())}"
+        name = hop.name(envelope.study, own.statistic)
+        kept = f"pad {digest(f'{name} {own.hash}'.encode())}"
+
+        def received() -> Running:
+            return wire.decode(unseal(_key_of_link(site, hop, name, place, -1), hop.sealed), Running)
+
         if place == 0 and hop.sealed:
-            total = _finish(site, kept, link.receive(), digest(hop.sealed), own)
+            total = _finish(site, kept, received(), digest(hop.sealed), own)
             _check_finished_once(site, envelope, own)
             return total
         if isinstance(own.request, Noisy) and own.request.sharers > 1:
@@ -108,38 +121,29 @@ class RingCover:
         if place == 0:
             counters = counters + offsets(_pad(site, kept, layout, counters).seed, len(counters))
         else:
-            counters = counters + _read_counters(link.receive(), layout)
-        return Passed(sealed=link.send(Running(layout, counters.tobytes())))
+            counters = counters + _read_counters(received(), layout)
+        running = wire.encode(Running(layout, counters.tobytes()))
+        return Passed(sealed=seal(_key_of_link(site, hop, name, place, 1), running))
 
 
-class _Link:
-    """A site's encrypted links to the site before it and the site after it."""
-
-    def __init__(self, site: Site, hop: Hop, name: str, place: int) -> None:
-        self.hop, self.sum, self.secret = hop, name, secret_key(site.store)
-        self.before, self.here, self.after = (hop.ring[(place + i) % len(hop.ring)] for i in (-1, 0, 1))
-
-    def receive(self) -> Running:
-        """Decrypt what the site before has sent."""
-        return wire.decode(unseal(self._key(self.before, self.before, self.here), self.hop.sealed), Running)
-
-    def send(self, running: Running) -> bytes:
-        """Encrypt a running sum for the site after."""
-        return seal(self._key(self.after, self.here, self.after), wire.encode(running))
-
-    def _key(self, other: Member, sender: Member, receiver: Member) -> bytes:
-        return pair_key(self.secret, other.key, msgspec.json.encode([self.sum, sender.site, receiver.site]))
+def _key_of_link(site: Site, hop: Hop, sum_: str, place: int, step: int) -> bytes:
+    """Return the key by which running sums are sealed from the site before to this one, or from this to the next."""
+    ring = hop.ring
+    here, other = ring[place], ring[(place + step) % len(ring)]
+    sender, receiver = (here, other) if step > 0 else (other, here)
+    purpose = msgspec.json.encode([sum_, sender.site, receiver.site])
+    return pair_key(secret_key(site.store), other.key, purpose)
 
 
-def _read_counters(running: Running, layout: Layout) -> np.ndarray:
+def _read_counters(running: Running, layout: PartLayout) -> np.ndarray:
     """Read the counters of a running sum, and check that it has the shape of the site's own part."""
     words, left = divmod(len(running.counters), WORD.itemsize)
-    if running.layout != layout or left or words != layout.size:
+    if running.layout != layout or left or words != layout.words():
         raise RefusedError("the sum so far is of another shape than the site's part")
     return np.frombuffer(running.counters, WORD)
 
 
-def _pad(site: Site, kept: str, layout: Layout, counters: np.ndarray) -> Pad:
+def _pad(site: Site, kept: str, layout: PartLayout, counters: np.ndarray) -> Pad:
     """Return the offsets of a sum: drawn once, used for one part, the same when asked again."""
     part = digest(counters.tobytes())
     known = site.store.get(kept)
@@ -203,10 +207,9 @@ class RingSums:
             _check_size(federation, question, [member.site for member in ring])
             total = self._carry(federation, question, ring)
         check_sum(total, question, self.name)
-        kind = type(total).__name__
-        return total, {m.site: Entry(kind, b"", question.sent[m.site], question.received[m.site]) for m in ring}
+        return total, traffic(total, question, [member.site for member in ring])
 
-    def _resume(self, federation: Federation, question: Asked) -> tuple[list[Member], Reply | None]:
+    def _resume(self, federation: Federation, question: Asked) -> tuple[list[SumMember], Reply | None]:
         """Finish a sum that had gone round when the coordinator was stopped.
 
         The first site may have sent it, and sends no other: not even one without a site that was lost meanwhile.
@@ -220,13 +223,13 @@ class RingSums:
         except RefusedError:  # a site that was in the coordinator's process has forgotten the sum, and may begin anew
             return [], None
 
-    def _gather(self, federation: Federation, question: Asked) -> list[Member]:
+    def _gather(self, federation: Federation, question: Asked) -> list[SumMember]:
         """Ask all sites at once to prepare their parts, and for their keys."""
         wave = replace(self._wave(question, Hop(), Ready), over=list(question.requests))
         keys = {site: reply.key for site, reply, _ in federation.exchange(wave) if isinstance(reply, Ready)}
-        return [Member(site, keys[site]) for site in sorted(question.requests) if site in keys]
+        return [SumMember(site, keys[site]) for site in sorted(question.requests) if site in keys]
 
-    def _carry(self, federation: Federation, question: Asked, ring: list[Member]) -> Reply | None:
+    def _carry(self, federation: Federation, question: Asked, ring: list[SumMember]) -> Reply | None:
         """Go round once, and back to the first for the sum; return None if a site was lost on the way."""
         sealed = b""
         for i, member in enumerate([*ring, ring[0]]):
@@ -264,8 +267,7 @@ def _check_step(site: str, reply: Reply) -> None:
 
 def _check_size(federation: Federation, question: Asked, sites: list[str]) -> None:
     if len(sites) < MIN_SITES:
-        lost = "".join(f"; {text}" for text in federation.lost.values())
         raise FederationError(
             f"{question.kind.__name__} cannot be summed in a ring of {' and '.join(sites) or 'no site'}: with fewer "
-            f"than {MIN_SITES}, each learns the other's part by taking its own off the sum{lost}"
+            f"than {MIN_SITES}, each learns the other's part by taking its own off the sum{losses(federation)}"
         )

@@ -1,17 +1,15 @@
 """Entity alignment: find the rows that all parties have, without showing an id to anybody.
 
-Parties share a key that the coordinator does not have (``agree_key``): one of them draws it and seals it for the
-others, by the keys that it knows them by and no others. They name a row by HMAC-SHA-256 of its id, encrypted by that
-key (``row_digests``). Two ways lead to the rows in common. ``keyed``: every party sends its digests and the coordinator
-intersects them; it learns how many rows there are where, and which of them are the same person's, not who that is.
-``psi``: the label holder finds the ids in common by private set intersection with each other party (``psi.py``) and
-sends the digests of these alone, so that rows in no other table stay unknown to everybody.
+Parties share a key that the coordinator does not have (``shared_key.py``). They name a row by HMAC-SHA-256 of its id,
+encrypted by that key (``row_digests``). Two ways lead to the rows in common. ``keyed``: every party sends its digests
+and the coordinator intersects them; it learns how many rows there are where, and which of them are the same person's,
+not who that is. ``psi``: the label holder finds the ids in common by private set intersection with each other party
+(``psi.py``) and sends the digests of these alone, so that rows in no other table stay unknown to everybody.
 
 A list of digests is a blob that later requests refer to; every party finds its own rows for it.
 """
 
 import hashlib
-import secrets
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 
@@ -21,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from silvan.errors import AgreementError, FormatError, RefusedError
+from silvan.errors import AgreementError, FormatError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.cache import CacheKey
@@ -29,7 +27,6 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import KEY_BYTES, Party, derived_key, party_of
 from silvan.federation.site import Site, answers
-from silvan.privacy.identity.seal import pair_key, public_key, seal, secret_key, unseal
 from silvan.util.readable import count_of
 
 Match = Literal["keyed", "psi"]
@@ -41,50 +38,6 @@ WORDS = 2
 """A digest is cut to two words of 64 bits: enough for no two people to share one."""
 
 # -- messages
-
-
-class PublicKey(Reply, frozen=True, kw_only=True):
-    """A party's public key."""
-
-    key: bytes
-
-
-class ShowKey(Request, frozen=True, kw_only=True):
-    """The party's public key, for others to seal with."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = PublicKey
-
-
-class SealedKeys(Reply, frozen=True, kw_only=True):
-    """The parties' shared key, sealed for each other party."""
-
-    boxes: dict[str, bytes]
-
-
-class DealKey(Request, frozen=True, kw_only=True):
-    """A key for all parties, sealed so that only they can read it."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SealedKeys
-
-    study: str
-    others: dict[str, bytes]  # their public keys
-
-
-class Taken(Reply, frozen=True, kw_only=True):
-    """A party has the key."""
-
-
-class TakeKey(Request, frozen=True, kw_only=True):
-    """Keep the key that another party sealed."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Taken
-
-    study: str
-    dealer: bytes  # public key
-    box: bytes
 
 
 class Introduction(Reply, frozen=True, kw_only=True):
@@ -109,58 +62,13 @@ class Introduce(Request, frozen=True, kw_only=True):
     digests: bool = True
 
 
-class Rows(msgspec.Struct, frozen=True):
-    """Rows that requests are about: their digests, each once."""
+class RowDigests(msgspec.Struct, frozen=True):
+    """The digests of the rows that requests are about, each once."""
 
     digests: np.ndarray
 
 
 # -- at a party
-
-
-@answers(ShowKey)
-def show_key(site: Site, request: ShowKey) -> PublicKey:
-    """Return the public key."""
-    return PublicKey(key=public_key(party_of(site).store))
-
-
-@answers(DealKey)
-def deal_key(site: Site, request: DealKey) -> SealedKeys:
-    """Draw the shared key, once, and seal it for every other party, by the keys that this one knows."""
-    party = party_of(site)
-    party.check_study(request.study)
-    for name, key in request.others.items():
-        if name == party.name or party.seals.get(name) != key:
-            raise RefusedError(
-                "the party shares its key with the parties that it knows, by the keys it knows them by, and knows "
-                f"another of {name!r}"
-            )
-    if party.store.get(party.key_name) is None:
-        party.store.put(party.key_name, secrets.token_bytes(KEY_BYTES))
-    own, purpose = secret_key(party.store), _purpose(request.study)
-    return SealedKeys(
-        boxes={name: seal(pair_key(own, key, purpose), party.key) for name, key in request.others.items()}
-    )
-
-
-@answers(TakeKey)
-def take_key(site: Site, request: TakeKey) -> Taken:
-    """Open the box and keep the key; a party that has one keeps no other."""
-    party = party_of(site)
-    party.check_study(request.study)
-    if request.dealer not in [key for name, key in party.seals.items() if name != party.name]:
-        raise RefusedError("the party takes a key from the parties that it knows, by the keys it knows them by")
-    key = unseal(pair_key(secret_key(party.store), request.dealer, _purpose(request.study)), request.box)
-    if len(key) != KEY_BYTES:
-        raise FormatError("the key has another length")
-    if party.store.get(party.key_name) not in (None, key):
-        raise RefusedError("the party has agreed on another key before")
-    party.store.put(party.key_name, key)
-    return Taken()
-
-
-def _purpose(study: str) -> bytes:
-    return b"shared key of " + study.encode()
 
 
 @answers(Introduce)
@@ -232,7 +140,7 @@ def places_of(party: Party, blob: Blob) -> np.ndarray:
     """Find a party's own rows for a list of digests: row numbers of its table, -1 where it lacks a row."""
 
     def find() -> np.ndarray:
-        wanted = wire.decode(party.blob(blob.hash), Rows).digests
+        wanted = wire.decode(party.blob(blob.hash), RowDigests).digests
         _check_size(wanted)
         if not len(wanted):
             raise FormatError("there are no rows in question")
@@ -296,51 +204,11 @@ def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if not _repeats(first):  # as it is with digests that nobody has made up
         at = np.minimum(np.searchsorted(first, wanted[:, 0]), len(known) - 1)
         return np.where((known[at] == wanted).all(axis=1), at, -1)
-    joined = np.concatenate([known, wanted])
-    order = np.lexsort((np.arange(len(joined)), joined[:, 1], joined[:, 0]))
-    # a digest that is known comes just before those that are wanted and equal to it
-    is_known = order < len(known)
-    before = np.maximum.accumulate(np.where(is_known, np.arange(len(order)), -1))
-    candidate = np.where(before >= 0, order[before], 0)
-    found = np.empty(len(joined), np.int64)
-    found[order] = candidate
-    at = found[len(known) :]
-    return np.where((known[at] == wanted).all(axis=1), at, -1)
+    places = {digest.tobytes(): place for place, digest in enumerate(known)}
+    return np.array([places.get(digest.tobytes(), -1) for digest in wanted], np.int64)
 
 
 # -- at the coordinator
-
-
-def agree_key(federation: Federation) -> None:
-    """Agree on a key among the parties that the coordinator carries and cannot read: three rounds, counted apart.
-
-    The first party draws it. A coordinator that puts a public key of its own in the place of a party's is refused:
-    parties know each other's keys by other means.
-    """
-    dealer, *others = federation.active
-    with federation.counted_apart():
-        keys: dict[str, PublicKey] = federation.ask(ShowKey(), check=lambda _, reply: _check_key(reply.key))
-        request = DealKey(study=federation.study, others={name: keys[name].key for name in others})
-
-        def check(site: str, reply: SealedKeys) -> None:
-            if set(reply.boxes) != set(others):
-                raise FormatError("its boxes are not for the other parties")
-
-        sealed: SealedKeys = federation.ask(request, to=[dealer], check=check)[dealer]
-        if others:
-            taking = {
-                name: TakeKey(study=federation.study, dealer=keys[dealer].key, box=sealed.boxes[name])
-                for name in others
-            }
-            try:
-                federation.ask(taking)
-            except RefusedError as error:
-                raise RefusedError(f"{error}; the key is that of party {dealer!r}") from error
-
-
-def _check_key(key: bytes) -> None:
-    if len(key) != KEY_BYTES:
-        raise FormatError("its key has another length")
 
 
 def introduce_parties(

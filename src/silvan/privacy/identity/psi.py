@@ -12,11 +12,9 @@ party hides once in a study, and only what a party has sealed. What is assumed i
 
 from typing import ClassVar
 
-import msgspec
 import numpy as np
 
 from silvan.errors import AgreementError, FormatError, RefusedError
-from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
@@ -41,14 +39,6 @@ class HiddenIds(Reply, frozen=True, kw_only=True):
     """The label holder's ids as points that only it can take off, sealed for the parties."""
 
     request: bytes
-    rows: int
-
-
-class Points(msgspec.Struct, frozen=True):
-    """What is sealed: ids as points, and how many."""
-
-    points: bytes
-    rows: int
 
 
 class HideIds(Request, frozen=True, kw_only=True):
@@ -72,7 +62,6 @@ class HideTwice(Request, frozen=True, kw_only=True):
     reply: ClassVar[type[Reply]] = TwiceHidden
 
     request: Blob
-    rows: int
 
     def course(self) -> Course:
         """Return a course of a single question: whoever may have any ids hidden can try any id."""
@@ -108,26 +97,20 @@ def hide_ids(site: Site, request: HideIds) -> HiddenIds:
     """Hide the party's ids by its secret."""
     party = party_of(site)
     points = _hide(party, _texts(party, _order(party)), _FIRST)
-    sealed = seal(party.key_for("hidden ids"), wire.encode(Points(b"".join(points), len(points))))
-    return HiddenIds(request=sealed, rows=len(points))
+    return HiddenIds(request=seal(party.key_for("hidden ids"), b"".join(points)))
 
 
 @answers(HideTwice)
 def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
     """Hide the label holder's ids once more, by this party's secret."""
     party = party_of(site)
-    hidden = wire.decode(unseal(party.key_for("hidden ids"), party.blob(request.request.hash), LABEL_HOLDER), Points)
-    if not 1 <= request.rows < MAX_ROWS or hidden.rows != request.rows:
-        raise FormatError("there are no rows in question, or not as many as was said")
-    if len(hidden.points) != POINT * hidden.rows:
-        raise RefusedError("there are other ids to hide than the label holder spoke of")
-    twice = multiply_points(_secret(party, _SECOND), cut_points(hidden.points))
-    _note_once(party, request.kind(), hidden.points)
+    hidden = unseal(party.key_for("hidden ids"), party.blob(request.request.hash), LABEL_HOLDER)
+    twice = multiply_points(_secret(party, _SECOND), cut_points(hidden))
+    _note_once(party, request.kind(), hidden)
     own = sorted(_hide(party, _texts(party), _SECOND))  # in an order that tells nothing
-    return TwiceHidden(
-        setup=seal(_key_of_setup(party, party.name), b"".join(own)),
-        response=seal(_key_of_response(party, party.name), b"".join(point[:_COMPARED] for point in twice)),
-    )
+    key_of_own, key_of_twice = _keys_of(party, party.name)
+    response = b"".join(point[:_COMPARED] for point in twice)
+    return TwiceHidden(setup=seal(key_of_own, b"".join(own)), response=seal(key_of_twice, response))
 
 
 @answers(Intersect)
@@ -142,9 +125,9 @@ def intersect(site: Site, request: Intersect) -> Common:
     order, secret = _order(party), _secret(party, _FIRST)
     setups, responses = {}, {}
     for name in sorted(others):
-        by = f"party {name!r}"
-        setups[name] = unseal(_key_of_setup(party, name), party.blob(request.setups[name].hash), by)
-        responses[name] = unseal(_key_of_response(party, name), party.blob(request.responses[name].hash), by)
+        by, (key_of_own, key_of_twice) = f"party {name!r}", _keys_of(party, name)
+        setups[name] = unseal(key_of_own, party.blob(request.setups[name].hash), by)
+        responses[name] = unseal(key_of_twice, party.blob(request.responses[name].hash), by)
     common, shared = np.ones(len(order), np.bool_), {}
     for name in request.setups:
         twice = cut_points(responses[name], _COMPARED)
@@ -168,14 +151,9 @@ def _secret(party: Party, purpose: str) -> bytes:
     return party.secret_for(f"private set intersection: {purpose}")[:POINT]
 
 
-def _key_of_setup(party: Party, name: str) -> bytes:
-    """Return the key by which a party seals its own points for the label holder."""
-    return party.key_for(f"ids hidden by {name}")
-
-
-def _key_of_response(party: Party, name: str) -> bytes:
-    """Return the key by which a party seals the label holder's points that it has hidden once more."""
-    return party.key_for(f"hidden twice by {name}")
+def _keys_of(party: Party, name: str) -> tuple[bytes, bytes]:
+    """Return the keys by which a party seals its own points, and the label holder's that it has hidden once more."""
+    return party.key_for(f"ids hidden by {name}"), party.key_for(f"hidden twice by {name}")
 
 
 def _order(party: Party) -> np.ndarray:
@@ -224,7 +202,7 @@ def find_common(federation: Federation, label_holder: str) -> np.ndarray:
         asked: HiddenIds = federation.ask(HideIds(), to=[label_holder])[label_holder]
         replies: dict[str, TwiceHidden] = {}
         if others:
-            request = HideTwice(request=federation.blob(asked.request), rows=asked.rows)
+            request = HideTwice(request=federation.blob(asked.request))
             replies = federation.ask(request, to=others)
         common: Common = federation.ask(
             Intersect(

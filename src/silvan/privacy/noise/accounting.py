@@ -16,7 +16,7 @@ UNIT = "one row of those learnt from, added or removed"
 
 
 @dataclass(frozen=True)
-class Query:
+class NoisyQuery:
     """One question: what it cost, and the noise that makes it so.
 
     ``times`` histograms of it see a row, one after the other; together a row changes them by ``sensitivity``.
@@ -30,7 +30,7 @@ class Query:
     alpha: float
 
     @classmethod
-    def of(cls, what: str, noise: Noise, times: int) -> "Query":
+    def of(cls, what: str, noise: Noise, times: int) -> "NoisyQuery":
         """Describe a question that is answered with such noise."""
         epsilon = rounded_down(Fraction(noise.epsilon))
         return cls(what, epsilon, times, noise.sensitivity, float(noise.scale), noise.alpha)
@@ -55,7 +55,7 @@ class Privacy:
     """
 
     epsilon: float
-    queries: tuple[Query, ...]
+    queries: tuple[NoisyQuery, ...]
     seen_by: str
     public: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,18 +44,6 @@ CREATE TABLE IF NOT EXISTS ledger (owner TEXT PRIMARY KEY, lines INTEGER NOT NUL
 """
 
 
-class Chain(Protocol):
-    """The ledger beside a budget, which notes how far it is."""
-
-    @property
-    def owner(self) -> str:
-        """Whose it is."""
-
-    @property
-    def position(self) -> tuple[int, str]:
-        """How many lines there are, and the digest of the last."""
-
-
 class Charge(NamedTuple):
     """One noisy answer: when it was given, to what, and at what cost."""
 
@@ -81,7 +69,6 @@ class Budget:
         if limit is not None:
             check_epsilon(limit)
         self.limit, self.path, self.site = limit, path, site
-        self.beside: Chain | None = None
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
 
@@ -121,16 +108,14 @@ class Budget:
             if not _known(db, draw):
                 check_epsilon(epsilon)
                 self._check_affordable(db, epsilon)
-                db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", (draw, float(epsilon), what, time.time()))
+                _insert(db, draw, float(epsilon), what)
 
     # -- what it knows of the ledger beside it, and the ledger of it
 
-    def note_ledger(self) -> None:
-        """Note how far the ledger beside it is."""
-        if self.beside is not None:
-            with self._using() as db:
-                place = (self.beside.owner, *self.beside.position)
-                db.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?)", place)
+    def note_ledger(self, owner: str, lines: int, hash_: str) -> None:
+        """Note how far a ledger is, by the key it is signed with: how many lines, and the digest of the last."""
+        with self._using() as db:
+            db.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?)", (owner, lines, hash_))
 
     def progress(self) -> tuple[int, float]:
         """Return how many charges there are, and their sum."""
@@ -149,13 +134,7 @@ class Budget:
             db.execute("BEGIN IMMEDIATE")
             lacking = float(Fraction(spent) - _spent(db))
             if lacking > 0:
-                row = (
-                    f"restored {secrets.token_hex(16)}",
-                    lacking,
-                    "spent before an older file was put back",
-                    time.time(),
-                )
-                db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", row)
+                _insert(db, f"restored {secrets.token_hex(16)}", lacking, "spent before an older file was put back")
 
     def keep(self, draw: str, answer: bytes) -> bytes:
         """Store a noisy answer before it leaves; return the one that was stored first."""
@@ -207,32 +186,23 @@ class Budget:
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
-            if self._db is None:
-                self._db = self._open()
             try:
+                if self._db is None:
+                    self._db = self._open()
                 yield self._db
             except sqlite3.DatabaseError as error:
-                raise self._unusable(error) from None
+                if has_no_room(error):
+                    raise no_room(self.path) from None
+                raise DamagedError(f"{self.path}: cannot be used as a privacy budget ({error})") from None
 
     def _open(self) -> sqlite3.Connection:
-        try:
-            db = open_database(self.path, "the budget", _APPLICATION, _SCHEMA, timeout=60.0)
-        except sqlite3.DatabaseError as error:
-            raise self._unusable(error) from None
+        db = open_database(self.path, "the budget", _APPLICATION, _SCHEMA, timeout=60.0)
         try:
             self._check_owner(db)
-        except sqlite3.DatabaseError as error:
-            db.close()
-            raise self._unusable(error) from None
-        except FormatError:
+        except (sqlite3.DatabaseError, FormatError):
             db.close()
             raise
         return db
-
-    def _unusable(self, error: sqlite3.DatabaseError) -> OSError | DamagedError:
-        if has_no_room(error):
-            return no_room(self.path)
-        return DamagedError(f"{self.path}: cannot be used as a privacy budget ({error})")
 
     def _check_owner(self, db: sqlite3.Connection) -> None:
         """Record whose file it is, at first, and raise an error if it is another site's."""
@@ -246,6 +216,10 @@ class Budget:
 
 def _known(db: sqlite3.Connection, draw: str) -> bool:
     return db.execute("SELECT 1 FROM charge WHERE draw = ?", (draw,)).fetchone() is not None
+
+
+def _insert(db: sqlite3.Connection, draw: str, epsilon: float, what: str) -> None:
+    db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", (draw, epsilon, what, time.time()))
 
 
 def _spent(db: sqlite3.Connection) -> Fraction:

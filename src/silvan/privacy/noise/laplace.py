@@ -93,11 +93,7 @@ def _laplace(counts: np.ndarray, noise: Noise) -> np.ndarray:
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     scale = float(noise.scale)
     mechanism = dp.m.make_laplace(*space, scale)
-    while _cost(mechanism, noise.sensitivity) > noise.epsilon:  # the scale was rounded down
+    while Fraction(mechanism.map(noise.sensitivity)) > noise.epsilon:  # the scale was rounded down
         scale = math.nextafter(scale, math.inf)
         mechanism = dp.m.make_laplace(*space, scale)
     return np.array(mechanism(counts), np.int64)
-
-
-def _cost(mechanism: Any, sensitivity: int) -> Fraction:
-    return Fraction(mechanism.map(sensitivity))

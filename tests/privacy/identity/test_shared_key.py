@@ -1,4 +1,4 @@
-"""A key of row draws that only sites know."""
+"""A key that only sites know: here that of row samples, see test_identity.py for parties."""
 
 import msgspec
 import numpy as np
@@ -12,13 +12,7 @@ from silvan.federation import wire
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.keys import Roster
 from silvan.federation.message import Envelope
-from silvan.privacy.identity.sampling_key import (
-    OfferSampling,
-    SamplingBoxes,
-    TakeSampling,
-    restore_sampling_key,
-    share_sampling_key,
-)
+from silvan.privacy.identity.shared_key import DealKey, SealedKeys, TakeKey, restore_sampling_key, share_key
 
 
 @pytest.fixture
@@ -33,7 +27,7 @@ def keys(fed):
 def test_all_sites_draw_by_one_key_that_is_new(fed):
     before = keys(fed)
     rounds = fed.rounds
-    share_sampling_key(fed)
+    share_key(fed)
     assert fed.rounds == rounds  # agreement is counted apart
     assert len(keys(fed)) == 1
     assert keys(fed) != before
@@ -44,9 +38,9 @@ def test_all_sites_draw_by_one_key_that_is_new(fed):
 
 
 def test_asked_again_the_key_stays(fed):
-    share_sampling_key(fed)
+    share_key(fed)
     before = keys(fed)
-    share_sampling_key(fed)
+    share_key(fed)
     assert keys(fed) == before
     for name in fed.sites:  # and after a restart
         fed.local_sites[name] = fed.local_sites[name].rebuilt()
@@ -57,18 +51,18 @@ def test_asked_again_the_key_stays(fed):
 def test_a_site_takes_one_key_for_a_study(fed):
     """Asked by two keys, the same rows would be sampled in two ways, and the difference of two sums is of few rows."""
     first, second, _ = fed.sites
-    offer = OfferSampling(study=fed.study, sites=[second])
+    offer = DealKey(study=fed.study, sites=[second])
     boxes = fed.ask(offer, to=[first])[first].boxes
-    fed.ask(OfferSampling(study=fed.study, sites=[first]), to=[second])  # draws a key of its own
-    with pytest.raises(RefusedError, match="key of row draws for this study already"):
-        fed.ask({second: TakeSampling(study=fed.study, by=first, box=boxes[second])})
+    fed.ask(DealKey(study=fed.study, sites=[first]), to=[second])  # draws a key of its own
+    with pytest.raises(RefusedError, match="shared key for this study already"):
+        fed.ask({second: TakeKey(study=fed.study, by=first, box=boxes[second])})
 
 
 def test_each_study_has_its_own(fed):
-    share_sampling_key(fed)
+    share_key(fed)
     before = keys(fed)
     fed.study = "another"
-    share_sampling_key(fed)
+    share_key(fed)
     assert keys(fed) != before
 
 
@@ -78,23 +72,23 @@ def test_a_box_that_was_changed_is_refused(fed):
     def swap(site, study, data):
         body = read(site, study, data)
         envelope = wire.decode(body, Envelope)
-        if envelope.kind == "SamplingBoxes":
-            boxes = dict(wire.decode(envelope.body, SamplingBoxes).boxes)
+        if envelope.kind == "SealedKeys":
+            boxes = dict(wire.decode(envelope.body, SealedKeys).boxes)
             first, second = boxes
             boxes[first], boxes[second] = boxes[second], boxes[first]
-            return wire.encode(msgspec.structs.replace(envelope, body=wire.encode(SamplingBoxes(boxes=boxes))))
+            return wire.encode(msgspec.structs.replace(envelope, body=wire.encode(SealedKeys(boxes=boxes))))
         return body
 
     fed.signer.read = swap  # as if the coordinator itself had mixed them up
     with pytest.raises(FederationError, match="changed on its way, or belongs elsewhere"):
-        share_sampling_key(fed)
+        share_key(fed)
 
 
 def test_a_site_that_is_not_on_the_roster(fed):
     roster = fed.local_sites["site 0"].signer.roster
     fed.local_sites["site 0"].signer.roster = Roster(roster.coordinator, roster.sites, {})
-    with pytest.raises(FederationError, match="roster has no such site"):
-        share_sampling_key(fed)
+    with pytest.raises(FederationError, match="the others on its roster"):
+        share_key(fed)
 
 
 def test_a_site_with_a_budget_agrees_on_a_key(fed):
@@ -102,18 +96,18 @@ def test_a_site_with_a_budget_agrees_on_a_key(fed):
     policy = sv.Policy(epsilon=1.0, messages=("CountTables",), approve=True)
     fed = sv.federate_rows(parts(table(n=120), 3), schema=schema(), policy=policy, signed=True, n_jobs=1)
     with pytest.raises(RefusedError, match="has not approved"):
-        share_sampling_key(fed)
+        share_key(fed)
     for name in fed.sites:
         fed.site(name).outbox.approve(fed.study, messages=["CountTables"])
-    share_sampling_key(fed)
+    share_key(fed)
     assert len(keys(fed)) == 1
 
 
 def test_what_tells_nothing_of_rows_is_answered_alike_whatever_the_table():
     """The kinds that are free of budgets and policies: each is answered by a site whose table cannot even be read."""
     free = {kind.kind() for kind, _ in HANDLERS.values() if not kind.of_rows}
-    assert free == {"Announce", "KeepResults", "OfferSampling", "TakeSampling"}
+    assert free == {"Announce", "DealKey", "KeepResults", "TakeKey"}
     tables = {"north": "no such file.csv", "south": "no such file.csv"}
     fed = sv.federate_rows(tables, schema=schema(), policy=sv.Policy(epsilon=1.0), signed=True)
-    share_sampling_key(fed)
+    share_key(fed)
     assert len(keys(fed)) == 1

@@ -1,0 +1,130 @@
+"""A key that sites, or parties, share and the coordinator does not have.
+
+The first site draws the key and seals it for each of the others, by the keys on its roster and no others; the
+coordinator carries the boxes and can open none. A site stores the key that it drew or was sent, so that a resumed study
+goes on with it, and takes no other in the same study.
+
+Sites that hold rows sample them by it, so the coordinator cannot know which rows are in which tree. Parties that hold
+columns name their rows by it (``identity.py``).
+"""
+
+import secrets
+from typing import ClassVar
+
+import numpy as np
+
+from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.federation.federation import Federation
+from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.party import KEY_BYTES, Party
+from silvan.federation.site import Site, answers
+from silvan.privacy.identity.seal import pair_key, seal, secret_key, unseal
+
+# -- messages
+
+
+class SealedKeys(Reply, frozen=True, kw_only=True):
+    """The shared key, sealed for each other site; the coordinator cannot open it."""
+
+    boxes: dict[str, bytes]
+
+
+class DealKey(Request, frozen=True, kw_only=True):
+    """Draw a key for all sites, and seal it so that only they can read it."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = SealedKeys
+    of_rows: ClassVar[bool] = False
+
+    study: str
+    sites: list[str]  # the others
+
+
+class KeyTaken(Reply, frozen=True, kw_only=True):
+    """That the site has the shared key."""
+
+
+class TakeKey(Request, frozen=True, kw_only=True):
+    """Keep the key that another site sealed."""
+
+    verb: ClassVar[Verb] = "ask"
+    reply: ClassVar[type[Reply]] = KeyTaken
+    of_rows: ClassVar[bool] = False
+
+    study: str
+    by: str
+    box: bytes
+
+
+# -- at a site
+
+
+def restore_sampling_key(site: Site, study: str) -> None:
+    """Use the key that the site has stored for a study; until there is one, a temporary key."""
+    kept = site.store.get(_stored_as(site, study)) or secrets.token_bytes(KEY_BYTES)
+    site.sampling_key = np.frombuffer(kept[:16], "<u8").astype(np.uint64)
+
+
+@answers(DealKey)
+def deal_key(site: Site, request: DealKey) -> SealedKeys:
+    """Draw the key, or read the stored one, and seal it for each other site."""
+    if len(set(request.sites)) < len(request.sites):
+        raise FormatError("not a list of other sites")
+    keys = {other: _key_of_pair(site, other, request.study) for other in request.sites}
+    shared = site.store.get(_stored_as(site, request.study)) or secrets.token_bytes(KEY_BYTES)
+    _keep(site, request.study, shared)
+    return SealedKeys(boxes={other: seal(key, shared) for other, key in keys.items()})
+
+
+@answers(TakeKey)
+def take_key(site: Site, request: TakeKey) -> KeyTaken:
+    """Open the box and store the key."""
+    key = unseal(_key_of_pair(site, request.by, request.study), request.box)
+    if len(key) != KEY_BYTES:
+        raise FormatError("the key has another length")
+    _keep(site, request.study, key)
+    return KeyTaken()
+
+
+def _key_of_pair(site: Site, other: str, study: str) -> bytes:
+    """Return the key that this site has with one on its roster, for the shared key of a study."""
+    seals = site.seals if isinstance(site, Party) else site.signer.roster.seals if site.signer is not None else {}
+    if other not in seals or other == site.name:
+        raise RefusedError(f"the site shares its key with the others on its roster, and {other!r} is none of them")
+    return pair_key(secret_key(site.store), seals[other], b"shared key of " + study.encode())
+
+
+def _stored_as(site: Site, study: str) -> str:
+    if not isinstance(site, Party):
+        return f"sampling {study}"
+    site.check_study(study)
+    return site.key_name
+
+
+def _keep(site: Site, study: str, key: bytes) -> None:
+    name = _stored_as(site, study)
+    if site.store.get(name) not in (None, key):
+        raise RefusedError("the site has a shared key for this study already, and it is another")
+    site.store.put(name, key)
+    if not isinstance(site, Party):
+        restore_sampling_key(site, study)
+
+
+# -- at the coordinator
+
+
+def share_key(federation: Federation) -> None:
+    """Ask the first site to draw the shared key, and send it, sealed, to the others: two rounds, counted apart."""
+    first, *others = federation.active
+
+    def check(site: str, reply: SealedKeys) -> None:
+        if set(reply.boxes) != set(others):
+            raise FormatError("its boxes are not for the other sites")
+
+    with federation.counted_apart():
+        request = DealKey(study=federation.study, sites=others)
+        boxes: dict[str, bytes] = federation.ask(request, to=[first], check=check)[first].boxes
+        if others:
+            taken = {site: TakeKey(study=federation.study, by=first, box=boxes[site]) for site in others}
+            if set(federation.ask(taken)) != set(others):
+                raise FederationError("a site was lost before it had the shared key; run the study again")
