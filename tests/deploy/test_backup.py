@@ -12,7 +12,7 @@ from helpers.runs import silvan
 from silvan.deploy.membership.coordinator_folder import Hub
 from silvan.deploy.membership.joined_site import Member
 from silvan.deploy.membership.site_files import BUDGET, STORE
-from silvan.deploy.service.backup import backup_hub, backup_site
+from silvan.deploy.service.backup import backup_coordinator, backup_site
 from silvan.deploy.service.start_stop import process_of, start_site
 from silvan.errors import FormatError, InputError
 from silvan.federation.journal import Entry, Journal
@@ -86,7 +86,7 @@ def test_a_coordinators_journal_is_copied_while_it_is_written(made, tmp_path):
     journal.keep("question", {"north": Entry("kind", b"body", 1, 2)})
     with closing(sqlite3.connect(journal.path)) as busy:  # another reader, so that the log is not folded in
         busy.execute("SELECT * FROM reply").fetchall()
-        assert backup_hub(hub, tmp_path / "copy")
+        assert backup_coordinator(hub.path, tmp_path / "copy")
     assert Journal(tmp_path / "copy" / "runs" / "heart" / "journal.sqlite").find("question")["north"].body == b"body"
     assert Hub(tmp_path / "copy").read() == hub.read()
 

@@ -29,7 +29,7 @@ from silvan.deploy.membership.certificates import (
 )
 from silvan.deploy.membership.coordinator_folder import Hub, Invite, roster_fingerprint
 from silvan.deploy.membership.fingerprint import WORDS, fingerprint
-from silvan.deploy.membership.join_requests import JoinRequest, RenewRequest, Trusted, proof_key
+from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted, proof_key
 from silvan.deploy.membership.joined_site import MEMBER, Member
 from silvan.deploy.membership.site_files import BUDGET, STORE, check_table
 from silvan.deploy.service.doctor import examine
@@ -218,10 +218,9 @@ def test_words_depend_on_both_sides(hub, tmp_path):
 
 @pytest.mark.parametrize("answer", [{}, {"certificate": 3}, {"certificate": "no", "signature": "00"}])
 def test_an_answer_that_the_coordinator_did_not_sign(hub, tmp_path, answer):
-    real = enrol.call
     with (
-        mock.patch("silvan.deploy.membership.joined_site.call", lambda *a: answer if "/join" in a else real(*a)),
-        pytest.raises((FederationError, InputError), match=r"something else than a certificate|has not the coordin"),
+        mock.patch.object(Hub, "admit", return_value=answer),
+        pytest.raises((FederationError, InputError), match=r"not as a coordinator does|has not the coordin"),
     ):
         join(hub, tmp_path)
     assert not (tmp_path / "north" / MEMBER).exists()
@@ -304,13 +303,13 @@ def test_a_clock_an_hour_off(hub, tmp_path):
         pytest.raises(InputError, match="clock is 60 minutes"),
     ):
         enrol.check_clock(there(), "the coordinator")
-    real = enrol.call
+    real = enrol.ask_coordinator
 
-    def late(*args, **kwargs):
-        return {**real(*args, **kwargs), "time": there() + 3600}
+    def late(*args):
+        return msgspec.structs.replace(real(*args), time=there() + 3600)
 
     with (
-        mock.patch("silvan.deploy.membership.joined_site.call", late),
+        mock.patch("silvan.deploy.membership.joined_site.ask_coordinator", late),
         pytest.raises(InputError, match="60 minutes behind that of"),
     ):
         join(hub, tmp_path)
@@ -323,11 +322,11 @@ def test_versions_that_differ(hub, tmp_path):
         pytest.raises(InputError, match=r"silvan is 9.9.9 here and .* at the coordinator; install the same"),
     ):
         join(hub, tmp_path)
-    asked = {"site": "north", "secret": "", "key": "", "seal": "", "request": "", "versions": other}
+    asked = JoinRequest(site="north", secret="", request="", versions=other)
     content = hub.read()
     root = hub.invite("north").root
     with pytest.raises(FederationError, match=r"silvan is .* here and 9.9.9 at site 'north'"):
-        enrol.call("localhost", content.port + 1, root, "/join", asked)
+        enrol.call("localhost", content.port + 1, root, "/join", Granted, asked)
 
 
 def test_two_sites_with_one_key(hub, tmp_path):

@@ -30,7 +30,7 @@ from silvan.deploy.membership.certificates import Authority, make_key, make_requ
 from silvan.deploy.membership.flare_folder import FlareSite
 from silvan.deploy.membership.introductions import Credentials, Introduction, read_roster
 from silvan.deploy.membership.joined_site import Member
-from silvan.deploy.service.flare_care import examine
+from silvan.deploy.service.doctor import examine
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.chunks import send_in_chunks
 from silvan.federation.flare import AbortedError

@@ -136,12 +136,9 @@ def backup(
 ) -> None:
     """Copy the site's folder, while it is stopped; to put it back, copy it to where it was."""
     from silvan.deploy.membership.flare_folder import open_site
-    from silvan.deploy.membership.joined_site import Member
     from silvan.deploy.service.backup import backup_site
-    from silvan.deploy.service.flare_care import backup_flare_site
 
-    site = open_site(folder)
-    n = backup_site(site, target) if isinstance(site, Member) else backup_flare_site(site, target)
+    n = backup_site(open_site(folder), target)
     print_lines(f"{count_of(n, 'file')} in {target}. Secrets are among them: keep it as you keep the site's folder.")
 
 

@@ -226,11 +226,9 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the copy.")], folder: In = Path()
 ) -> None:
     """Copy the coordinator's folder; to put it back, copy it to where it was."""
-    from silvan.deploy.membership.coordinator_folder import Hub
-    from silvan.deploy.service.backup import backup_hub
-    from silvan.deploy.service.flare_care import backup_flare_server, is_flare_server
+    from silvan.deploy.service.backup import backup_coordinator
 
-    n = backup_flare_server(folder, target) if is_flare_server(folder) else backup_hub(Hub(folder), target)
+    n = backup_coordinator(folder, target)
     print_lines(
         f"{count_of(n, 'file')} in {target}. Secrets are among them: keep it as you keep the coordinator's folder."
     )

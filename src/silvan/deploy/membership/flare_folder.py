@@ -49,6 +49,7 @@ class FlareSite(SiteFiles):
 
     def __init__(self, workspace: Path, name: str) -> None:
         self.workspace = workspace.resolve()
+        self.startup = self.workspace / "startup"
         settings = self.workspace / "local" / SETTINGS
         own = _read_own(settings)
         super().__init__(_own_folder(self.workspace, own, name), settings, name)
@@ -70,7 +71,7 @@ class FlareSite(SiteFiles):
         """The site's FLARE certificate; None in the simulator, which has none."""
         if self.simulator:
             return None
-        found = Credentials.read(self.workspace / "startup", "client")
+        found = Credentials.read(self.startup, "client")
         if found.name != self.name:
             raise FederationError(f"FLARE calls the site {self.name!r}, its certificate {found.name!r}")
         return found
@@ -126,6 +127,11 @@ def open_site(folder: Path) -> SiteFiles:
 def is_site(folder: Path) -> bool:
     """Whether there is a site of a federation of machines in a folder."""
     return any((folder / name).exists() for name in (MEMBER, _PLACE, f"local/{SETTINGS}"))
+
+
+def is_flare_server(folder: Path) -> bool:
+    """Whether a folder is that of a server which FLARE provisioned."""
+    return (folder / "startup" / "server.crt").is_file() and (folder / "local").is_dir()
 
 
 # -- at the server

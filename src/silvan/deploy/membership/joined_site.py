@@ -33,19 +33,17 @@ from silvan.deploy.membership.certificates import (
     read_certificate,
 )
 from silvan.deploy.membership.coordinator_folder import Invite, check_name, compare_rosters, roster_fingerprint
-from silvan.deploy.membership.enrol import call, check_clock, check_versions, versions
+from silvan.deploy.membership.enrol import ask_coordinator, call, versions
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted
-from silvan.deploy.membership.site_files import BUDGET, STORE, SiteFiles
+from silvan.deploy.membership.site_files import STORE, SiteFiles
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.keys import Roster, read_public
 from silvan.federation.store import FileStore
 from silvan.privacy.identity.seal import public_key
-from silvan.privacy.ledger import LEDGER
 from silvan.privacy.site_folder import SiteFolder
 from silvan.study.study import Study
 from silvan.util.files import UNREADABLE, write_whole
 
-KEY_FILE = Path("kit", "startup", "client.key")
 MEMBER, SETTINGS, ROSTER = "member.json", "site.toml", "roster.json"
 
 _COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
@@ -75,6 +73,7 @@ class Member(SiteFiles):
             raise InputError(f"{path}: no site here; `silvan site join INVITE` makes one") from None
         except UNREADABLE:
             raise FormatError(f"{folder / MEMBER}: damaged; restore it from a backup, or join again") from None
+        self.startup = folder / "kit" / "startup"
         super().__init__(folder, folder / SETTINGS, self.membership.site)
 
     @classmethod
@@ -97,9 +96,8 @@ class Member(SiteFiles):
             raise InputError(f"{path}: a site is here already; name another folder")
         where = (invite.host, invite.port, invite.root)
         trusted = Trusted(read_public(invite.coordinator), invite.root)
-        status = call(*where, "/roster")
-        check_clock(float(status["time"]), "the coordinator")
-        check_versions(versions(), status["versions"], "the coordinator")
+        told = ask_coordinator(*where)
+        told.check(versions())
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         path = path.resolve()
@@ -109,9 +107,9 @@ class Member(SiteFiles):
         request = make_request(make_key(startup / "client.key"), invite.site).decode()
         folder, store = SiteFolder(path), FileStore(path / STORE)
         bare = JoinRequest(site=invite.site, secret=invite.secret, request=request, versions=versions())
-        asked = JoinRequest.make(bare, trusted, folder.key, store, str(status["proof_key"]))
+        asked = JoinRequest.make(bare, trusted, folder.key, store, told.proof_key)
         store.close()
-        granted = _granted(call(*where, "/join", msgspec.to_builtins(asked)))
+        granted = call(*where, "/join", Granted, asked)
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
         (startup / "rootCA.pem").write_text(invite.root)
         write_whole(path / SETTINGS, _settings_text(table, query, policy, memory, cluster, reading).encode())
@@ -120,10 +118,6 @@ class Member(SiteFiles):
         )
         write_whole(path / MEMBER, msgspec.json.format(msgspec.json.encode(membership)) + b"\n")
         return cls(path)
-
-    def private_files(self) -> list[Path]:
-        """Return the files that only the site's owner may read."""
-        return [*(self.path / name for name in ("site.key", STORE, BUDGET, LEDGER)), self.path / KEY_FILE]
 
     @property
     def fingerprint(self) -> str:
@@ -140,14 +134,14 @@ class Member(SiteFiles):
     @property
     def certificate(self) -> x509.Certificate:
         """The site's certificate."""
-        return read_certificate((self.path / "kit" / "startup" / "client.crt").read_bytes())
+        return read_certificate((self.startup / "client.crt").read_bytes())
 
     def renew(self) -> None:
         """Renew the certificate by the site's key, also after its end; for a process that starts."""
-        own, startup, trusted = self.membership, self.path / "kit" / "startup", self.trusted
+        own, startup, trusted = self.membership, self.startup, self.trusted
         request = make_request(load_key(startup / "client.key"), self.name).decode()
         asked = RenewRequest.make(trusted, self.folder.key, self.name, request)
-        granted = _granted(call(own.host, own.port + 1, own.root, "/renew", msgspec.to_builtins(asked)))
+        granted = call(own.host, own.port + 1, own.root, "/renew", Granted, asked)
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
 
     # -- everybody's keys
@@ -159,21 +153,18 @@ class Member(SiteFiles):
     def latest_roster(self) -> Roster | None:
         """Return everybody's keys as the coordinator tells them; None until all have joined."""
         own = self.membership
-        status = call(own.host, own.port + 1, own.root, "/roster")
-        check_clock(float(status["time"]), "the coordinator")
-        check_versions(versions(), status["versions"], "the coordinator")
-        roster = status["roster"]
-        if roster["coordinator"] != own.coordinator:
+        told = ask_coordinator(own.host, own.port + 1, own.root)
+        told.check(versions())
+        if told.coordinator != own.coordinator:
             raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
-        sites: dict[str, dict[str, str]] = roster["sites"]
-        for name in sites:
+        for name in told.sites:
             check_name("site", name)
-        if not all(keys["key"] for keys in sites.values()):
+        if not all(keys.key for keys in told.sites.values()):
             return None
         return Roster(
-            read_public(roster["coordinator"]),
-            {name: read_public(keys["key"]) for name, keys in sites.items()},
-            {name: read_public(keys["seal"]) for name, keys in sites.items()},
+            read_public(told.coordinator),
+            {name: read_public(keys.key) for name, keys in told.sites.items()},
+            {name: read_public(keys.seal) for name, keys in told.sites.items()},
         )
 
     def pin_roster(self) -> Roster | None:
@@ -227,13 +218,6 @@ class Member(SiteFiles):
             write_whole(path, msgspec.json.encode(sites))
         if sorted(self.sites_of(study)) != sorted(sites):
             raise FederationError("the study came with other sites before")
-
-
-def _granted(answer: dict[str, Any]) -> Granted:
-    try:
-        return msgspec.convert(answer, Granted)
-    except msgspec.ValidationError:
-        raise FederationError("the coordinator answered with something else than a certificate") from None
 
 
 def _keep_certificate(startup: Path, certificate: x509.Certificate, trusted: Trusted) -> None:

@@ -18,8 +18,9 @@ from silvan.federation.keys import Roster
 from silvan.federation.store import FileStore
 from silvan.privacy.gate import Gate, Policy, Terms
 from silvan.privacy.identity.seal import public_key
+from silvan.privacy.ledger import LEDGER
 from silvan.privacy.noise.budget import Budget
-from silvan.privacy.site_folder import SiteFolder
+from silvan.privacy.site_folder import KEY, SiteFolder
 from silvan.study.parse import check_policy, parse_remote_study
 from silvan.study.study import Study
 from silvan.study.study_tables import check_reading
@@ -53,6 +54,9 @@ class SiteFiles:
         *("reading", "policy"),
     )
     """Keys that the settings may have."""
+
+    startup: Path
+    """FLARE's startup folder, with the site's certificate and its key."""
 
     def __init__(self, path: Path, settings_file: Path, name: str) -> None:
         self.path, self.settings_file, self.name = path, settings_file, name
@@ -112,6 +116,10 @@ class SiteFiles:
         sites, name = self.sites_of(study), study.unique_name if fold is None else fold.study(study.unique_name)
         terms = Terms(name, sites, study.losses(sites), study.models_judged, approved=study.unique_name)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
+
+    def private_files(self) -> list[Path]:
+        """Return the files that only the site's owner may read."""
+        return [*(self.path / name for name in (KEY, STORE, BUDGET, LEDGER)), self.startup / "client.key"]
 
     @property
     def fingerprint(self) -> str:

@@ -6,7 +6,7 @@ import time
 from silvan.deploy.jobs.tidy import remove_old_jobs
 from silvan.deploy.membership.certificates import ends_soon
 from silvan.deploy.membership.coordinator_folder import Hub, roster_fingerprint
-from silvan.deploy.membership.joined_site import KEY_FILE, Member
+from silvan.deploy.membership.joined_site import Member
 from silvan.deploy.membership.site_files import check_table
 from silvan.deploy.service.process import (
     Background,
@@ -91,8 +91,8 @@ def become_site(member: Member) -> None:
 def _check_site(member: Member) -> None:
     """Raise an error if a site's process cannot run, or its key for connecting is not private."""
     require_flare()
-    for key in (KEY, KEY_FILE):
-        check_private(member.path / key)
+    for key in (member.path / KEY, member.startup / "client.key"):
+        check_private(key)
     marker = member.path / FROM_BACKUP
     if marker.exists():
         raise InputError(
