@@ -91,23 +91,22 @@ def _show_studies(member: "SiteFiles", folder: Path) -> None:
         print_lines("No study has come in yet.")
     for study in studies:
         explained = explain(member, study)
-        state = f"approved on {explained.approved.at[:10]}" if explained.approved else "waits for your approval"
+        approved = member.folder.approvals.find(study.unique_name)
+        state = f"approved on {approved.at[:10]}" if approved else "waits for your approval"
         declined = member.declined(study)
         if declined is not None:
             state = f"declined: {declined}"
         elif not member.policy.approve:
             state = f"answered without approval, as {member.settings_file.name} says"
-        title = Text(clean(f"{explained.id}: {state}"), style="bold")
+        title = Text(clean(f"{study.unique_name}: {state}"), style="bold")
         print_parts(console, title, Text("\n".join(map(clean, explained.lines))))
         if explained.leaves:
             print_parts(console, kinds_table(explained.leaves))
-        if member.policy.approve and not explained.approved:
+        if member.policy.approve and not approved:
             # by the digest: what a coordinator calls a study is no part of a command
-            print_lines(f"To approve: silvan site approve {shlex.quote(str(folder))} {explained.digest}")
+            print_lines(f"To approve: silvan site approve {shlex.quote(str(folder))} {study.digest}")
             if declined is None:
-                print_lines(
-                    f'To decline: silvan site decline {shlex.quote(str(folder))} {explained.digest} --why "..."'
-                )
+                print_lines(f'To decline: silvan site decline {shlex.quote(str(folder))} {study.digest} --why "..."')
 
 
 def _complete_name(member: "SiteFiles", study: str) -> str:

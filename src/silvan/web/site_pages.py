@@ -161,7 +161,7 @@ class SiteFolderPages:
         found = self.explanation(study)
         site = self.site
         approval, why = site.folder.approvals.find(study.unique_name), site.declined(study)
-        values = {"study": study, "explained": found, "approval": approval, "why": why, "shown": _shown(found)}
+        values = {"study": study, "explained": found, "approval": approval, "why": why, "shown": _shown(study, found)}
         there = (site.results_folder(study) / RUN).is_file()
         return {**values, "needs": site.policy.approve, "there": there}
 
@@ -198,7 +198,7 @@ class SiteFolderPages:
     def _approve(self, form: dict[str, str]) -> str:
         """Approve exactly what the page showed."""
         study = self._asked(form)
-        if form.get("shown") != _shown(self.explanation(study)):
+        if form.get("shown") != _shown(study, self.explanation(study)):
             raise InputError("what the study asks is no longer what this page showed; read it again, then decide")
         made = approve_study(self.site, study)
         kinds = len(made.messages or ())
@@ -240,7 +240,7 @@ class SiteFolderPages:
         return "Stopped; a study waits, and goes on when it is started again." if stopped else "It was not running."
 
 
-def _shown(found: Explanation) -> str:
+def _shown(study: Study, found: Explanation) -> str:
     """Return a digest of what an approval would hold and of what its owner is told."""
     asked = None if found.asked is None else msgspec.structs.replace(found.asked, at="")
-    return hashlib.sha256(msgspec.json.encode([asked, found.lines, found.text])).hexdigest()
+    return hashlib.sha256(msgspec.json.encode([asked, found.lines, study.text])).hexdigest()

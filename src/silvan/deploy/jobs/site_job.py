@@ -14,10 +14,9 @@ from silvan.deploy.jobs.tidy import mark_in_use, remove_old_jobs
 from silvan.deploy.membership.flare_folder import SETTINGS, FlareSite
 from silvan.deploy.membership.introductions import IntroducedSite, Introduction, Ready, Receive
 from silvan.deploy.membership.joined_site import MEMBER, Member
-from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.membership.site_files import PREDICTIONS, SiteFiles
 from silvan.deploy.membership.site_log import keep_log, note_error
 from silvan.deploy.studies.notice import notify
-from silvan.deploy.studies.party_folder import make_party
 from silvan.deploy.studies.study_table import ChangedTableError, check_study_table, study_source, table_settings
 from silvan.errors import FederationError, InputError, RepeatedError, SilvanError
 from silvan.federate.options import make_sums
@@ -26,6 +25,7 @@ from silvan.federation.flare import Answering, JobFolders
 from silvan.federation.keys import Roster
 from silvan.federation.message import Verb
 from silvan.federation.partitioned_site import site_of
+from silvan.federation.party import Party
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.privacy.gate import Gate
@@ -173,12 +173,45 @@ def _check_version(theirs: str) -> None:
 def make_site(member: SiteFiles, study: Study, roster: Roster | None = None, n_jobs: int | None = None) -> Site:
     """Make a site, or a party, from its folder, a study and everybody's keys, if they are known."""
     if study.by_columns:
-        return make_party(member, study, roster, n_jobs)
+        return _make_party(member, study, roster, n_jobs)
     _, cover = make_sums(study.sums, None if roster is None else roster.seals)
     return site_of(
         member.name,
         study_source(member, study),
         table_settings(member, study, n_jobs),
+        store=member.store,
+        outbox=member.gate(study),
+        cover=cover,
+    )
+
+
+def _make_party(member: SiteFiles, study: Study, roster: Roster | None, n_jobs: int | None) -> Party:
+    """Make a party from a site's folder and a study; raise ``FederationError`` if the site cannot be one."""
+    settings = member.settings
+    if "id" not in settings:
+        raise FederationError(
+            "it names no column of ids, by which rows of other parties are matched; its owner can add it to site.toml, "
+            'as id = "patient"'
+        )
+    if "memory" in settings:
+        raise FederationError(
+            "its site.toml limits memory, and a party of a study over columns has its columns in memory; its owner can "
+            "take memory out"
+        )
+    seals = {} if roster is None else roster.seals
+    _, cover = make_sums(study.sums, None if roster is None else seals)
+    return Party(
+        member.name,
+        study_source(member, study),
+        table_settings(member, study, n_jobs),
+        id_column=settings["id"],
+        seals={name: seals[name] for name in member.sites_of(study) if name in seals},
+        seed=study.random_state,
+        given=study.schema,
+        show_names=study.names == "shown",
+        only_study=study.unique_name,
+        predictions=None if study.predict is None else member.path / PREDICTIONS / f"{study.folder}.csv",
+        model=None if study.predict is None else study.predict.model,
         store=member.store,
         outbox=member.gate(study),
         cover=cover,

@@ -29,6 +29,8 @@ from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
 
 STORE, BUDGET = "store.sqlite", "budget.sqlite"
+PREDICTIONS = "predictions"
+"""The folder of predictions of new rows, if the site holds the label of a study over columns."""
 
 BETWEEN_MACHINES = {"score_groups": 5}
 """What a site's policy says of judging unless its owner says otherwise: in one process a coordinator sees all rows."""

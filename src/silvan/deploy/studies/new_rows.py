@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.studies.party_folder import PREDICTIONS
+from silvan.deploy.membership.site_files import PREDICTIONS
 from silvan.errors import InputError
 from silvan.federate.alignment import asks_to_match, common_rows
 from silvan.federation.federation import Federation
