@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from experiments.attacks.outcome import Outcome
 
-from silvan.deploy.membership.joined_site import MEMBER, SETTINGS, Member, Membership
+from silvan.deploy.membership.joined_site import MEMBER, SETTINGS, JoinedSite, Membership
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import RefusedError
 from silvan.federation.handlers import HANDLERS
@@ -62,7 +62,7 @@ def run(small: bool) -> list[Outcome]:
         ]
 
 
-def _outcome(what: str, before: str, member: Member, kinds: list[str], made_for: Study, asked_as: Study) -> Outcome:
+def _outcome(what: str, before: str, member: JoinedSite, kinds: list[str], made_for: Study, asked_as: Study) -> Outcome:
     """Count the kinds of messages that the gate of a study lets in."""
     gate, read, note = member.gate(made_for), 0, ""
     for kind in kinds:
@@ -75,7 +75,7 @@ def _outcome(what: str, before: str, member: Member, kinds: list[str], made_for:
     return Outcome(f"{len(kinds)} kinds of messages {what}", before, read, note=note.split(";")[0])
 
 
-def make_member(folder: Path) -> Member:
+def make_member(folder: Path) -> JoinedSite:
     """Write the folder of a site that has joined."""
     own, others = Key.at(folder / "site.key"), [Key.generate() for _ in range(3)]
     keys = {name: key.public for name, key in zip(SITES, [own, *others], strict=False)}
@@ -83,4 +83,4 @@ def make_member(folder: Path) -> Member:
     write_whole(folder / SETTINGS, b'table = "rows.csv"\n\n[policy]\napprove = true\n')
     membership = Membership("heart", "north", "localhost", 8102, "", others[-1].public.hex())
     write_whole(folder / MEMBER, msgspec.json.encode(membership))
-    return Member(folder)
+    return JoinedSite(folder)

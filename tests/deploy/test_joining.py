@@ -30,7 +30,7 @@ from silvan.deploy.membership.certificates import (
 from silvan.deploy.membership.coordinator_folder import Hub, Invite, roster_fingerprint
 from silvan.deploy.membership.fingerprint import WORDS, fingerprint
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted, proof_key
-from silvan.deploy.membership.joined_site import MEMBER, Member
+from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_files import BUDGET, STORE, check_table
 from silvan.deploy.service.doctor import examine
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
@@ -57,7 +57,7 @@ def hub(made, tmp_path):
 
 
 def join(hub, folder, site="north", **settings):
-    return Member.join(folder / site, hub.invite(site), write_table(folder), None, settings)
+    return JoinedSite.join(folder / site, hub.invite(site), write_table(folder), None, settings)
 
 
 def test_a_site_joins(hub, tmp_path):
@@ -89,7 +89,7 @@ def test_other_keys_are_refused_once_all_are_known(hub, tmp_path):
     join(hub, tmp_path, "south")
     before = north.pin_roster()
     (tmp_path / "again").mkdir()
-    Member.join(tmp_path / "again" / "south", hub.invite("south"), write_table(tmp_path), None, {})
+    JoinedSite.join(tmp_path / "again" / "south", hub.invite("south"), write_table(tmp_path), None, {})
     with pytest.raises(FederationError, match=r"other keys than before, of south: ask why; `silvan site roster`"):
         north.pin_roster()
     assert north.roster() == before
@@ -228,7 +228,7 @@ def test_an_answer_that_the_coordinator_did_not_sign(hub, tmp_path, answer):
 
 def used(hub, folder):
     invite = hub.invite("north")
-    Member.join(folder / "first", invite, write_table(folder), None, {})
+    JoinedSite.join(folder / "first", invite, write_table(folder), None, {})
     return invite
 
 
@@ -259,7 +259,7 @@ def test_an_invitation_is_good_once_and_for_one_site(hub, tmp_path, case):
     make, said = INVITES[case]
     invite = make(hub, tmp_path)
     with pytest.raises(FederationError, match=said):
-        Member.join(tmp_path / "two", invite, write_table(tmp_path), None, {})
+        JoinedSite.join(tmp_path / "two", invite, write_table(tmp_path), None, {})
     assert not (tmp_path / "two" / MEMBER).exists()
 
 
@@ -293,7 +293,7 @@ def test_an_invitation_with_a_malformed_field_is_refused(field, value):
 def test_nobody_answers(made, tmp_path):
     hub = made
     with pytest.raises(FederationError, match=r"does not answer .connection refused.; has it run `silvan study start`"):
-        Member.join(tmp_path / "one", hub.invite("north"), write_table(tmp_path), None, {})
+        JoinedSite.join(tmp_path / "one", hub.invite("north"), write_table(tmp_path), None, {})
 
 
 def test_a_clock_an_hour_off(hub, tmp_path):
@@ -403,7 +403,7 @@ def empty_invite(folder):
     [
         (federation_again, InputError, "there is a federation already"),
         (Hub, InputError, "no federation here"),
-        (Member, InputError, "no site here"),
+        (JoinedSite, InputError, "no site here"),
         (lambda folder: Invite.read(folder / "no.invite"), InputError, "there is no such invitation"),
         (empty_invite, FormatError, "not an invitation"),
     ],
@@ -433,7 +433,7 @@ def test_settings_of_a_site(hub, tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=said):
-            _ = Member(member.path).settings
+            _ = JoinedSite(member.path).settings
 
 
 # -- certificates

@@ -43,7 +43,7 @@ def join(
     """Join a federation: check the table, make keys on this machine, have them signed."""
     from silvan.data.readers.query import is_url
     from silvan.deploy.membership.coordinator_folder import Invite
-    from silvan.deploy.membership.joined_site import Member
+    from silvan.deploy.membership.joined_site import JoinedSite
     from silvan.deploy.membership.site_files import FILES_ALONE, absolute_path, check_table
     from silvan.study.reading_options import parse_reading, reading_lines
 
@@ -55,7 +55,7 @@ def join(
     columns, rows = check_table(source, query, invitation.columns, memory, options, cluster)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
     print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
-    member = Member.join(
+    member = JoinedSite.join(
         folder or Path(invitation.site),
         invitation,
         source,
@@ -79,10 +79,10 @@ def start(
     new_roster: Annotated[bool, typer.Option("--new-roster", hidden=True)] = False,
 ) -> None:
     """Start the site's process: it connects to the coordinator, and answers what you let it."""
-    from silvan.deploy.membership.joined_site import Member
+    from silvan.deploy.membership.joined_site import JoinedSite
     from silvan.deploy.service.start_stop import become_site, prepare_site, start_site
 
-    member = Member(folder)
+    member = JoinedSite(folder)
     if new_roster:
         raise InputError(f"new keys are shown, and accepted by their words, with `silvan site roster {folder}`")
     print_lines(*prepare_site(member))
@@ -96,9 +96,9 @@ def start(
 
 def renew(folder: Folder) -> None:
     """Renew the site's certificate, by the key that the coordinator knows the site by; then restart the site."""
-    from silvan.deploy.membership.joined_site import Member
+    from silvan.deploy.membership.joined_site import JoinedSite
 
-    member = Member(folder)
+    member = JoinedSite(folder)
     member.renew()
     end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
     print_lines(f"Renewed, until {end}. The site uses it when it is started again.")
@@ -113,9 +113,9 @@ def roster(
 ) -> None:
     """Show everybody's keys that the site goes by, in words, and those that the coordinator tells now."""
     from silvan.deploy.membership.coordinator_folder import compare_rosters, roster_fingerprint
-    from silvan.deploy.membership.joined_site import Member
+    from silvan.deploy.membership.joined_site import JoinedSite
 
-    member = Member(folder)
+    member = JoinedSite(folder)
     if accept is not None:
         kept = member.accept_roster(accept)
         print_lines(f"Accepted: {', '.join(kept.sites)}. Studies that have begun go on with the sites that they have.")
@@ -139,7 +139,7 @@ def roster(
 
 def stop(folder: Folder) -> None:
     """Stop the site's process; a study waits, and goes on when it is started again."""
-    from silvan.deploy.membership.joined_site import Member
+    from silvan.deploy.membership.joined_site import JoinedSite
     from silvan.deploy.service.start_stop import process_of
 
-    print_lines("Stopped." if process_of(Member(folder)).stop() else "It was not running.")
+    print_lines("Stopped." if process_of(JoinedSite(folder)).stop() else "It was not running.")

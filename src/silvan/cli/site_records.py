@@ -153,7 +153,7 @@ def restored(
 ) -> None:
     """Show which of a site's files are behind the others, after some were lost or put back from a backup."""
     from silvan.deploy.membership.flare_folder import is_site, open_site
-    from silvan.deploy.membership.joined_site import Member
+    from silvan.deploy.membership.joined_site import JoinedSite
     from silvan.deploy.service.start_stop import process_of
     from silvan.privacy.file_marks import FileMarks
     from silvan.privacy.noise.budget import Budget
@@ -162,7 +162,7 @@ def restored(
     site, store = folder_at(folder), None
     if is_site(folder):
         member = open_site(folder)
-        if isinstance(member, Member) and process_of(member).pid is not None:
+        if isinstance(member, JoinedSite) and process_of(member).pid is not None:
             raise InputError(f"the site is running; stop it first (silvan site stop {folder})")
         site, store, charged = member.folder, member.store, member.budget()
     else:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
 from silvan.deploy.service.process import Background
 from silvan.errors import InputError, SilvanError
 from silvan.report.beside import read_beside
@@ -121,9 +121,9 @@ def _began_later(folder: Path) -> bool:
         return True
 
 
-def _sites(record: Record | None, progress: Progress | None, state: str) -> list[SiteView]:
+def _sites(record: Record | None, progress: StudyProgress | None, state: str) -> list[SiteView]:
     names = [] if record is None else [site.name for site in record.sites]
-    found = progress or Progress("")
+    found = progress or StudyProgress("")
     views = []
     for name in dict.fromkeys([*names, *sorted({*found.answered, *found.waiting, *found.lost})]):
         at = found.answered.get(name, 0)
@@ -145,7 +145,7 @@ def _read_record(folder: Path) -> tuple[Record | None, str]:
         return None, f"Its {RUN} is damaged, half written, or of something else."
 
 
-def _read_progress(folder: Path) -> Progress | None:
+def _read_progress(folder: Path) -> StudyProgress | None:
     try:
         return read_progress(folder / PROGRESS)
     except (OSError, *UNREADABLE):

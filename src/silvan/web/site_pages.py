@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from silvan.deploy.membership.flare_folder import open_site
-from silvan.deploy.membership.joined_site import MEMBER, ROSTER, SETTINGS, Member
+from silvan.deploy.membership.joined_site import MEMBER, ROSTER, SETTINGS, JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import LAST_ERROR
 from silvan.deploy.service.start_stop import prepare_site, process_of, start_site
@@ -62,7 +62,7 @@ class SiteFolderPages:
         asked = sorted((self.path / "asked").glob("*"))
         results = sorted((self.path / "results").glob(f"*/{RUN}"))
         site = self.site
-        pid = process_of(site).pid if isinstance(site, Member) else None
+        pid = process_of(site).pid if isinstance(site, JoinedSite) else None
         return stamp([*(self.path / name for name in names), *asked, *results]), pid
 
     # -- pages
@@ -119,7 +119,7 @@ class SiteFolderPages:
             for study in reversed(site.studies())
         ]
         values = {"status": status, "studies": studies, "lines": lines[: -_NEWEST - 1 : -1], "total": len(lines)}
-        return {**values, "can_start": isinstance(site, Member)}
+        return {**values, "can_start": isinstance(site, JoinedSite)}
 
     def _ledger(self) -> dict[str, Any]:
         lines = self._lines()
@@ -215,9 +215,9 @@ class SiteFolderPages:
         self.site.folder.approvals.withdraw(self._asked(form).unique_name)
         return "Withdrawn: the site answers nothing more in this study."
 
-    def _member(self) -> Member:
+    def _member(self) -> JoinedSite:
         site = self.site
-        if not isinstance(site, Member):
+        if not isinstance(site, JoinedSite):
             raise InputError("FLARE's own commands start and stop this site")
         return site
 

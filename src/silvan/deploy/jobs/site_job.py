@@ -12,8 +12,8 @@ from pathlib import Path
 from silvan.deploy.jobs.splits import SiteWithSplits, check_splits
 from silvan.deploy.jobs.tidy import mark_in_use, remove_old_jobs
 from silvan.deploy.membership.flare_folder import SETTINGS, FlareSite
-from silvan.deploy.membership.introductions import IntroducedSite, Introduction, Ready, Receive
-from silvan.deploy.membership.joined_site import MEMBER, Member
+from silvan.deploy.membership.introductions import IntroducedSite, Ready, Receive, SignedKeys
+from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_files import PREDICTIONS, SiteFiles
 from silvan.deploy.membership.site_log import keep_log, note_error
 from silvan.deploy.studies.notice import notify
@@ -63,7 +63,7 @@ class SiteExecutor(Answering):
         _check_version(self.version)  # first: the text may be one that this version cannot read
         return parse_remote_study(self.study)
 
-    def _serve_member(self, member: Member, study: Study, folders: JobFolders) -> ChunkServer:
+    def _serve_member(self, member: JoinedSite, study: Study, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site that has joined."""
         remove_old_jobs(folders.root, but=folders.job)
         member.note_study(study)
@@ -76,7 +76,7 @@ class SiteExecutor(Answering):
         """Serve a study at a site of a federation that FLARE provisioned: first all introduce themselves."""
         site.note_study(study)
 
-        def begin(everybody: Sequence[Introduction]) -> tuple[Receive, Ready]:
+        def begin(everybody: Sequence[SignedKeys]) -> tuple[Receive, Ready]:
             roster = site.pin_roster(study, everybody)
             return _answering(site, study, lambda: roster, folders)
 
@@ -87,9 +87,9 @@ class SiteExecutor(Answering):
         return ChunkServer(introduced.receive, introduced.ready)
 
 
-def _member_at(folder: Path) -> Member:
+def _member_at(folder: Path) -> JoinedSite:
     try:
-        return Member(folder)
+        return JoinedSite(folder)
     except SilvanError as error:
         log.error("%s", error)
         raise FederationError("its folder is gone or damaged; its owner must put it back") from None

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from silvan.deploy.membership.certificates import common_name, read_certificate
-from silvan.deploy.membership.introductions import Credentials, Introduction, Post, collect, hand_out, read_roster
-from silvan.deploy.membership.joined_site import MEMBER, Member
+from silvan.deploy.membership.introductions import Credentials, Post, SignedKeys, collect, hand_out, read_roster
+from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import keep_log
 from silvan.errors import FederationError, FormatError, InputError
@@ -76,13 +76,13 @@ class FlareSite(SiteFiles):
             raise FederationError(f"FLARE calls the site {self.name!r}, its certificate {found.name!r}")
         return found
 
-    def introduction(self, study: Study) -> Introduction:
+    def introduction(self, study: Study) -> SignedKeys:
         """Return the site's own introduction to a study."""
-        own = Introduction(self.name, self.folder.key.public, public_key(self.store))
+        own = SignedKeys(self.name, self.folder.key.public, public_key(self.store))
         credentials = self.credentials
         return own if credentials is None else credentials.sign(own, study)
 
-    def pin_roster(self, study: Study, everybody: Sequence[Introduction]) -> Roster:
+    def pin_roster(self, study: Study, everybody: Sequence[SignedKeys]) -> Roster:
         """Check everybody's introductions and keep their keys; raise ``FederationError`` if those kept are others."""
         roster = read_roster(study, everybody, self.credentials)
         path = self.path / _ROSTERS / f"{study.digest}.json"
@@ -109,7 +109,7 @@ def open_site(folder: Path) -> SiteFiles:
     """Return the site of a folder: one that has joined, FLARE's own folder of a site, or ``silvan`` in that."""
     folder = folder.resolve()
     if (folder / MEMBER).exists():
-        return Member(folder)
+        return JoinedSite(folder)
     if (folder / _PLACE).is_file():
         try:
             place = msgspec.json.decode((folder / _PLACE).read_bytes(), type=_Place)
@@ -121,7 +121,7 @@ def open_site(folder: Path) -> SiteFiles:
         if not certificate.is_file():
             raise InputError(f"{folder}: FLARE's folder has no certificate; name the folder {FOLDER!r} of the site")
         return FlareSite(folder, common_name(read_certificate(certificate.read_bytes())))
-    return Member(folder)
+    return JoinedSite(folder)
 
 
 def is_site(folder: Path) -> bool:
@@ -162,19 +162,19 @@ class FlareServer:
         return Run(self.path / "runs" / study.folder)
 
     def meet(self, post: Post, study: Study, run: Run) -> Parties:
-        """Introduce all parties to each other; those of a study that goes on are those it began with.
+        """ExchangeKeys all parties to each other; those of a study that goes on are those it began with.
 
         A site that is not there is done without if the study's quorum allows it.
         """
         key = Key.at(self.path / "coordinator.key")
         credentials = None if self._simulator else Credentials.read(self.workspace / "startup", "server")
-        own = Introduction(COORDINATOR, key.public)
+        own = SignedKeys(COORDINATOR, key.public)
         own = own if credentials is None else credentials.sign(own, study)
         known = _read_introductions(run)
         listed = [site for site in study.site_names or () if not known or site in known]
         came = collect(post, listed, study.timeout)
         away = {site: str(error) for site, error in came.items() if isinstance(error, Exception)}
-        here = {site: one for site, one in came.items() if isinstance(one, Introduction)}
+        here = {site: one for site, one in came.items() if isinstance(one, SignedKeys)}
         if len(here) < (study.quorum or len(listed)):
             raise FederationError("; ".join(away.values()))
         for site, one in here.items():
@@ -189,13 +189,13 @@ class FlareServer:
         return Parties(sites, {s: why for s, why in away.items() if s in sites}, Signer(COORDINATOR, key, roster))
 
 
-def _read_introductions(run: Run) -> dict[str, Introduction]:
+def _read_introductions(run: Run) -> dict[str, SignedKeys]:
     """Return the introductions that a study began with; none if it has not begun."""
     path = run.file(_INTRODUCTIONS)
     if not path.exists():
         return {}
     try:
-        return {one.name: one for one in msgspec.json.decode(path.read_bytes(), type=list[Introduction])}
+        return {one.name: one for one in msgspec.json.decode(path.read_bytes(), type=list[SignedKeys])}
     except UNREADABLE:
         raise FormatError(f"{path}: damaged; remove {run.folder} to begin the study anew") from None
 

@@ -62,7 +62,7 @@ class Membership(msgspec.Struct, frozen=True):
     coordinator: str
 
 
-class Member(SiteFiles):
+class JoinedSite(SiteFiles):
     """A site's folder."""
 
     def __init__(self, path: str | Path) -> None:
@@ -87,7 +87,7 @@ class Member(SiteFiles):
         memory: str | None = None,
         cluster: str | None = None,
         reading: str = "",
-    ) -> "Member":
+    ) -> "JoinedSite":
         """Join a federation: make keys on this machine, have them signed, write the site's folder.
 
         ``reading`` is what stands below ``[reading]`` in the site's settings.

@@ -15,7 +15,7 @@ from pathlib import Path
 from silvan.deploy.jobs.tidy import is_job
 from silvan.deploy.membership.coordinator_folder import Hub
 from silvan.deploy.membership.flare_folder import SETTINGS, FlareServer, is_flare_server
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.service.process import is_running
 from silvan.deploy.service.start_stop import process_of
@@ -31,9 +31,9 @@ _PROCESSES = "pid.fl", "daemon_pid.fl"
 def backup_site(site: SiteFiles, target: Path) -> int:
     """Copy what a site keeps, with its settings, to a new folder; return how many files there are."""
     if (pid := _running(site)) is not None:
-        who = "the site" if isinstance(site, Member) else "FLARE's client"
+        who = "the site" if isinstance(site, JoinedSite) else "FLARE's client"
         raise InputError(f"{who} is running (process {pid}); stop it first: its files must be of one moment")
-    return _copy_folder(site.path, target, [] if isinstance(site, Member) else [site.settings_file])
+    return _copy_folder(site.path, target, [] if isinstance(site, JoinedSite) else [site.settings_file])
 
 
 def backup_coordinator(folder: Path, target: Path) -> int:
@@ -47,7 +47,7 @@ def backup_coordinator(folder: Path, target: Path) -> int:
 
 def _running(site: SiteFiles) -> int | None:
     """Return the process id of a site that runs, as far as FLARE's scripts tell where these start it."""
-    if isinstance(site, Member):
+    if isinstance(site, JoinedSite):
         return process_of(site).pid
     for name in _PROCESSES:
         with suppress(OSError, ValueError):

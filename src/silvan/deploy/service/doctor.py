@@ -19,7 +19,7 @@ from silvan.deploy.membership.coordinator_folder import HUB, Hub, compare_roster
 from silvan.deploy.membership.enrol import ask_coordinator, check_versions, versions
 from silvan.deploy.membership.flare_folder import FlareServer, FlareSite, is_flare_server, is_site, open_site
 from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.service.process import port_in_use
 from silvan.deploy.service.start_stop import process_of, processes_of
@@ -105,19 +105,19 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
     if isinstance(site, FlareSite):
         yield run_check("allow list", lambda: _allowed(site.workspace))
     yield run_check("settings", lambda: f"table {site.settings['table']}")
-    if isinstance(site, Member):
+    if isinstance(site, JoinedSite):
         yield from _check_connection(site)
     if site.path.exists():
         yield run_check("files", lambda: _check_files(site))
     else:
         yield Check("files", "look", "no study has been here yet")
-    if isinstance(site, Member):
+    if isinstance(site, JoinedSite):
         pid = process_of(site).pid
         text = f"runs ({pid})" if pid else "not running (`silvan site start`)"
         yield Check("process", "good" if pid else "look", text)
 
 
-def _check_connection(member: Member) -> Iterator[Check]:
+def _check_connection(member: JoinedSite) -> Iterator[Check]:
     """Check what the coordinator tells of itself, and that both of its ports can be reached."""
     own = member.membership
     try:
@@ -174,7 +174,7 @@ def _same_versions(there: dict[str, str]) -> str:
     return "the same as here"
 
 
-def _roster(member: Member) -> str:
+def _roster(member: JoinedSite) -> str:
     pinned, latest = member.roster(), member.latest_roster()
     if pinned is None and latest is None:
         return "not all sites have joined yet"

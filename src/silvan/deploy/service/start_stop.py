@@ -6,7 +6,7 @@ import time
 from silvan.deploy.jobs.tidy import remove_old_jobs
 from silvan.deploy.membership.certificates import ends_soon
 from silvan.deploy.membership.coordinator_folder import Hub, roster_fingerprint
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import check_table
 from silvan.deploy.service.process import (
     Background,
@@ -56,7 +56,7 @@ def start_hub(hub: Hub) -> list[Background]:
     return [server, enrol]
 
 
-def prepare_site(member: Member) -> list[str]:
+def prepare_site(member: JoinedSite) -> list[str]:
     """Check what a site needs to start: its certificate, renewed if it ends soon, its table, everybody's keys.
 
     Returns what the owner should know.
@@ -74,7 +74,7 @@ def prepare_site(member: Member) -> list[str]:
     return lines
 
 
-def start_site(member: Member) -> Background:
+def start_site(member: JoinedSite) -> Background:
     """Start a site's process."""
     _check_site(member)
     process = process_of(member)
@@ -82,13 +82,13 @@ def start_site(member: Member) -> Background:
     return process
 
 
-def become_site(member: Member) -> None:
+def become_site(member: JoinedSite) -> None:
     """Turn this process into a site's."""
     _check_site(member)
     process_of(member).become(client_arguments(member.path / "kit", member.name), member.path / "kit")
 
 
-def _check_site(member: Member) -> None:
+def _check_site(member: JoinedSite) -> None:
     """Raise an error if a site's process cannot run, or its key for connecting is not private."""
     require_flare()
     for key in (member.path / KEY, member.startup / "client.key"):
@@ -106,7 +106,7 @@ def processes_of(hub: Hub) -> list[Background]:
     return [Background(hub.path, SERVER), Background(hub.path, ENROL)]
 
 
-def process_of(member: Member) -> Background:
+def process_of(member: JoinedSite) -> Background:
     """Return a site's process."""
     return Background(member.path, SITE)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
 from silvan.deploy.membership.coordinator_folder import Hub, roster_fingerprint
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import SITE_LOG, LastError, last_error
 from silvan.deploy.service.start_stop import process_of, processes_of
@@ -36,7 +36,7 @@ class HubStatus(msgspec.Struct, frozen=True):
     processes: dict[str, int | None]  # process ids by name
     sites: dict[str, HubSite]
     words: str  # the fingerprint of all keys; empty until all sites have joined
-    studies: dict[str, Progress]  # by run folder
+    studies: dict[str, StudyProgress]  # by run folder
 
     @property
     def running(self) -> bool:
@@ -99,7 +99,7 @@ def study_state(site: SiteFiles, study: Study) -> str:
 
 def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
     """Return the status of a site's folder; with ``ask``, the coordinator is asked for keys that the site lacks."""
-    budget, member = site.budget(), site if isinstance(site, Member) else None
+    budget, member = site.budget(), site if isinstance(site, JoinedSite) else None
     own, roster = None if member is None else member.membership, None if member is None else member.roster()
     if member is not None and roster is None and ask:
         with contextlib.suppress(SilvanError):

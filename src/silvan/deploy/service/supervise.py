@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from silvan.deploy.jobs.job_folder import check_number_of_sites, job_arguments, job_name
-from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, Progress, line_of, read_progress
+from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress, line_of, read_progress
 from silvan.deploy.membership import startup_kit
 from silvan.deploy.membership.coordinator_folder import Hub
 from silvan.deploy.studies.send_results import sites_without_results
@@ -189,7 +189,7 @@ class Supervisor:
             return self.run.file(RUN).exists() and self.run.read().status == "done"
         return False
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> StudyProgress | None:
         """Read the study's progress; None if there is none yet."""
         try:
             return read_progress(self.run.file(PROGRESS))
@@ -252,7 +252,7 @@ class Supervisor:
                 return job
             self._wait_for_server()
 
-    def _follow(self, job: str) -> Progress | None:
+    def _follow(self, job: str) -> StudyProgress | None:
         """Wait for the end of a job; return its last progress."""
         changed = time.monotonic()
         before = None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from silvan.algorithms.kept_results import KeepResults
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.studies.send_results import LEAST
-from silvan.deploy.studies.trial import Trial, try_out
+from silvan.deploy.studies.trial import TrialRun, try_out
 from silvan.errors import InputError
 from silvan.federation.handlers import HANDLERS
 from silvan.privacy.gate import Policy
@@ -51,7 +51,7 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
     lines += _cost(member, study.parameters.get("epsilon"), study.evaluation.epsilon)
     trial, asked = try_out(study, len(sites)), None
     if trial is not None and study.predict is None:
-        trial = Trial([*trial.kinds, KeepResults.kind()], trial.tasks)
+        trial = TrialRun([*trial.kinds, KeepResults.kind()], trial.tasks)
     if trial is None:
         lines.append("What would leave cannot be told: a trial of the study fails. It can only be approved by kind.")
     else:
