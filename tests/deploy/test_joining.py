@@ -31,7 +31,7 @@ from silvan.deploy.membership.coordinator_folder import Hub, Invite, roster_fing
 from silvan.deploy.membership.fingerprint import WORDS, fingerprint
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted, proof_key
 from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
-from silvan.deploy.membership.site_files import BUDGET, STORE, check_table
+from silvan.deploy.membership.site_files import BUDGET, STORE, check_table, source_of
 from silvan.deploy.service.doctor import examine
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 from silvan.federation.keys import Key
@@ -415,9 +415,9 @@ def test_files_that_are_something_else(tmp_path, use, error, said):
 
 def test_a_table_without_the_agreed_columns(tmp_path):
     path = write_table(tmp_path)
-    assert check_table(path, None, ["age"]) == (["age", "label"], "4 rows")
+    assert check_table(path, ["age"]) == (["age", "label"], "4 rows")
     with pytest.raises(SchemaError, match="the table lacks 'weight', which the federation agreed on; it has 'age'"):
-        check_table(path, None, ["age", "weight"])
+        check_table(path, ["age", "weight"])
 
 
 def test_settings_of_a_site(hub, tmp_path):
@@ -603,7 +603,7 @@ def test_a_table_is_looked_at_within_memory(tmp_path, monkeypatch):
         lambda query, sink, room: read(query, lambda f: (seen.append(len(f)), sink(f)), room),
     )
     for table in (str(csv), f"sqlite:///{base}?table=t"):
-        assert check_table(table, None, ["age"], "20kB") == (["age", "label"], "3,000 rows")
+        assert check_table(source_of(table, None), ["age"], "20kB") == (["age", "label"], "3,000 rows")
     assert max(seen) < 100
     with pytest.raises(InputError, match="has columns but no rows"):
-        check_table(f"sqlite:///{base}", "select * from t where age < 0", [])
+        check_table(source_of(f"sqlite:///{base}", "select * from t where age < 0"))

@@ -44,7 +44,7 @@ def join(
     from silvan.data.readers.query import is_url
     from silvan.deploy.membership.coordinator_folder import Invite
     from silvan.deploy.membership.joined_site import JoinedSite
-    from silvan.deploy.membership.site_files import FILES_ALONE, absolute_path, check_table
+    from silvan.deploy.membership.site_files import FILES_ALONE, absolute_path, check_table, source_of
     from silvan.study.reading_options import parse_reading, reading_lines
 
     invitation = Invite.read(invite)
@@ -52,7 +52,7 @@ def join(
     options = {key: value for key, value in parse_reading(reading or []).items() if value is not None}
     if options and is_url(source):
         raise InputError(FILES_ALONE)
-    columns, rows = check_table(source, query, invitation.columns, memory, options, cluster)
+    columns, rows = check_table(source_of(source, query, options, cluster), invitation.columns, memory)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
     print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
     member = JoinedSite.join(

@@ -184,11 +184,11 @@ def status(
 ) -> None:
     """Show how the site stands: its process, its keys, studies that wait for approval, its budget."""
     from silvan.deploy.membership.flare_folder import open_site
-    from silvan.deploy.service.status import as_json, site_status
+    from silvan.deploy.service.status import as_data, site_status
 
     found = site_status(open_site(folder))
     if json:
-        typer.echo(as_json(found))
+        print_json(as_data(found))
         return
     running = f"running (process {found.process})" if found.process else "not running"
     print_wrapped(

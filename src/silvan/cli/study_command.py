@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silvan.cli.plain_text import PlainGroup, clean, print_lines, print_wrapped
+from silvan.cli.plain_text import PlainGroup, clean, print_json, print_lines, print_wrapped
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
@@ -149,12 +149,12 @@ def status(
     from silvan.cli.whole_table import make_table
     from silvan.deploy.jobs.job_progress import line_of
     from silvan.deploy.membership.coordinator_folder import Hub
-    from silvan.deploy.service.status import as_json, hub_status
+    from silvan.deploy.service.status import as_data, hub_status
 
     hub = Hub(at or folder)
     found = hub_status(hub, _connected(hub))
     if json:
-        typer.echo(as_json(found))
+        print_json(as_data(found))
         return
     table = make_table()
     for column in ("Site", "Joined", "Connected", "Its keys in words: compare by telephone"):

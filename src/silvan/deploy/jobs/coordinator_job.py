@@ -99,7 +99,7 @@ class Coordinator(Controlling):
         journal.belongs_to(f"{study.unique_name} {version('silvan')} {parties.sites}")
         progress_file.transport = FlareTransport(self, parties.sites, parties.without)
         patience = None if study.approval_days is None else study.approval_days * 86400
-        more = {"journal": journal, "quorum": study.quorum, "patience": patience}
+        more: dict[str, Any] = {"journal": journal, "quorum": study.quorum, "patience": patience}
         federation = _federation(progress_file.transport, parties.sites, study, parties.signer, **more)
         try:
             if study.predict is not None:
@@ -156,7 +156,7 @@ def _split(federation: Federation, study: Study, run: Run, fold: Fold) -> Federa
     name, journal = fold.study(federation.study), Journal(run.file(f"{JOURNAL}.split-{at}"))
     journal.belongs_to(f"{name} {version('silvan')} {federation.active}")
     # it is approved with the study, so nobody is waited for
-    more = {"journal": journal, "quorum": federation.quorum, "patience": 0.0}
+    more: dict[str, Any] = {"journal": journal, "quorum": federation.quorum, "patience": 0.0}
     made = _federation(federation.transport, federation.active, study, federation.signer, name, **more)
     made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows else {})
     return made

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -45,7 +45,7 @@ class _Place(msgspec.Struct, frozen=True):
 class FlareSite(SiteFiles):
     """A site in its FLARE folder."""
 
-    known_settings = (*SiteFiles.known_settings, "folder", "simulator")
+    known_settings: ClassVar = {**SiteFiles.known_settings, "folder": str, "simulator": bool}
 
     def __init__(self, workspace: Path, name: str) -> None:
         self.workspace = workspace.resolve()

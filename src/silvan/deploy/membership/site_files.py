@@ -1,8 +1,9 @@
 """What a site keeps for studies, whoever has set up its federation, and where its table is read from."""
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -25,6 +26,7 @@ from silvan.study.parse import check_policy, parse_remote_study
 from silvan.study.study import Study
 from silvan.study.study_tables import check_reading
 from silvan.study.toml_lines import Problems, key_lines, read_toml
+from silvan.study.typed_toml import about, convert_entries
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
 
@@ -51,11 +53,14 @@ class SiteFiles:
         The site's name.
     """
 
-    known_settings: tuple[str, ...] = (
-        *("table", "query", "cluster", "id", "predict", "memory", "freeze", "notify"),
-        *("reading", "policy"),
-    )
-    """Keys that the settings may have."""
+    known_settings: ClassVar[Mapping[str, Any]] = {
+        **dict.fromkeys(("table", "query", "cluster", "id", "predict", "notify"), str),
+        "memory": Annotated[str, about(expected="a number of bytes, or text such as '2GB'", check=read_size)],
+        "freeze": bool,
+        "reading": Any,
+        "policy": Any,
+    }
+    """The types of keys that the settings may have; two are sections, which are checked by themselves."""
 
     startup: Path
     """FLARE's startup folder, with the site's certificate and its key."""
@@ -69,30 +74,22 @@ class SiteFiles:
         path = self.settings_file
         text, data = read_toml(path)
         problems = Problems(path, key_lines(text))
-        unknown = [key for key in data if key not in self.known_settings]
-        for key in unknown:
-            problems.unknown((key,), list(self.known_settings))
-        for key in ("table", "query", "cluster", "id", "predict", "memory", "notify"):
-            if key in data and not isinstance(data[key], str):
-                problems.add((key,), f"{key} must be text, got {data[key]!r}")
-        if not isinstance(data.get("freeze", False), bool):
-            problems.add(("freeze",), f"freeze must be true or false, got {data['freeze']!r}")
-        if "table" not in data and not unknown:
+        found = convert_entries(data, self.known_settings, (), problems)
+        if "table" not in data and not problems.found:
             problems.add(("table",), "table is missing: a path, or the address of a database")
-        if isinstance(data.get("memory"), str):
-            try:
-                read_size(data["memory"])
-            except InputError as error:
-                problems.add(("memory",), str(error))
         check_reading(path, data.get("reading", {}), ("reading",), problems)
-        data["policy"] = check_policy(data.get("policy", {}), problems)
+        found["policy"] = check_policy(data.get("policy", {}), problems)
         if not problems.found:
-            _check_source(data, problems)
+            _check_source(found, problems)
         problems.stop()
         for key in ("table", "predict"):  # a relative path is one from the file's folder
-            if key in data and not is_url(data[key]):
-                data[key] = str(path.parent / data[key].replace("{site}", self.name))
-        return data
+            if key in found and not is_url(found[key]):
+                found[key] = str(path.parent / found[key].replace("{site}", self.name))
+        return found
+
+    def source(self) -> Any:
+        """Return what the table is read from."""
+        return _source(self.settings)
 
     @property
     def policy(self) -> Policy:
@@ -206,11 +203,15 @@ def _check_source(settings: dict[str, Any], problems: Problems) -> None:
         problems.add(("table",), "table is empty: name a path, or the address of a database")
         return
     try:
-        source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
+        _source(settings)
         if is_url(settings["table"]) and settings.get("reading") and "predict" not in settings:
             raise InputError(FILES_ALONE)
     except InputError as error:
         problems.add(("query",) if "query" in settings else ("table",), str(error))
+
+
+def _source(settings: dict[str, Any]) -> Any:
+    return source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
 
 
 FILES_ALONE = "[reading] is for files; a query says what columns are called: select alter as age"
@@ -232,25 +233,17 @@ def source_of(table: str, query: str | None, reading: dict[str, Any] | None = No
     return Table(table, **reading) if reading else table
 
 
-def check_table(
-    table: str,
-    query: str | None,
-    wanted: list[str],
-    memory: str | None = None,
-    reading: dict[str, Any] | None = None,
-    cluster: str | None = None,
-) -> tuple[list[str], str]:
+def check_table(source: Any, wanted: Sequence[str] = (), memory: str | None = None) -> tuple[list[str], str]:
     """Read the table once, check that it has the columns wanted, and return its columns and the number of its rows.
 
     No more of it is in memory at a time than ``memory`` allows, or a quarter of a gigabyte.
     """
     room = _ROOM if memory is None else min(read_size(memory) // 2, _ROOM)
-    source = source_of(table, query, reading, cluster)
-    if cluster is None:
-        columns, rows = survey(source, room)
-    else:
+    if isinstance(source, Partitions):
         in_partitions = Partitioned(source, "label", room)
         columns, rows = list(in_partitions.names), len(in_partitions)
+    else:
+        columns, rows = survey(source, room)
     lacking = [column for column in wanted if column not in columns]
     if lacking:
         raise SchemaError(

@@ -14,7 +14,6 @@ from silvan.deploy.service.process import (
     require_flare,
     server_arguments,
     wait_for_port,
-    wait_until_free,
 )
 from silvan.errors import FederationError, InputError
 from silvan.privacy.file_marks import FROM_BACKUP
@@ -38,7 +37,7 @@ def start_hub(hub: Hub) -> list[Background]:
     if not missing:
         raise InputError(f"{hub.path}: it is running already; `silvan study stop` ends it")
     for process, port in ((server, content.port), (enrol, content.port + 1)):
-        if process in missing and not wait_until_free("localhost", port, PORT_SECONDS):
+        if process in missing and not wait_for_port("localhost", port, PORT_SECONDS, used=False):
             raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
     if server in missing:
         remove_old_jobs(hub.path / "server" / "kept" / "jobs")
@@ -66,8 +65,7 @@ def prepare_site(member: JoinedSite) -> list[str]:
         member.renew()
         end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
         lines.append(f"The certificate was about to end and is renewed, until {end}.")
-    own = member.settings
-    check_table(own["table"], own.get("query"), [], own.get("memory"), own.get("reading"), own.get("cluster"))
+    check_table(member.source(), memory=member.settings.get("memory"))
     roster = member.pin_roster()
     if roster is not None:
         lines.append(f"All keys together in words: {roster_fingerprint(roster)}")

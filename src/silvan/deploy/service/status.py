@@ -181,10 +181,9 @@ def _labels(labels: dict[str, str]) -> str:
     return "{" + ",".join(f'{key}="{value}"' for key, value in escaped.items()) + "}"
 
 
-def as_json(status: Any) -> str:
-    """Return a status as JSON, with the time."""
-    content = {"time": time.time(), **msgspec.to_builtins(status)}
-    return msgspec.json.format(msgspec.json.encode(content)).decode()
+def as_data(status: HubStatus | SiteStatus) -> dict[str, Any]:
+    """Return a status as plain data, with the time."""
+    return {"time": time.time(), **msgspec.to_builtins(status)}
 
 
 def make_metrics_server(port: int, figures: Callable[[], str]) -> ThreadingHTTPServer:

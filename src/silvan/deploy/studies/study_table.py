@@ -183,7 +183,7 @@ def _own_source(member: SiteFiles, study: Study) -> Any:
     settings = member.settings
     if study.predict is not None and "predict" in settings:
         return source_of(settings["predict"], None, settings.get("reading"))
-    return source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
+    return member.source()
 
 
 def _is_known(member: SiteFiles, study: Study) -> bool:
