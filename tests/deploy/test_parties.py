@@ -128,7 +128,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
     assert "LookUp" not in explain(JoinedSite(members[HOLDER].path), plan).asked.messages
     for party, member in members.items():  # only who holds the label is sent figures
         own = JoinedSite(member.path)
-        kept = read_results(own.results_folder(plan), own.coordinator_key(plan), plan.unique_name, party)
+        kept = read_results(own, plan)
         assert (kept.record.evaluation, kept.model) == (record.evaluation if party == HOLDER else [], None)
         assert list(kept.record.bytes) == [party]
 

@@ -58,7 +58,7 @@ def joined(tmp_path_factory):
 
 def results(members, plan, site):
     own = JoinedSite(members[site].path)
-    return read_results(own.results_folder(plan), own.coordinator_key(plan), plan.unique_name, site)
+    return read_results(own, plan)
 
 
 def silvan(*words):

@@ -55,7 +55,7 @@ def check_site(
     """
     from dataclasses import replace
 
-    from silvan.cli.site_studies import study_of
+    from silvan.cli.site_command import study_of
     from silvan.deploy.membership.flare_folder import open_site
     from silvan.deploy.studies.study_table import table_settings
     from silvan.federation.site_table import SiteSettings, SiteTable

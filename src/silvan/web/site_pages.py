@@ -99,8 +99,7 @@ class SiteFolderPages:
         return next((study for study in self.site.studies() if study.digest == digest), None)
 
     def _results(self, study: Study) -> KeptResults:
-        site = self.site
-        return read_results(site.results_folder(study), site.coordinator_key(study), study.unique_name, site.name)
+        return read_results(self.site, study)
 
     def _lines(self) -> list[Line]:
         return read_lines(self.path) if (self.path / LEDGER).exists() else []

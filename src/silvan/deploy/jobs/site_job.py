@@ -7,7 +7,6 @@ learners nor scikit-learn.
 import logging
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 from silvan.deploy.jobs.splits import SiteWithSplits, check_splits
 from silvan.deploy.jobs.tidy import mark_in_use, remove_old_jobs
@@ -52,7 +51,11 @@ class SiteExecutor(Answering):
             if not (folders.root.parent / MEMBER).is_file() and (folders.local / SETTINGS).is_file():
                 files = flare_site = FlareSite.of_job(folders.root, folders.name)
                 return self._serve_flare_site(flare_site, self._read_study(), folders)
-            files = member = _member_at(folders.root.parent)
+            try:
+                files = member = JoinedSite(folders.root.parent)
+            except SilvanError as error:
+                log.error("%s", error)
+                raise FederationError("its folder is gone or damaged; its owner must put it back") from None
             keep_log(member.path)
             return self._serve_member(member, self._read_study(), folders)
         except Exception as error:  # FLARE would write it to a log that it may send to the server
@@ -85,14 +88,6 @@ class SiteExecutor(Answering):
 
         introduced = IntroducedSite(site.introduction(study), begin, plain)
         return ChunkServer(introduced.receive, introduced.ready)
-
-
-def _member_at(folder: Path) -> JoinedSite:
-    try:
-        return JoinedSite(folder)
-    except SilvanError as error:
-        log.error("%s", error)
-        raise FederationError("its folder is gone or damaged; its owner must put it back") from None
 
 
 def _answering(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from silvan.algorithms.kept_results import MADE_MODEL, OWN_MODEL, SIGNATURE, KeepResults, check_signature, send
+from silvan.deploy.membership.site_files import SiteFiles
 from silvan.errors import FormatError, InputError, SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
@@ -48,22 +49,26 @@ class KeptResults(NamedTuple):
         return self.models.get(MADE_MODEL, self.models.get(OWN_MODEL, self.models.get(MODEL)))
 
 
-def read_results(folder: Path, coordinator: bytes, study: str, site: str) -> KeptResults:
+def read_results(site: SiteFiles, study: Study) -> KeptResults:
     """Read the results that a site keeps of a study; raise an error if they are not the coordinator's for it."""
+    folder, coordinator = site.results_folder(study), site.coordinator_key(study)
     if not (folder / RUN).is_file():
         raise InputError("the results of this study have not come yet: they do at its end, or when it is run again")
     files = {name: (folder / name).read_bytes() for name in (MODEL, OWN_MODEL) if (folder / name).is_file()}
     signature = (folder / SIGNATURE).read_bytes() if (folder / SIGNATURE).is_file() else b""
     kept = KeepResults(record=(folder / RUN).read_bytes(), models=files, signature=signature)
     try:
-        check_signature(coordinator, study, site, kept)
+        check_signature(coordinator, study.unique_name, site.name, kept)
         record = read_record(kept.record)
         forests = {model.file: model.hash for model in record.models} if record.by == "rows" else {}
-        if record.copy_for != site or {name: Forest.from_bytes(data).hash for name, data in files.items()} != forests:
+        if (
+            record.copy_for != site.name
+            or {name: Forest.from_bytes(data).hash for name, data in files.items()} != forests
+        ):
             raise FormatError("the models are not those that the record names")
     except FormatError as error:
         raise FormatError(f"{folder}: {error}; run the study again with the folder removed, to get them anew") from None
-    made = {MADE_MODEL: Run(folder).made_here().to_bytes()} if site in record.at_sites else {}
+    made = {MADE_MODEL: Run(folder).made_here().to_bytes()} if site.name in record.at_sites else {}
     return KeptResults(Run(folder), record, files | made)
 
 
