@@ -120,8 +120,6 @@ def test_a_new_roster_is_accepted_by_its_words(hub, tmp_path):
     assert "joined: west" in silvan("site", "roster", north.path).output
     accept(north, hub)
     assert list(north.roster().sites) == ["north", "south", "west"]
-    old = silvan("site", "start", north.path, "--new-roster", ok=False)
-    assert "silvan site roster" in old.output + old.stderr
 
 
 def test_a_site_that_is_added_stops_no_study(hub, tmp_path):

@@ -296,15 +296,11 @@ def show_run(run: "Run") -> None:
     from rich.console import Console
 
     from silvan.cli import terminal
-    from silvan.cli.figure_tables import further
-    from silvan.report.summary import summarise
     from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN
 
     record, console = run.read(), Console()
-    summary = summarise(record)
     if record.evaluation:
-        more = further(record, summary)
-        terminal.print_parts(console, terminal.results(summary), *more, terminal.sentences(summary))
+        terminal.print_results(console, record)
     models = [model.file for model in record.models]
     written = [name for name in [*models, EVALUATION, RUN, REPORT, JOURNAL] if run.file(name).exists()]
     terminal.print_parts(console, terminal.files(run.folder, written, record.models))

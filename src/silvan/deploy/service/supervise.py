@@ -98,26 +98,21 @@ class Supervisor:
         if self._done() and not self._lacking():
             return self.run
         try:
-            job = self._running_job()
-            attempts = Attempts()
-            while True:
-                if job is None and self._done():
-                    return self._bring_results()
-                if job is None:
-                    without = self._wait_for_sites()
-                    job = self._submit(without)
-                progress = self._follow(job)
+            attempts, job = Attempts(), self._running_job()
+            while job is not None or not self._done():
+                progress = self._follow(job or self._submit(self._wait_for_sites()))
                 if progress is not None and progress.final:
                     if progress.error:
                         raise FederationError(progress.error)
-                    return self._bring_results()
+                    break
                 if self._done():  # the job was ended after the study was
-                    return self._bring_results()
+                    break
                 seconds = attempts.next(self._answers(), "" if progress is None else progress.error)
                 again = f" in {seconds:g} s" if seconds else ""
                 self._tell(f"the job ended before the study did; it is handed in again{again} and goes on")
                 time.sleep(seconds)
                 job = None
+            return self._bring_results()
         finally:
             self._close()
 
@@ -196,6 +191,11 @@ class Supervisor:
         except (OSError, msgspec.DecodeError):
             return None
 
+    def _progress_of(self, job: str) -> StudyProgress | None:
+        """Read the progress that a job has written; None if it has written none yet."""
+        found = self.progress()
+        return found if found is not None and found.job == job else None
+
     # -- one job
 
     def _running_job(self) -> str | None:
@@ -209,8 +209,8 @@ class Supervisor:
             return None
         start = time.monotonic()
         while job and self._status(job) in _RUNNING:
-            last = self.progress()
-            if last is None or last.job != job or not last.final:
+            last = self._progress_of(job)
+            if last is None or not last.final:
                 return job
             if time.monotonic() - start > SILENT and not is_locked(self.run.folder):
                 with contextlib.suppress(ConnectionError):
@@ -257,8 +257,7 @@ class Supervisor:
         changed = time.monotonic()
         before = None
         while True:
-            progress = self.progress()
-            mine = progress if progress is not None and progress.job == job else None
+            mine = self._progress_of(job)
             if mine is not None and mine.final:
                 return mine
             self._check_cancelled()
@@ -269,16 +268,15 @@ class Supervisor:
             status = self._status(job)
             if status and status not in _RUNNING:
                 time.sleep(0.2)  # what it wrote last may come a moment after
-                progress = self.progress()
-                return progress if progress is not None and progress.job == job else None
+                return self._progress_of(job)
             if status in _QUEUED:  # behind others, for as long as these take
                 changed = time.monotonic()
                 time.sleep(_PAUSE)
                 continue
             patience = STALE if mine is None else SILENT
             if time.monotonic() - changed > patience and not is_locked(self.run.folder):
-                last = self.progress()  # it may have ended since its progress was read
-                if last is not None and last.job == job and last != mine:
+                last = self._progress_of(job)  # it may have ended since its progress was read
+                if last is not None and last != mine:
                     continue
                 if mine is None or mine.stage != INTERRUPTED:
                     self._tell("the job is gone; FLARE only thinks that it runs")
