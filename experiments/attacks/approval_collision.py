@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 from experiments.attacks.outcome import Outcome
 
-from silvan.deploy.membership.joined_site import MEMBER, SETTINGS, JoinedSite, Membership
+from silvan.deploy.membership.coordinator_folder import Membership
+from silvan.deploy.membership.joined_site import MEMBER, SETTINGS, JoinedSite
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import RefusedError
 from silvan.federation.handlers import HANDLERS

@@ -261,7 +261,6 @@ def test_rows_that_were_learnt_from_are_known(tmp_path):
 
 def test_hashes_of_rows_say_nothing_without_their_key_and_are_not_copied(small, tmp_path):
     from silvan.deploy.membership.flare_folder import copy_results
-    from silvan.study.run_folder import Run
 
     copy_results(Run(small / "run"), tmp_path / "copy")
     assert not (tmp_path / "copy" / "learnt_rows.private").exists()
@@ -398,7 +397,7 @@ def shown_in(width, *parts):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_figures_are_whole_in_terminals_of_any_width(small, width):
     """What does not fit beside the rest goes on below; nothing is cut off."""
-    record, summary = Run(small / "run").read(), summarise_run(small / "run")
+    summary = summarise_run(small / "run")
     text = shown_in(width, results(summary), *further(summary))
     for name in (*map(str.capitalize, summary["models"]), "Brier", "Sens.", "Spec.", "Pos.", "Test", "95% CI"):
         assert name in text
@@ -406,7 +405,7 @@ def test_figures_are_whole_in_terminals_of_any_width(small, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_sites_chose_is_whole_in_terminals_of_any_width(small, width):
-    record, summary = Run(small / "run").read(), summarise_run(small / "run")
+    summary = summarise_run(small / "run")
     uses = "the shared forest with its own trees, 3 to 1: AUC 0.887 on 212 rows (the shared forest 0.851)"
     summary["choices"] = {"a hospital with a very long name": uses, "[red]west": "the shared forest"}
     text = shown_in(width, *further(summary))

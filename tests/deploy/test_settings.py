@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.membership.joined_site import Membership
+from silvan.deploy.membership.coordinator_folder import Membership
 
 TABLE = 'table = "t.csv"\n'
 WRONG = [  # what the file says, the line that is pointed to (0: none), what is said

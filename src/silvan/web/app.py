@@ -63,7 +63,7 @@ class Pages:
             **page.values,
             "title": page.title,
             "folder": self.folder.name,
-            "links": self.folder.links(),
+            "links": self.folder.links,
             "path": f"/{path}",
             "live": f"/live/{quote(path)}",
             "form_token": self.access.form_token,

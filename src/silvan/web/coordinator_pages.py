@@ -25,15 +25,12 @@ _ASK_EVERY, _NOBODY_LOOKS = 3.0, 20.0
 class CoordinatorFolder(StudiesFolder):
     """The coordinator's folder as pages."""
 
+    links = (("/", "Studies"), ("/sites", "Sites"))
+
     def __init__(self, path: Path) -> None:
         self.hub = Hub(path)
-        super().__init__(self.hub.path)
-        self.name = f"coordinator of {self.hub.read().name}"
+        super().__init__(self.hub.path, f"coordinator of {self.hub.read().name}")
         self._presence = Presence(self.hub)
-
-    def links(self) -> list[tuple[str, str]]:
-        """Return the pages to choose from."""
-        return [("/", "Studies"), ("/sites", "Sites")]
 
     def state(self) -> object:
         """Return something that differs when a page may show something else."""

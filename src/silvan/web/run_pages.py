@@ -30,8 +30,8 @@ class StudyFile(NamedTuple):
 class StudiesFolder(ABC):
     """A folder with study files and runs as pages; subclasses know where runs are, and which command makes one."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
 
     @abstractmethod
     def _folders(self) -> dict[str, Path]:
@@ -111,23 +111,16 @@ class StudiesFolder(ABC):
 class RunsFolder(StudiesFolder):
     """A folder with runs of ``silvan fit`` as pages; a run folder is one of a single run."""
 
+    links = (("/", "Runs"),)
+
     def __init__(self, path: Path) -> None:
-        super().__init__(path.resolve())
+        super().__init__(path.resolve(), path.resolve().name)
         self.single = (self.path / RUN).is_file()
         if not self.single and not self._folders() and not list(self.path.glob("*.toml")):
             raise InputError(
                 f"{path}: there is nothing to show: neither a coordinator's folder, nor a site's, nor one with runs "
                 "or study files"
             )
-
-    @property
-    def name(self) -> str:
-        """What all its pages are headed."""
-        return self.path.name
-
-    def links(self) -> list[tuple[str, str]]:
-        """Return the pages to choose from."""
-        return [("/", "Runs")]
 
     def _folders(self) -> dict[str, Path]:
         """Return the run folders, by name: this one, those in it, or those in ``runs`` in it."""

@@ -34,6 +34,8 @@ _NEWEST, _MOST_LINES = 12, 300
 class SiteFolderPages:
     """A site's folder as pages."""
 
+    links = (("/", "Studies"), ("/ledger", "What left"))
+
     def __init__(self, path: Path) -> None:
         site = open_site(path)
         self.path, self.name = site.path, f"site {site.name}"
@@ -51,10 +53,6 @@ class SiteFolderPages:
             if self._site is None or now != self._opened:
                 self._site, self._opened = open_site(self._folder), now
             return self._site
-
-    def links(self) -> list[tuple[str, str]]:
-        """Return the pages to choose from."""
-        return [("/", "Studies"), ("/ledger", "What left")]
 
     def state(self) -> object:
         """Return something that differs when a page may show something else."""

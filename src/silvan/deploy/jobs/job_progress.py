@@ -9,7 +9,7 @@ from silvan.deploy.jobs.tidy import mark_in_use
 from silvan.federation.question import Event
 from silvan.study.listener import Listener
 from silvan.study.run_folder import Run
-from silvan.util.files import write_whole
+from silvan.util.files import UNREADABLE, write_whole
 
 PROGRESS = "progress.json"
 
@@ -69,9 +69,12 @@ class ProgressWriter(Listener):
         mark_in_use(self._folder)
 
 
-def read_progress(path: Path) -> StudyProgress:
-    """Read a progress file; raise ``OSError`` or ``msgspec.DecodeError`` if that fails."""
-    return msgspec.json.decode(path.read_bytes(), type=StudyProgress)
+def read_progress(path: Path) -> StudyProgress | None:
+    """Read a progress file; None if there is none yet, or it cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StudyProgress)
+    except (OSError, *UNREADABLE):
+        return None
 
 
 def line_of(progress: StudyProgress) -> str:

@@ -32,7 +32,13 @@ from silvan.deploy.membership.certificates import (
     pem,
     read_certificate,
 )
-from silvan.deploy.membership.coordinator_folder import Invite, check_name, compare_rosters, roster_fingerprint
+from silvan.deploy.membership.coordinator_folder import (
+    Invite,
+    Membership,
+    check_name,
+    compare_rosters,
+    roster_fingerprint,
+)
 from silvan.deploy.membership.enrol import ask_coordinator, call, versions
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted
 from silvan.deploy.membership.site_files import STORE, SiteFiles
@@ -49,17 +55,6 @@ MEMBER, SETTINGS, ROSTER = "member.json", "site.toml", "roster.json"
 _COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
 # The policy's keys are explained in docs/study.md, the table's in docs/tables.md.
 """
-
-
-class Membership(msgspec.Struct, frozen=True):
-    """What ``member.json`` holds."""
-
-    federation: str
-    site: str
-    host: str
-    port: int
-    root: str
-    coordinator: str
 
 
 class JoinedSite(SiteFiles):
@@ -94,40 +89,32 @@ class JoinedSite(SiteFiles):
         """
         if (path / MEMBER).exists():
             raise InputError(f"{path}: a site is here already; name another folder")
-        where = (invite.host, invite.port, invite.root)
-        trusted = Trusted(read_public(invite.coordinator), invite.root)
-        told = ask_coordinator(*where)
+        trusted = invite.trusted
+        told = ask_coordinator(*invite.service)
         told.check(versions())
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         path = path.resolve()
         startup = path / "kit" / "startup"
-        startup_kit.write_site(path / "kit", invite.site, invite.host, invite.port - 1)
+        startup_kit.write_site(path / "kit", invite.site, invite.host, invite.port)
         (startup / "client.key").unlink(missing_ok=True)
         request = make_request(make_key(startup / "client.key"), invite.site).decode()
         folder, store = SiteFolder(path), FileStore(path / STORE)
         bare = JoinRequest(site=invite.site, secret=invite.secret, request=request, versions=versions())
         asked = JoinRequest.make(bare, trusted, folder.key, store, told.proof_key)
         store.close()
-        granted = call(*where, "/join", Granted, asked)
+        granted = call(*invite.service, "/join", Granted, asked)
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
         (startup / "rootCA.pem").write_text(invite.root)
         write_whole(path / SETTINGS, _settings_text(table, query, policy, memory, cluster, reading).encode())
-        membership = Membership(
-            invite.federation, invite.site, invite.host, invite.port - 1, invite.root, invite.coordinator
-        )
+        membership = msgspec.convert(invite, Membership, from_attributes=True)
         write_whole(path / MEMBER, msgspec.json.format(msgspec.json.encode(membership)) + b"\n")
         return cls(path)
 
     @property
     def fingerprint(self) -> str:
         """The words that the owner compares with the coordinator: of the site's keys and of what it trusts."""
-        return self.trusted.words(self.name, self.folder.key.public, public_key(self.store))
-
-    @property
-    def trusted(self) -> Trusted:
-        """What the site trusts since it was invited: the coordinator's key, and the root certificate."""
-        return Trusted(read_public(self.membership.coordinator), self.membership.root)
+        return self.membership.trusted.words(self.name, self.folder.key.public, public_key(self.store))
 
     # -- its certificate
 
@@ -138,10 +125,10 @@ class JoinedSite(SiteFiles):
 
     def renew(self) -> None:
         """Renew the certificate by the site's key, also after its end; for a process that starts."""
-        own, startup, trusted = self.membership, self.startup, self.trusted
+        startup, trusted = self.startup, self.membership.trusted
         request = make_request(load_key(startup / "client.key"), self.name).decode()
         asked = RenewRequest.make(trusted, self.folder.key, self.name, request)
-        granted = call(own.host, own.port + 1, own.root, "/renew", Granted, asked)
+        granted = call(*self.membership.service, "/renew", Granted, asked)
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
 
     # -- everybody's keys
@@ -152,10 +139,9 @@ class JoinedSite(SiteFiles):
 
     def latest_roster(self) -> Roster | None:
         """Return everybody's keys as the coordinator tells them; None until all have joined."""
-        own = self.membership
-        told = ask_coordinator(own.host, own.port + 1, own.root)
+        told = ask_coordinator(*self.membership.service)
         told.check(versions())
-        if told.coordinator != own.coordinator:
+        if told.coordinator != self.membership.coordinator:
             raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
         for name in told.sites:
             check_name("site", name)

@@ -121,7 +121,7 @@ def _check_connection(member: JoinedSite) -> Iterator[Check]:
     """Check what the coordinator tells of itself, and that both of its ports can be reached."""
     own = member.membership
     try:
-        status = ask_coordinator(own.host, own.port + 1, own.root)
+        status = ask_coordinator(*own.service)
     except SilvanError as error:
         yield Check("coordinator", "bad", str(error))
         return

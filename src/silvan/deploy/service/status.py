@@ -73,10 +73,7 @@ def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
         for name, entry in content.sites.items()
     }
     complete = all(entry.key for entry in content.sites.values())
-    studies = {}
-    for path in sorted((hub.path / "runs").glob(f"*/{PROGRESS}")):
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            studies[path.parent.name] = read_progress(path)
+    read = {path.parent.name: read_progress(path) for path in sorted((hub.path / "runs").glob(f"*/{PROGRESS}"))}
     return HubStatus(
         federation=content.name,
         host=content.host,
@@ -84,7 +81,7 @@ def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
         processes={process.name: process.pid for process in processes_of(hub)},
         sites=sites,
         words=roster_fingerprint(hub.roster()) if complete else "",
-        studies=studies,
+        studies={name: progress for name, progress in read.items() if progress is not None},
     )
 
 

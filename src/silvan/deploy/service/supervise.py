@@ -186,10 +186,7 @@ class Supervisor:
 
     def progress(self) -> StudyProgress | None:
         """Read the study's progress; None if there is none yet."""
-        try:
-            return read_progress(self.run.file(PROGRESS))
-        except (OSError, msgspec.DecodeError):
-            return None
+        return read_progress(self.run.file(PROGRESS))
 
     def _progress_of(self, job: str) -> StudyProgress | None:
         """Read the progress that a job has written; None if it has written none yet."""
