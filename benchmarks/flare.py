@@ -92,6 +92,7 @@ class Measured:
         run = supervisor.run_to_end()
         ended = time.time()
         progress = read_progress(run.file(PROGRESS))
+        assert progress is not None
         at = progress.seconds
         self.wire.append(_read_measured(run))
         self.runs.append(progress)

@@ -246,9 +246,8 @@ class Killer:
 
 def _stage(run: Run) -> str:
     """Return the stage that a study is in; empty before its job has begun."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return read_progress(run.file(PROGRESS)).stage
-    return ""
+    found = read_progress(run.file(PROGRESS))
+    return "" if found is None else found.stage
 
 
 def _start_hub(hub: Any) -> None:

@@ -13,12 +13,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from silvan.deploy.membership.certificates import common_name, read_certificate
-from silvan.deploy.membership.introductions import Credentials, Post, SignedKeys, collect, hand_out, read_roster
+from silvan.deploy.membership.introductions import Credentials, SignedKeys, collect, hand_out, read_roster
 from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import keep_log
@@ -30,6 +30,9 @@ from silvan.study.run_folder import JOURNAL, LEARNT, RUN, Run
 from silvan.study.study import Study
 from silvan.study.toml_lines import read_toml
 from silvan.util.files import UNREADABLE, write_whole
+
+if TYPE_CHECKING:
+    from silvan.federation.flare import Controlling
 
 SETTINGS, FOLDER = "silvan.toml", "silvan"
 _PLACE, _ROSTERS, _INTRODUCTIONS = "flare.json", "rosters", "introductions.json"
@@ -161,7 +164,7 @@ class FlareServer:
         """Return the run folder of a study."""
         return Run(self.path / "runs" / study.folder)
 
-    def meet(self, post: Post, study: Study, run: Run) -> Parties:
+    def meet(self, post: study: Study, run: Run) -> Parties:
         """ExchangeKeys all parties to each other; those of a study that goes on are those it began with.
 
         A site that is not there is done without if the study's quorum allows it.
@@ -172,7 +175,7 @@ class FlareServer:
         own = own if credentials is None else credentials.sign(own, study)
         known = _read_introductions(run)
         listed = [site for site in study.site_names or () if not known or site in known]
-        came = collect(post, listed, study.timeout)
+        came = collect(job, listed, study.timeout)
         away = {site: str(error) for site, error in came.items() if isinstance(error, Exception)}
         here = {site: one for site, one in came.items() if isinstance(one, SignedKeys)}
         if len(here) < (study.quorum or len(listed)):
@@ -185,7 +188,7 @@ class FlareServer:
         everybody = [own, *(introduced[site] for site in sites)]
         roster = read_roster(study, everybody, credentials)
         write_whole(run.file(_INTRODUCTIONS), msgspec.json.encode([introduced[site] for site in sites]))
-        hand_out(post, list(here), everybody, study.timeout)
+        hand_out(job, list(here), everybody, study.timeout)
         return Parties(sites, {s: why for s, why in away.items() if s in sites}, Signer(COORDINATOR, key, roster))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 from cryptography import x509
@@ -28,6 +28,9 @@ from silvan.federation.message import Verb
 from silvan.federation.question import DeclinedError, UnreachedError, WaitingError
 from silvan.study.study import Study
 from silvan.util.files import UNREADABLE
+
+if TYPE_CHECKING:
+    from silvan.federation.flare import Controlling
 
 log = logging.getLogger("silvan.introductions")
 
@@ -201,22 +204,9 @@ class IntroducedSite:
 # -- at the coordinator
 
 
-class Post(Protocol):
-    """Brings bytes to sites."""
-
-    def carry(self, site: str, data: bytes, wait: float) -> bytes:
-        """Bring bytes to a site, and those that it gives back; raise ``UnreachedError`` if it is not there."""
-
-    def pause(self, seconds: float) -> None:
-        """Wait."""
-
-    def takes_part(self, site: str) -> bool:
-        """Whether a site is in the job at all."""
-
-
-def collect(post: Post, sites: Sequence[str], timeout: float) -> dict[str, SignedKeys | Exception]:
+def collect(job: "Controlling", sites: Sequence[str], timeout: float) -> dict[str, SignedKeys | Exception]:
     """Ask sites to introduce themselves; return what each answered, or why it did not."""
-    replies = _ask_all(post, sites, ExchangeKeys(), timeout)
+    replies = _ask_all(job, sites, ExchangeKeys(), timeout)
     found: dict[str, SignedKeys | Exception] = {}
     for site, reply in replies.items():
         if isinstance(reply, Exception):
@@ -228,9 +218,9 @@ def collect(post: Post, sites: Sequence[str], timeout: float) -> dict[str, Signe
     return found
 
 
-def hand_out(post: Post, sites: Sequence[str], everybody: Sequence[SignedKeys], timeout: float) -> None:
+def hand_out(job: "Controlling", sites: Sequence[str], everybody: Sequence[SignedKeys], timeout: float) -> None:
     """Send sites everybody's introductions; raise an error if one does not accept them."""
-    for site, reply in _ask_all(post, sites, ExchangeKeys(list(everybody)), timeout).items():
+    for site, reply in _ask_all(job, sites, ExchangeKeys(list(everybody)), timeout).items():
         if isinstance(reply, Exception):
             raise reply
         if reply.refused:
@@ -239,7 +229,7 @@ def hand_out(post: Post, sites: Sequence[str], everybody: Sequence[SignedKeys], 
 
 
 def _ask_all(
-    post: Post, sites: Sequence[str], message: ExchangeKeys, timeout: float
+    job: "Controlling", sites: Sequence[str], message: ExchangeKeys, timeout: float
 ) -> Mapping[str, Introduced | Exception]:
     data, end = _PREFIX + wire.encode(message), time.monotonic() + timeout
 
@@ -247,14 +237,14 @@ def _ask_all(
         def late() -> bool:
             if time.monotonic() > end:
                 return True
-            post.pause(_PAUSE)
+            job.pause(_PAUSE)
             return False
 
-        if not post.takes_part(site):
+        if not job.takes_part(site):
             return SiteError(site, "was not connected when FLARE started the job")
         while True:
             try:
-                answer, _ = send_in_chunks(lambda piece: post.carry(site, piece, _WAIT), data, "ask", give_up=late)
+                answer, _ = send_in_chunks(lambda piece: job.carry(site, piece, _WAIT), data, "ask", give_up=late)
                 return wire.decode(answer, Introduced)
             except (WaitingError, DeclinedError):  # that is about the study, so it has accepted the introductions
                 return Introduced()
