@@ -164,8 +164,8 @@ class FlareServer:
         """Return the run folder of a study."""
         return Run(self.path / "runs" / study.folder)
 
-    def meet(self, post: study: Study, run: Run) -> Parties:
-        """ExchangeKeys all parties to each other; those of a study that goes on are those it began with.
+    def meet(self, job: "Controlling", study: Study, run: Run) -> Parties:
+        """Introduce all parties to each other; those of a study that goes on are those it began with.
 
         A site that is not there is done without if the study's quorum allows it.
         """
