@@ -81,14 +81,11 @@ def init(
 @app.command()
 def invite(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Write an invitation for a site: a file to send to its owner, good once."""
-    import msgspec
-
-    from silvan.util.files import write_whole
+    from silvan.deploy.membership.coordinator_folder import write_json
 
     made = _hub(folder).invite(site)
     path = folder / f"{site}.invite"
-    write_whole(path, msgspec.json.format(msgspec.json.encode(made)) + b"\n")
-    path.chmod(0o600)
+    write_json(path, made, private=True)
     print_lines(
         f"Send {path} to the owner of {site}, and to nobody else; it is good once, until {made.until[:10]}.",
         f"There: silvan site join {path.name} --table TABLE",

@@ -140,7 +140,6 @@ class SiteFolderPages:
             "study": study,
             "state": study_state(site, study),
             "why": site.declined(study),
-            "approval": site.folder.approvals.find(study.unique_name),
             "lines": lines[: -_MOST_LINES - 1 : -1],
             "total": len(lines),
             "size": sum(line.bytes for line in lines),

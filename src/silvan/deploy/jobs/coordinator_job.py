@@ -10,9 +10,9 @@ from silvan.data.holdout import Fold
 from silvan.deploy.jobs.job_progress import INTERRUPTED, ProgressWriter
 from silvan.deploy.jobs.tidy import remove_journal, remove_old_jobs
 from silvan.deploy.membership.coordinator_folder import HUB, Hub
-from silvan.deploy.membership.flare_folder import FOLDER, FlareServer, Parties, copy_results, is_done
+from silvan.deploy.membership.flare_folder import FOLDER, FlareServer, Parties, copy_results
 from silvan.deploy.studies.new_rows import predict_new_rows
-from silvan.deploy.studies.send_results import send_results, sites_without_results
+from silvan.deploy.studies.send_results import is_done, send_results, sites_without_results
 from silvan.errors import SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation.agree import ask_rows

@@ -153,7 +153,7 @@ class Hub:
             make_key((path / name_).with_suffix(".key"))
             (path / name_).with_name("rootCA.pem").write_bytes(pem(authority.certificate))
         content = Content(name, host, port, hosts, {site: SiteEntry() for site in sites}, columns or [])
-        write_whole(path / HUB, _json(content))
+        write_json(path / HUB, content)
         hub = cls(path)
         hub.renew(*_CERTIFICATES)
         return hub
@@ -171,7 +171,7 @@ class Hub:
         with lock_folder(self.path, wait=math.inf):
             content = self.read()
             yield content
-            write_whole(self.path / HUB, _json(content))
+            write_json(self.path / HUB, content)
 
     def private_files(self) -> list[Path]:
         """Return the files that only the coordinator's owner may read."""
@@ -348,5 +348,6 @@ def check_host(host: str) -> None:
         raise InputError(f"the address must be the name or the number of a machine, got {host!r}")
 
 
-def _json(content: Content) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(content)) + b"\n"
+def write_json(path: Path, content: msgspec.Struct, *, private: bool = False) -> None:
+    """Write what people may read, too, as indented JSON."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content)) + b"\n", private=private)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE, Granted, JoinRequest, RenewRequest, proof_key
+from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE, JoinRequest, RenewRequest, proof_key
 from silvan.deploy.membership.site_log import MAX_LOG, OLD_LOGS
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.util.files import UNREADABLE
@@ -107,21 +107,19 @@ class _Handler(BaseHTTPRequestHandler):
                 self.rfile.read(min(max(length, 0), 16 * _MAX_BODY))  # unread, the sender would not get the answer
                 raise InputError("there is nothing here")
             body = self.rfile.read(length)
-            self._send(200, self._join(body) if self.path == "/join" else self._renew(body))
+            if self.path == "/renew":
+                granted = self.hub.renew_site(msgspec.json.decode(body, type=RenewRequest))
+            else:
+                asked = msgspec.json.decode(body, type=JoinRequest)
+                check_versions(versions(), asked.versions, f"site {asked.site!r}")
+                granted = self.hub.admit(asked)
+            self._send(200, granted)
         except (SilvanError, ValueError, RecursionError) as error:
             text = str(error) if isinstance(error, SilvanError) else "not a request to join"
             self._send(400, {"error": text})
         except OSError:
             log.exception("could not let a site join")
             self._send(500, {"error": "the coordinator failed; its log says why"})
-
-    def _join(self, body: bytes) -> Granted:
-        asked = msgspec.json.decode(body, type=JoinRequest)
-        check_versions(versions(), asked.versions, f"site {asked.site!r}")
-        return self.hub.admit(asked)
-
-    def _renew(self, body: bytes) -> Granted:
-        return self.hub.renew_site(msgspec.json.decode(body, type=RenewRequest))
 
     def _send(self, code: int, content: msgspec.Struct | dict[str, str]) -> None:
         body = msgspec.json.encode(content)

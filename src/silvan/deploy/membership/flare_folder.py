@@ -26,7 +26,7 @@ from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.keys import COORDINATOR, Key, Roster
 from silvan.federation.signed import Signer
 from silvan.privacy.identity.seal import public_key
-from silvan.study.run_folder import JOURNAL, LEARNT, RUN, Run
+from silvan.study.run_folder import JOURNAL, LEARNT, Run
 from silvan.study.study import Study
 from silvan.study.toml_lines import read_toml
 from silvan.util.files import UNREADABLE, write_whole
@@ -201,11 +201,6 @@ def _read_introductions(run: Run) -> dict[str, SignedKeys]:
         return {one.name: one for one in msgspec.json.decode(path.read_bytes(), type=list[SignedKeys])}
     except UNREADABLE:
         raise FormatError(f"{path}: damaged; remove {run.folder} to begin the study anew") from None
-
-
-def is_done(run: Run) -> bool:
-    """Whether a study is done."""
-    return run.file(RUN).exists() and run.read().status == "done"
 
 
 def copy_results(run: Run, folder: Path) -> None:

@@ -38,6 +38,7 @@ from silvan.deploy.membership.coordinator_folder import (
     check_name,
     compare_rosters,
     roster_fingerprint,
+    write_json,
 )
 from silvan.deploy.membership.enrol import ask_coordinator, call, versions
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted
@@ -107,8 +108,7 @@ class JoinedSite(SiteFiles):
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
         (startup / "rootCA.pem").write_text(invite.root)
         write_whole(path / SETTINGS, _settings_text(table, query, policy, memory, cluster, reading).encode())
-        membership = msgspec.convert(invite, Membership, from_attributes=True)
-        write_whole(path / MEMBER, msgspec.json.format(msgspec.json.encode(membership)) + b"\n")
+        write_json(path / MEMBER, msgspec.convert(invite, Membership, from_attributes=True))
         return cls(path)
 
     @property

@@ -15,10 +15,10 @@ from silvan.deploy.jobs.job_folder import check_number_of_sites, job_arguments, 
 from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress, line_of, read_progress
 from silvan.deploy.membership import startup_kit
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.studies.send_results import sites_without_results
+from silvan.deploy.studies.send_results import is_done, sites_without_results
 from silvan.errors import FederationError
 from silvan.federation.flare import Session
-from silvan.study.run_folder import JOURNAL, RUN, Run
+from silvan.study.run_folder import JOURNAL, Run
 from silvan.study.study import Study
 from silvan.util.files import write_whole
 from silvan.util.folder_lock import is_locked
@@ -181,7 +181,7 @@ class Supervisor:
 
     def _done(self) -> bool:
         with contextlib.suppress(Exception):
-            return self.run.file(RUN).exists() and self.run.read().status == "done"
+            return is_done(self.run)
         return False
 
     def progress(self) -> StudyProgress | None:

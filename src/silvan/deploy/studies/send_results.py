@@ -75,6 +75,11 @@ def read_results(site: SiteFiles, study: Study) -> KeptResults:
 # -- at the coordinator
 
 
+def is_done(run: Run) -> bool:
+    """Whether a study is done."""
+    return run.file(RUN).exists() and run.read().status == "done"
+
+
 def sites_without_results(run: Run, study: Study, sites: list[str]) -> list[str]:
     """Return the sites that have not got the results of a study that is done."""
     if study.predict is not None:
