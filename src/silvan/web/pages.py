@@ -36,7 +36,10 @@ class Folder(Protocol):
     """A folder that has pages."""
 
     name: str  # what all its pages are headed
-    links: tuple[tuple[str, str], ...]  # the pages to choose from: path and title
+
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The pages to choose from: path and title."""
 
     def page(self, path: str) -> Page | None:
         """Return the page of a path; None if there is none."""
