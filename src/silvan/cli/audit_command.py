@@ -70,12 +70,11 @@ def audit(
             members, rest = (path and table_as_written(path, record, reading) for path in (table, others))
             named: dict[str, Any] = {"limits": limits, "name": site or run.name, "seed": seed}
             reports = [attack(open_forest(run, site), members=members, others=rest, **named)]
-    console = Console()
     passed = all(report.passed for report in reports)
     if json:
         print_json({"passed": passed, "reports": [report.as_dict() for report in reports]})
     for report in [] if json else reports:
-        terminal.print_parts(console, table_of(report))
+        terminal.print_parts(Console(), table_of(report))
     folder = output or (run if run.is_dir() else None)
     if folder is not None:
         for path in write(reports, folder):
