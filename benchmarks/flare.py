@@ -14,7 +14,7 @@ from benchmarks import xgboost_federated
 from benchmarks.common import Goal, Report, synthetic
 from benchmarks.flare_job import MEASURED, MeasuringCoordinator
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES
-from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
 from silvan.deploy.membership.coordinator_folder import Hub
 from silvan.deploy.membership.joined_site import SETTINGS
 from silvan.deploy.service.one_machine import free_port, start_local
@@ -58,7 +58,7 @@ class Measured:
         root = str(Path(__file__).parent.parent)  # where processes find the class that measures
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         os.environ["NUMBA_NUM_THREADS"] = "2"
-        self.runs: list[Progress] = []
+        self.runs: list[StudyProgress] = []
         self.wire: list[dict[str, float]] = []  # seconds of a small round, bytes a second
         self.ends: list[tuple[float, float, float]] = []  # seconds: job start, study, teardown
         with tempfile.TemporaryDirectory() as name:
@@ -92,6 +92,7 @@ class Measured:
         run = supervisor.run_to_end()
         ended = time.time()
         progress = read_progress(run.file(PROGRESS))
+        assert progress is not None
         at = progress.seconds
         self.wire.append(_read_measured(run))
         self.runs.append(progress)

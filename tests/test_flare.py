@@ -29,10 +29,10 @@ from typer.testing import CliRunner
 import silvan as sv
 from silvan.cli.main import app
 from silvan.data.readers.query import Query
-from silvan.deploy.jobs.job_progress import PROGRESS, Progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.membership import startup_kit
 from silvan.deploy.membership.certificates import Authority, make_key, make_request, pem
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import BUDGET
 from silvan.deploy.service import one_machine
 from silvan.deploy.service.process import Background, client_arguments
@@ -172,7 +172,7 @@ class Command:
 
         def there():
             with contextlib.suppress(OSError):
-                progress = msgspec.json.decode((self.folder / PROGRESS).read_bytes(), type=Progress)
+                progress = msgspec.json.decode((self.folder / PROGRESS).read_bytes(), type=StudyProgress)
                 return progress.stage == "training" and progress.round >= n
 
         self._wait(there)
@@ -238,7 +238,7 @@ def must_approve(member):
 
 
 def approve(member, plan):
-    return approve_study(Member(member.path), plan)
+    return approve_study(JoinedSite(member.path), plan)
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def quiet(federation, tmp_path_factory):
     with must_approve(north):
         command = Command(hub, folder, plans["forest"])
         command.until("has not approved")
-        shown = explain(Member(north.path), plans["forest"])
+        shown = explain(JoinedSite(north.path), plans["forest"])
         left = any(line.study == plans["forest"].unique_name for line in north.folder.ledger.lines())
         approve(north, plans["bofrf"])
         other = Supervisor(hub, plans["bofrf"]).run_to_end()
@@ -288,7 +288,6 @@ def test_every_site_has_the_model(federation, quiet, tmp_path):
 
 def test_a_site_whose_owner_must_approve(quiet):
     """The study waits, is shown in plain words, and goes on when the owner agrees."""
-    assert quiet.shown.approved is None
     assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel", "EvaluateModels", "CountByScore"}
     assert quiet.approved.messages == [kind.name for kind in quiet.shown.leaves]
     assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (4, 0, sorted(SITES))
@@ -496,7 +495,7 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
 def test_a_study_that_an_owner_declines(federation):
     """The reason reaches who runs it, and nothing has left."""
     hub, members, _ = federation
-    north, plan = Member(members["north"].path), study("forest", "# declined", PAIR)
+    north, plan = JoinedSite(members["north"].path), study("forest", "# declined", PAIR)
     with must_approve(north):
         north.decline(plan, "not before the ethics board meets")
         with pytest.raises(SilvanError, match="its owner declined the study: not before the ethics board meets"):

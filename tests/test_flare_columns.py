@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.cli.main import app
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service import one_machine
 from silvan.deploy.service.start_stop import process_of, processes_of, start_site, stop_all
 from silvan.deploy.service.supervise import Supervisor
@@ -71,7 +71,7 @@ def federation(tmp_path_factory):
 
 
 def approve(members, plan):
-    approve_study(Member(members[HOLDER].path), plan)
+    approve_study(JoinedSite(members[HOLDER].path), plan)
 
 
 def test_a_forest_of_columns_whose_party_is_killed_and_its_predictions(federation, tmp_path):

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 from experiments.attacks.outcome import Outcome
 
-from silvan.deploy.membership.joined_site import MEMBER, SETTINGS, Member, Membership
+from silvan.deploy.membership.coordinator_folder import Membership
+from silvan.deploy.membership.joined_site import MEMBER, SETTINGS, JoinedSite
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import RefusedError
 from silvan.federation.handlers import HANDLERS
@@ -63,7 +64,7 @@ def run(small: bool) -> list[Outcome]:
         ]
 
 
-def _outcome(what: str, before: str, member: Member, kinds: list[str], made_for: Study, asked_as: Study) -> Outcome:
+def _outcome(what: str, before: str, member: JoinedSite, kinds: list[str], made_for: Study, asked_as: Study) -> Outcome:
     """Count the kinds of messages that the gate of a study lets in."""
     gate, read, note = member.gate(made_for), 0, ""
     for kind in kinds:
@@ -76,14 +77,14 @@ def _outcome(what: str, before: str, member: Member, kinds: list[str], made_for:
     return Outcome(f"{len(kinds)} kinds of messages {what}", before, read, note=note.split(";")[0])
 
 
-def _control(member: Member, listed: list[str], shown: Study) -> Outcome:
+def _control(member: JoinedSite, listed: list[str], shown: Study) -> Outcome:
     """Count the approved study's own kinds that the gate refuses: with all refused, the attacks would show nothing."""
     target, before = "messages of the approved study itself that are refused", "none"
     answered = _outcome("", "", member, listed, shown, shown)
     return Outcome(target, before, len(listed) - answered.read, note=answered.note)
 
 
-def make_member(folder: Path) -> Member:
+def make_member(folder: Path) -> JoinedSite:
     """Write the folder of a site that has joined."""
     own, others = Key.at(folder / "site.key"), [Key.generate() for _ in range(3)]
     keys = {name: key.public for name, key in zip(SITES, [own, *others], strict=False)}
@@ -91,4 +92,4 @@ def make_member(folder: Path) -> Member:
     write_whole(folder / SETTINGS, b'table = "rows.csv"\n\n[policy]\napprove = true\n')
     membership = Membership("heart", "north", "localhost", 8102, "", others[-1].public.hex())
     write_whole(folder / MEMBER, msgspec.json.encode(membership))
-    return Member(folder)
+    return JoinedSite(folder)

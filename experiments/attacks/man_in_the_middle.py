@@ -18,7 +18,7 @@ from silvan.deploy.membership.certificates import make_key, make_request
 from silvan.deploy.membership.coordinator_folder import Hub
 from silvan.deploy.membership.enrol import make_server
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, proof_key
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service.one_machine import free_port
 from silvan.errors import SilvanError
 from silvan.federation.keys import Key
@@ -35,7 +35,7 @@ def run(small: bool) -> list[Outcome]:
         secret = true.invite(SITE).secret
         passed: list[JoinRequest] = []
         with _serving(false, passed):
-            victim = Member.join(folder / "site", false.invite(SITE), "table.csv", None, {})
+            victim = JoinedSite.join(folder / "site", false.invite(SITE), "table.csv", None, {})
         [sent] = passed
         key = make_key(folder / "own.key")
         bare = JoinRequest(site=SITE, secret=secret, request=make_request(key, SITE).decode(), versions=sent.versions)

@@ -20,11 +20,10 @@ import silvan as sv
 from silvan.auditing.audit_report import Report
 from silvan.auditing.findings import ATTACKS
 from silvan.cli.audit_command import table_of
-from silvan.cli.figure_tables import further
 from silvan.cli.ledger_tables import approvals_list, lines_table
 from silvan.cli.main import app
 from silvan.cli.plain_text import Terminal, isolate
-from silvan.cli.terminal import print_parts, results
+from silvan.cli.terminal import further, print_parts, results
 from silvan.federation.federation import OVERALL
 from silvan.privacy.site_folder import Approval, SiteFolder
 from silvan.report.summary import summarise_run
@@ -262,7 +261,6 @@ def test_rows_that_were_learnt_from_are_known(tmp_path):
 
 def test_hashes_of_rows_say_nothing_without_their_key_and_are_not_copied(small, tmp_path):
     from silvan.deploy.membership.flare_folder import copy_results
-    from silvan.study.run_folder import Run
 
     copy_results(Run(small / "run"), tmp_path / "copy")
     assert not (tmp_path / "copy" / "learnt_rows.private").exists()
@@ -399,18 +397,18 @@ def shown_in(width, *parts):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_figures_are_whole_in_terminals_of_any_width(small, width):
     """What does not fit beside the rest goes on below; nothing is cut off."""
-    record, summary = Run(small / "run").read(), summarise_run(small / "run")
-    text = shown_in(width, results(summary), *further(record, summary))
+    summary = summarise_run(small / "run")
+    text = shown_in(width, results(summary), *further(summary))
     for name in (*map(str.capitalize, summary["models"]), "Brier", "Sens.", "Spec.", "Pos.", "Test", "95% CI"):
         assert name in text
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_sites_chose_is_whole_in_terminals_of_any_width(small, width):
-    record, summary = Run(small / "run").read(), summarise_run(small / "run")
+    summary = summarise_run(small / "run")
     uses = "the shared forest with its own trees, 3 to 1: AUC 0.887 on 212 rows (the shared forest 0.851)"
     summary["choices"] = {"a hospital with a very long name": uses, "[red]west": "the shared forest"}
-    text = shown_in(width, *further(record, summary))
+    text = shown_in(width, *further(summary))
     assert all(word in text for word in (*uses.split(), "[red]west"))
 
 

@@ -5,7 +5,7 @@ from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service.one_machine import free_port
 
 
@@ -41,7 +41,7 @@ def north(hub, folder):
     invite = hub.path / "north.invite"
     assert invite.stat().st_mode & 0o077 == 0
     joined = silvan("site", "join", invite, "--table", write_table(folder), "--folder", folder / "north")
-    member = Member(folder / "north")
+    member = JoinedSite(folder / "north")
     assert "4 rows and the columns age, label" in said(joined)
     assert member.fingerprint in said(joined)
     return member
@@ -183,4 +183,4 @@ def test_a_column_called_otherwise(tmp_path):
         assert "[reading] is for files; a query says what columns are called" in said(database)
         joined = silvan(*asked, "--reading", "rename = { alter = 'age' }", "--reading", "separator=;")
         assert "4 rows and the columns age, label" in said(joined)
-        assert Member(tmp_path / "south").settings["reading"] == {"rename": {"alter": "age"}, "separator": ";"}
+        assert JoinedSite(tmp_path / "south").settings["reading"] == {"rename": {"alter": "age"}, "separator": ";"}

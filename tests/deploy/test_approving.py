@@ -6,7 +6,7 @@ import pytest
 from experiments.attacks import approval_collision
 from helpers.runs import silvan
 
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.deploy.studies.trial import try_out
 from silvan.errors import InputError, RefusedError
@@ -85,7 +85,7 @@ def test_a_study_that_cannot_be_tried(member):
 
 def test_a_policy_that_forbids_what_a_study_asks(member):
     (member.path / "site.toml").write_text('table = "x.csv"\n[policy]\napprove = true\nmessages = ["Describe"]\n')
-    again, plan = Member(member.path), study()
+    again, plan = JoinedSite(member.path), study()
     assert any("Your policy does not allow CountCategories" in line for line in explain(again, plan).lines)
     with pytest.raises(InputError, match="which the site's policy does not allow"):
         approve_study(again, plan)
@@ -95,7 +95,7 @@ def test_a_budget_that_forbids_what_a_study_asks(member):
     """What is answered without noise is refused by a site with a privacy budget, whatever its owner approves."""
     settings = 'table = "x.csv"\n[policy]\napprove = true\nepsilon = 1.0\nmessages = ["*", "CountGrid"]\n'
     (member.path / "site.toml").write_text(settings)
-    again, plan = Member(member.path), study()
+    again, plan = JoinedSite(member.path), study()
     line = next(line for line in explain(again, plan).lines if "without noise" in line)
     assert "Describe" in line
     assert "CountGrid" not in line

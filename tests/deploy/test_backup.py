@@ -10,9 +10,9 @@ from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import BUDGET, STORE
-from silvan.deploy.service.backup import backup_hub, backup_site
+from silvan.deploy.service.backup import backup_coordinator, backup_site
 from silvan.deploy.service.start_stop import process_of, start_site
 from silvan.errors import FormatError, InputError
 from silvan.federation.journal import Entry, Journal
@@ -25,7 +25,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     hub = make_hub(folder)
     with serving(hub):
-        member = Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {"epsilon": 2.0})
+        member = JoinedSite.join(folder / "north", hub.invite("north"), write_table(folder), None, {"epsilon": 2.0})
     member.budget().charge("draw", 0.5, "a question")
     member.store.put("answer", b"kept")
     (member.path / "site.log").write_text("long ago\n")
@@ -37,7 +37,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def site(made, tmp_path):
     shutil.copytree(made[1].path, tmp_path / "north")
-    return Member(tmp_path / "north")
+    return JoinedSite(tmp_path / "north")
 
 
 def test_a_site_is_copied_whole_and_asks_before_it_starts_from_the_copy(site, tmp_path):
@@ -52,7 +52,7 @@ def test_a_site_is_copied_whole_and_asks_before_it_starts_from_the_copy(site, tm
 
     shutil.rmtree(site.path)
     shutil.copytree(copy, site.path)
-    back = Member(site.path)
+    back = JoinedSite(site.path)
     assert (float(back.budget().spent), back.store.get("answer")) == (0.5, b"kept")
     with pytest.raises(InputError, match=r"was put back from the backup of 20.* by `silvan site restored"):
         start_site(back)
@@ -86,7 +86,7 @@ def test_a_coordinators_journal_is_copied_while_it_is_written(made, tmp_path):
     journal.keep("question", {"north": Entry("kind", b"body", 1, 2)})
     with closing(sqlite3.connect(journal.path)) as busy:  # another reader, so that the log is not folded in
         busy.execute("SELECT * FROM reply").fetchall()
-        assert backup_hub(hub, tmp_path / "copy")
+        assert backup_coordinator(hub.path, tmp_path / "copy")
     assert Journal(tmp_path / "copy" / "runs" / "heart" / "journal.sqlite").find("question")["north"].body == b"body"
     assert Hub(tmp_path / "copy").read() == hub.read()
 

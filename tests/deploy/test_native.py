@@ -28,9 +28,9 @@ from silvan.deploy.jobs.recipe import StudyRecipe
 from silvan.deploy.jobs.site_job import SiteExecutor
 from silvan.deploy.membership.certificates import Authority, make_key, make_request, pem
 from silvan.deploy.membership.flare_folder import FlareSite
-from silvan.deploy.membership.introductions import Credentials, Introduction, read_roster
-from silvan.deploy.membership.joined_site import Member
-from silvan.deploy.service.flare_care import examine
+from silvan.deploy.membership.introductions import Credentials, SignedKeys, read_roster
+from silvan.deploy.membership.joined_site import JoinedSite
+from silvan.deploy.service.doctor import examine
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.chunks import send_in_chunks
 from silvan.federation.flare import AbortedError
@@ -273,7 +273,7 @@ def credentials(folder, name):
 
 def introductions(folder, plan, keys):
     """Everybody's introductions: the coordinator's, then those of the sites."""
-    made = [Introduction("" if name == SERVER else name, *keys[name]) for name in (SERVER, *SITES)]
+    made = [SignedKeys("" if name == SERVER else name, *keys[name]) for name in (SERVER, *SITES)]
     return [credentials(folder, one.name or SERVER).sign(one, plan) for one in made]
 
 
@@ -295,18 +295,18 @@ def test_introductions_give_the_roster(provisioned, keys):
 
 def as_coordinator(own, ours, theirs, plan):
     """South signs an introduction of the coordinator."""
-    return [credentials(ours, "south").sign(Introduction("", Key.generate().public), plan), *own[1:]]
+    return [credentials(ours, "south").sign(SignedKeys("", Key.generate().public), plan), *own[1:]]
 
 
 def as_another(own, ours, theirs, plan):
     """South signs an introduction of north."""
-    forged = credentials(ours, "south").sign(Introduction("north", *[Key.generate().public] * 2), plan)
+    forged = credentials(ours, "south").sign(SignedKeys("north", *[Key.generate().public] * 2), plan)
     return [own[0], forged, *own[2:]]
 
 
 def by_another_root(own, ours, theirs, plan):
     """A certificate in north's name that another federation's root signed."""
-    forged = credentials(theirs, "north").sign(Introduction("north", own[1].key, own[1].seal), plan)
+    forged = credentials(theirs, "north").sign(SignedKeys("north", own[1].key, own[1].seal), plan)
     return [own[0], forged, *own[2:]]
 
 
@@ -321,7 +321,7 @@ def of_another_study(own, ours, theirs, plan):
 
 
 def unsigned(own, ours, theirs, plan):
-    return [own[0], Introduction("north", own[1].key, own[1].seal), *own[2:]]
+    return [own[0], SignedKeys("north", own[1].key, own[1].seal), *own[2:]]
 
 
 def twice(own, ours, theirs, plan):
@@ -334,7 +334,7 @@ def without_coordinator(own, ours, theirs, plan):
 
 def with_the_same_key(own, ours, theirs, plan):
     """West introduces itself with south's key."""
-    return [*own[:3], credentials(ours, "west").sign(Introduction("west", own[2].key, own[3].seal), plan)]
+    return [*own[:3], credentials(ours, "west").sign(SignedKeys("west", own[2].key, own[3].seal), plan)]
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_a_site_that_has_joined_is_never_taken_for_one_of_flares(tmp_path, feder
     """A job cannot choose how a site knows the others: with silvan's own joining, the keys of joining count."""
     hub = make_hub(tmp_path, ("north",))
     with serving(hub):
-        member = Member.join(tmp_path / "joined", hub.invite("north"), write_table(tmp_path), None, {})
+        member = JoinedSite.join(tmp_path / "joined", hub.invite("north"), write_table(tmp_path), None, {})
     kit = member.path / "kit"
     (kit / "local" / "silvan.toml").write_text(f"table = '{tmp_path}/table.csv'\n[policy]\napprove = false\n")
     plan = study()

@@ -6,7 +6,7 @@ import time
 import pytest
 from helpers.joining import make_hub, serving, write_table
 
-from silvan.deploy.membership.joined_site import SETTINGS, Member
+from silvan.deploy.membership.joined_site import SETTINGS, JoinedSite
 from silvan.deploy.studies.notice import notify
 from silvan.study.parse import parse_remote_study
 
@@ -17,7 +17,7 @@ STUDY = parse_remote_study('name = "$(touch here); heart"\n[learner]\nkind = "Hi
 def member(tmp_path):
     hub = make_hub(tmp_path, ("north",))
     with serving(hub):
-        made = Member.join(tmp_path / "north", hub.invite("north"), write_table(tmp_path), None, {})
+        made = JoinedSite.join(tmp_path / "north", hub.invite("north"), write_table(tmp_path), None, {})
     made.note_study(STUDY)
     return made
 
@@ -25,7 +25,7 @@ def member(tmp_path):
 def with_command(member, command):
     path = member.path / SETTINGS
     path.write_text(f"notify = '''{command}'''\n{path.read_text()}")
-    return Member(member.path)
+    return JoinedSite(member.path)
 
 
 def test_the_owner_hears_of_a_study_once(member, tmp_path):
@@ -38,7 +38,7 @@ def test_the_owner_hears_of_a_study_once(member, tmp_path):
         assert time.monotonic() < end
         time.sleep(0.05)
     assert heard.read_text() == f"north {STUDY.unique_name}"
-    assert not notify(Member(member.path), STUDY)
+    assert not notify(JoinedSite(member.path), STUDY)
 
 
 def test_without_a_command_or_with_one_that_is_not_there(member):

@@ -16,7 +16,7 @@ from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_
 
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.deploy.jobs.site_job import make_site
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import BETWEEN_MACHINES
 from silvan.deploy.studies import explain as explaining
 from silvan.deploy.studies.explain import approve_study, explain
@@ -41,7 +41,9 @@ def joined(tmp_path_factory):
     hub, paths = make_hub(folder, PARTIES), parties.write_tables(folder / "tables", parties.tables())
     new = parties.write_tables(folder / "new", parties.tables(n=40, seed=9, label=False))
     with serving(hub):
-        members = {party: Member.join(folder / party, hub.invite(party), paths[party], None, {}) for party in PARTIES}
+        members = {
+            party: JoinedSite.join(folder / party, hub.invite(party), paths[party], None, {}) for party in PARTIES
+        }
         for member in members.values():
             member.pin_roster()
     for party, member in members.items():
@@ -84,8 +86,8 @@ def check_shown(members, plan):
     """Check that all that parties were asked is in the text that their owners approve, and first in an announcement."""
     answered = set()
     for member in members.values():
-        lines = [line for line in Member(member.path).folder.ledger.lines() if line.study == plan.unique_name]
-        explained, asked = explain(Member(member.path), plan), {line.kind for line in lines}
+        lines = [line for line in JoinedSite(member.path).folder.ledger.lines() if line.study == plan.unique_name]
+        explained, asked = explain(JoinedSite(member.path), plan), {line.kind for line in lines}
         assert asked <= {kind.name for kind in explained.leaves} == set(explained.asked.messages)
         assert len({line.task for line in lines if line.task}) <= explained.asked.tasks
         assert lines[0].kind == "Announce"
@@ -123,10 +125,10 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
     assert record.received == list(PARTIES)
     shown = check_shown(members, plan)
     assert "Announce" in shown
-    assert "LookUp" not in explain(Member(members[HOLDER].path), plan).asked.messages
+    assert "LookUp" not in explain(JoinedSite(members[HOLDER].path), plan).asked.messages
     for party, member in members.items():  # only who holds the label is sent figures
-        own = Member(member.path)
-        kept = read_results(own.results_folder(plan), own.coordinator_key(plan), plan.unique_name, party)
+        own = JoinedSite(member.path)
+        kept = read_results(own, plan)
         assert (kept.record.evaluation, kept.model) == (record.evaluation if party == HOLDER else [], None)
         assert list(kept.record.bytes) == [party]
 
@@ -185,7 +187,7 @@ def test_a_prediction_is_of_the_model_that_was_approved(joined, run_study):
     for plan in plans:
         run_study(plan)
     asked, other = (next_prediction(hub, plan) for plan in plans)
-    site = make_site(Member(members["shop"].path), asked)
+    site = make_site(JoinedSite(members["shop"].path), asked)
     site.check_model(asked.predict.model)
     with pytest.raises(RefusedError, match="another model"):
         site.check_model(other.predict.model)
@@ -194,7 +196,7 @@ def test_a_prediction_is_of_the_model_that_was_approved(joined, run_study):
 def test_what_the_owner_is_told(joined):
     """Partitions, who sees what, and exactly the messages that are then asked."""
     _, members, *_ = joined
-    shop = Member(members["shop"].path)
+    shop = JoinedSite(members["shop"].path)
     shown = explain(shop, STUDIES["forest"])
     text = " ".join(shown.lines)
     assert "Partitions: at each split, who goes left is told to all parties and to the coordinator" in text
@@ -228,7 +230,7 @@ def test_a_party_that_would_refuse_does_so_before_anything_is_asked(joined, run_
     finally:
         set_up(members["shop"], paths["shop"], new["shop"])
     for member in members.values():
-        lines = Member(member.path).folder.ledger.lines()
+        lines = JoinedSite(member.path).folder.ledger.lines()
         assert {line.kind for line in lines if line.study == plan.unique_name} == {"Announce"}
 
 
@@ -238,13 +240,13 @@ def test_what_was_approved_is_enough_and_all(joined, run_study):
     try:
         for party in PARTIES:
             set_up(members[party], paths[party], new[party], "approve = true")
-            approve_study(Member(members[party].path), plan)
+            approve_study(JoinedSite(members[party].path), plan)
         _, carrier = run_study(plan)
     finally:
         for party in PARTIES:
             set_up(members[party], paths[party], new[party])
     asked = {wire.decode(body, Envelope).kind for body in carrier.carried[::2]}
-    approved = set(Member(members["shop"].path).folder.approvals.find(plan.unique_name).messages)
+    approved = set(JoinedSite(members["shop"].path).folder.approvals.find(plan.unique_name).messages)
     assert asked == approved
 
 
@@ -258,7 +260,7 @@ def test_a_site_that_cannot_be_a_party_says_why(joined, more, said):
     try:
         set_up(shop, paths["shop"], **more)
         with pytest.raises(FederationError, match=said):
-            make_site(Member(shop.path), STUDIES["forest"])
+            make_site(JoinedSite(shop.path), STUDIES["forest"])
     finally:
         set_up(shop, paths["shop"], joined[3]["shop"])
 

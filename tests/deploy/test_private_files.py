@@ -8,7 +8,7 @@ from helpers.joining import make_hub, serving, write_table
 
 from silvan.deploy.membership import enrol
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service import process
 from silvan.deploy.service.process import Background, rotate
 from silvan.deploy.service.start_stop import start_hub, start_site
@@ -22,7 +22,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     hub = make_hub(folder)
     with serving(hub):
-        return hub, Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {})
+        return hub, JoinedSite.join(folder / "north", hub.invite("north"), write_table(folder), None, {})
 
 
 def started(made, folder, which):
@@ -39,7 +39,7 @@ def signing(made, folder):
 
 def started_site(made, folder, name):
     shutil.copytree(made[1].path, folder / "north")
-    return folder / "north" / name, lambda: start_site(Member(folder / "north"))
+    return folder / "north" / name, lambda: start_site(JoinedSite(folder / "north"))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604])

@@ -18,7 +18,7 @@ import silvan as sv
 from silvan.algorithms import kept_results
 from silvan.algorithms.kept_results import MADE_MODEL, OWN_MODEL, SIGNATURE, KeepResults
 from silvan.cli.main import app
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.studies.explain import explain
 from silvan.deploy.studies.send_results import read_results
 from silvan.errors import FormatError, InputError, RefusedError
@@ -44,7 +44,7 @@ def join(folder, tables):
         for site, rows in tables.items():
             path = folder / f"{site}.csv"
             rows.write_csv(path)
-            members[site] = Member.join(folder / site, hub.invite(site), str(path), None, {"approve": False})
+            members[site] = JoinedSite.join(folder / site, hub.invite(site), str(path), None, {"approve": False})
         for member in members.values():
             member.pin_roster()
     return hub, members
@@ -57,8 +57,8 @@ def joined(tmp_path_factory):
 
 
 def results(members, plan, site):
-    own = Member(members[site].path)
-    return read_results(own.results_folder(plan), own.coordinator_key(plan), plan.unique_name, site)
+    own = JoinedSite(members[site].path)
+    return read_results(own, plan)
 
 
 def silvan(*words):

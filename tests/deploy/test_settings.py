@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.membership.joined_site import Membership
+from silvan.deploy.membership.coordinator_folder import Membership
 
 TABLE = 'table = "t.csv"\n'
 WRONG = [  # what the file says, the line that is pointed to (0: none), what is said
@@ -19,7 +19,7 @@ WRONG = [  # what the file says, the line that is pointed to (0: none), what is 
     ('table = "postgresql://host/clinic"', 1, "a database needs a query, or the name of a table"),
     (TABLE + 'query = "SELECT 1"', 2, "query is for databases"),
     (TABLE + 'memroy = "2GB"', 2, "unknown key 'memroy'; did you mean 'memory'?"),
-    (TABLE + "memory = -1", 2, "memory must be text, got -1"),
+    (TABLE + "memory = -1", 2, "memory must be a number of bytes, or text such as '2GB', got -1"),
     (TABLE + 'memory = "lots"', 2, "memory must be a number of bytes, or text such as '2GB'"),
     (TABLE + 'freeze = "yes"', 2, "freeze must be true or false, got 'yes'"),
     (TABLE + "id = 5", 2, "id must be text, got 5"),

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from silvan.cli.main import app
 from silvan.deploy.jobs.site_job import SiteExecutor
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.studies.explain import approve_study
 from silvan.deploy.studies.study_table import remember_table
 from silvan.errors import FederationError, SiteError
@@ -38,7 +38,7 @@ def joined(tmp_path_factory):
     with serving(hub):
         tables = {site: write_table(folder, f"{site}.csv") for site in SITES}
         members = [
-            Member.join(folder / site, hub.invite(site), tables[site], None, {"approve": site == "north"})
+            JoinedSite.join(folder / site, hub.invite(site), tables[site], None, {"approve": site == "north"})
             for site in SITES
         ]
         for member in members:
@@ -118,7 +118,7 @@ def test_a_study_over_sites_whose_keys_were_not_accepted(joined, study):
 
 def test_the_owner_is_told_why(joined, study):
     """Others learn that a site takes no part; its own log and ``site status`` say why, and where the log is."""
-    member = Member(joined[1]["south"].path)
+    member = JoinedSite(joined[1]["south"].path)
     before = (member.path / "site.toml").read_text()
     (member.path / "site.toml").write_text(before.replace(".csv", ".gone.csv"))
     try:
@@ -151,7 +151,7 @@ def test_approvals_that_cannot_be_read(joined, study):
 
 def test_site_check_shows_the_owners_table_as_a_study_would_read_it(joined, tmp_path):
     """How the file is written is found out or read from site.toml; the study's label, kinds and exclude count."""
-    member = Member(joined[1]["south"].path)
+    member = JoinedSite(joined[1]["south"].path)
     before = (member.path / "site.toml").read_text()
     rows = "".join(f"{i % 40 + 20},5;00{i % 7 + 1};{'ja' if i % 3 else 'nein'};P{i};{i % 2}\n" for i in range(60))
     path = tmp_path / "german.csv"
@@ -166,7 +166,7 @@ def test_site_check_shows_the_owners_table_as_a_study_would_read_it(joined, tmp_
         assert "patient at south: every value occurs once" in shown
         text = 'name = "later"\nlabel = "tot"\nexclude = ["patient"]\n[kinds]\nstation = "categorical"\n'
         plan = parse_remote_study(text + '[learner]\nkind = "HistogramForest"\n')
-        Member(member.path).note_study(plan)
+        JoinedSite(member.path).note_study(plan)
         for more in ([], [plan.unique_name], [plan.digest[:12]]):
             result = CliRunner().invoke(app, ["site", "check", str(member.path), *more])
             assert "For the study 'later', which predicts 'tot':" in result.output, result.output

@@ -14,7 +14,7 @@ from helpers.studies import table
 
 from silvan.data.holdout import Fold
 from silvan.deploy.jobs.splits import make_split
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
@@ -49,7 +49,7 @@ def joined(tmp_path_factory):
             path = folder / f"{site}.csv"
             some.write_csv(path)
             policy = {"approve": site == "north"}
-            members[site] = Member.join(folder / site, hub.invite(site), str(path), None, policy)
+            members[site] = JoinedSite.join(folder / site, hub.invite(site), str(path), None, policy)
         for member in members.values():
             member.pin_roster()
     return hub, members
@@ -119,12 +119,12 @@ def test_which_rows_are_in_a_fold_is_a_site_s_own_secret(joined):
     kept = []
     for name in ("south", "west"):
         site = carrier.sites[name].site
-        splits = [make_split(site, Member(members[name].path), plan, fold) for fold in plan.folds]
+        splits = [make_split(site, JoinedSite(members[name].path), plan, fold) for fold in plan.folds]
         rows = [split.held_out.between(0, ROWS // 3) for split in splits]
         assert (rows[0] ^ rows[1]).all()  # two folds of one shuffle
         assert not (rows[0] == rows[2]).all()
         assert abs(int(rows[0].sum()) - int(rows[1].sum())) <= 1
-        public = make_split(site, Member(members[name].path), plan, plan.folds[0])
+        public = make_split(site, JoinedSite(members[name].path), plan, plan.folds[0])
         public.test_key = None
         assert not np.array_equal(public.held_out.between(0, ROWS // 3), rows[0])
         kept.append(rows[0])

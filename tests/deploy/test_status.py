@@ -12,9 +12,9 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.jobs.job_progress import PROGRESS, Progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service.status import hub_status, make_metrics_server, metrics, site_status
 from silvan.errors import InputError
 from silvan.study.parse import parse_remote_study
@@ -26,10 +26,10 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("status")
     hub = make_hub(folder)
     with serving(hub):
-        member = Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {"epsilon": 2.0})
+        member = JoinedSite.join(folder / "north", hub.invite("north"), write_table(folder), None, {"epsilon": 2.0})
     for name, progress in {
-        "heart": Progress("1", "training", 7, {"south": 'not "yet"\n'}),
-        "lungs": Progress("2", "failed", 3, error="no quorum", final=True),
+        "heart": StudyProgress("1", "training", 7, {"south": 'not "yet"\n'}),
+        "lungs": StudyProgress("2", "failed", 3, error="no quorum", final=True),
     }.items():
         (hub.path / "runs" / name).mkdir(parents=True)
         (hub.path / "runs" / name / PROGRESS).write_bytes(msgspec.json.encode(progress))
@@ -126,11 +126,11 @@ def long_names(tmp_path_factory):
     hub = make_hub(folder, (LONG, "south"))
     with serving(hub):
         sites = [
-            Member.join(folder / name, hub.invite(name), write_table(folder), None, {"approve": True})
+            JoinedSite.join(folder / name, hub.invite(name), write_table(folder), None, {"approve": True})
             for name in (LONG, "south")
         ]
         sites[0].pin_roster()
-    waiting = Progress("1", "training", 7, {LONG: "its owner has not approved the study yet"})
+    waiting = StudyProgress("1", "training", 7, {LONG: "its owner has not approved the study yet"})
     (hub.path / "runs" / "heart").mkdir(parents=True)
     (hub.path / "runs" / "heart" / PROGRESS).write_bytes(msgspec.json.encode(waiting))
     for name in ("heart", "lungs"):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from silvan.cli.main import app
 from silvan.deploy.jobs.site_job import SiteExecutor, make_site
-from silvan.deploy.membership.joined_site import SETTINGS, Member
+from silvan.deploy.membership.joined_site import SETTINGS, JoinedSite
 from silvan.deploy.membership.site_log import last_error
 from silvan.deploy.studies.study_table import check_study_table, freeze, frozen_file
 from silvan.errors import FederationError, InputError
@@ -29,7 +29,7 @@ def joined(tmp_path_factory):
     folder = tmp_path_factory.mktemp("joined")
     hub = make_hub(folder, ("north",))
     with serving(hub):
-        member = Member.join(folder / "north", hub.invite("north"), write_table(folder), None, {})
+        member = JoinedSite.join(folder / "north", hub.invite("north"), write_table(folder), None, {})
         member.pin_roster()
         return member
 
@@ -56,7 +56,7 @@ def use(member, table, more=""):
 
 def begin(member, study):
     """Do what a job does when it begins, in a process of its own."""
-    member = Member(member.path)
+    member = JoinedSite(member.path)
     site = make_site(member, study)
     check_study_table(member, study, site)
     return site
@@ -155,7 +155,7 @@ def test_a_frozen_database(joined, study, tmp_path):
     (joined.path / SETTINGS).write_text(f"table = 'sqlite:///{path}'\nquery = 'visits'\n[policy]\napprove = false\n")
     before = begin(joined, study)
     before = (before.fingerprint(), before.frame.to_dict(as_series=False))
-    freeze(Member(joined.path), study)
+    freeze(JoinedSite(joined.path), study)
     with sqlite3.connect(path) as database:
         database.execute("DELETE FROM visits WHERE label = 0")
     database.close()
@@ -167,7 +167,7 @@ def test_a_frozen_database(joined, study, tmp_path):
 def test_freeze_is_true_or_false(joined, table, value):
     use(joined, table, f"freeze = {value}\n")
     with pytest.raises(InputError, match="freeze must be true or false"):
-        _ = Member(joined.path).settings
+        _ = JoinedSite(joined.path).settings
 
 
 def test_a_database_is_frozen_within_memory(joined, study, tmp_path, monkeypatch):
@@ -180,11 +180,11 @@ def test_a_database_is_frozen_within_memory(joined, study, tmp_path, monkeypatch
     database.close()
     url = f"sqlite:///{base}?table=visits"
     use(joined, url)
-    whole = pl.read_parquet(freeze(Member(joined.path), study))
+    whole = pl.read_parquet(freeze(JoinedSite(joined.path), study))
     frozen_file(joined, study).unlink()
     use(joined, url, "memory = '40kB'\n")
     monkeypatch.setattr("silvan.deploy.studies.study_table.read_table", None)
-    copy = freeze(Member(joined.path), study)
+    copy = freeze(JoinedSite(joined.path), study)
     assert pl.read_parquet(copy).equals(whole)
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert not list(copy.parent.glob(".*"))  # no pieces are left
@@ -230,7 +230,7 @@ def test_rows_of_a_private_study_are_drawn_singly_by_a_key_of_the_site(joined, t
     assert (
         first.test_key
         == second.test_key
-        == make_site(Member(joined.path), parse_remote_study(PRIVATE.format(request.node.name, 2))).test_key
+        == make_site(JoinedSite(joined.path), parse_remote_study(PRIVATE.format(request.node.name, 2))).test_key
     )
     kept = joined.store.get("secret x25519")
     try:
@@ -242,6 +242,6 @@ def test_rows_of_a_private_study_are_drawn_singly_by_a_key_of_the_site(joined, t
 
 
 def test_so_are_those_of_a_site_with_a_budget(joined, study, table):
-    assert make_site(Member(joined.path), study).test_key is None
+    assert make_site(JoinedSite(joined.path), study).test_key is None
     (joined.path / SETTINGS).write_text(f"table = '{table}'\n[policy]\napprove = false\nepsilon = 1.0\n")
-    assert make_site(Member(joined.path), study).test_key is not None
+    assert make_site(JoinedSite(joined.path), study).test_key is not None

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
-from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, Progress
+from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress
 from silvan.deploy.service import supervise
 from silvan.deploy.service.supervise import MOST_TRIES, Attempts, Supervisor
 from silvan.errors import FederationError
@@ -46,7 +46,7 @@ class Followed(Supervisor):
         self._last_line, self._report = "", self.said.append
 
     def write(self, **fields):
-        self.run.file(PROGRESS).write_bytes(msgspec.json.encode(Progress("job", **fields)))
+        self.run.file(PROGRESS).write_bytes(msgspec.json.encode(StudyProgress("job", **fields)))
 
     def _status(self, job):
         return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
@@ -130,7 +130,7 @@ class Bringing(Supervisor):
         record = self.run.read()
         record.received += [site for site in self.jobs[-1] if site not in self._refusing]
         self.run.write(record)
-        return Progress(job, final=True)
+        return StudyProgress(job, final=True)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from silvan.data.bins.column_summary import summarise
 from silvan.data.dask_cluster import Cluster, on_worker
 from silvan.data.worker_frames import look_at, read_frame_of
 from silvan.deploy.jobs.site_job import make_site
-from silvan.deploy.membership.site_files import SiteFiles, check_table
+from silvan.deploy.membership.site_files import SiteFiles, check_table, source_of
 from silvan.deploy.studies.study_table import check_study_table, freeze
 from silvan.federation.partition_worker import Encoding, encode_partition, labels_of
 from silvan.federation.partitioned_site import PartitionedSite
@@ -180,11 +180,11 @@ def test_a_site_of_real_machines_names_a_cluster(client, tmp_path):
     check_study_table(files, study, make_site(files, study))
     assert isinstance(site, PartitionedSite)
     assert site.n_train == sv.federate_rows({"bank": rows}, test=0.2).rows["bank"]
-    assert check_table(str(tmp_path / "rows"), None, ["age"], cluster=address)[1] == "120 rows"
+    assert check_table(source_of(str(tmp_path / "rows"), None, cluster=address), ["age"])[1] == "120 rows"
     with pytest.raises(sv.InputError, match="not copied"):
         freeze(files, study)
     with pytest.raises(sv.InputError, match="cluster is for a table in Parquet files"):
-        check_table("sqlite:///rows.db", "select 1", [], cluster=address)
+        source_of("sqlite:///rows.db", "select 1", cluster=address)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -7,7 +7,7 @@ from unittest import mock
 
 from silvan.deploy.jobs import coordinator_job
 from silvan.deploy.jobs.site_job import open_site_of
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.errors import SiteError
 from silvan.federation import wire
 from silvan.federation.flare import AbortedError
@@ -25,7 +25,7 @@ class Carrier(Transport):
     def __init__(self, members, plan, stop_after=None, away=()):
         self.sites, self.spent, self.carried, self.stop_after, self.away = {}, Counter(), [], stop_after, away
         for name, member in members.items():
-            own = Member(member.path)
+            own = JoinedSite(member.path)
             own.note_study(plan)
             self.sites[name] = open_site_of(own, plan, own.roster())
 

@@ -30,7 +30,7 @@ from helpers.studies import table
 
 import silvan as sv
 from silvan.deploy.jobs.job_progress import PROGRESS, read_progress
-from silvan.deploy.membership.joined_site import SETTINGS, Member
+from silvan.deploy.membership.joined_site import SETTINGS, JoinedSite
 from silvan.deploy.service import one_machine
 from silvan.deploy.service.process import Background
 from silvan.deploy.service.start_stop import process_of, processes_of, start_hub, start_site, stop_all
@@ -238,7 +238,7 @@ class Killer:
             process.kill()
         time.sleep(pick.uniform(0.0, 2.0))
         if victim.startswith("site"):
-            start_site(Member(member.path))
+            start_site(JoinedSite(member.path))
         else:
             _start_hub(hub)
         return True
@@ -246,9 +246,8 @@ class Killer:
 
 def _stage(run: Run) -> str:
     """Return the stage that a study is in; empty before its job has begun."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return read_progress(run.file(PROGRESS)).stage
-    return ""
+    found = read_progress(run.file(PROGRESS))
+    return "" if found is None else found.stage
 
 
 def _start_hub(hub: Any) -> None:

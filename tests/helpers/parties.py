@@ -8,7 +8,7 @@ from helpers.column_studies import ID, wide
 import silvan as sv
 from silvan.algorithms.vertical.linear_shares import LinearShare, linear_key
 from silvan.algorithms.vertical.party_shares import share_key
-from silvan.deploy.membership.joined_site import SETTINGS, Member
+from silvan.deploy.membership.joined_site import SETTINGS, JoinedSite
 from silvan.forest.forest_shares import Share
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import SHARES
@@ -72,7 +72,7 @@ def load_with_shares(run, plan, members):
     forest = plan.kind == "VerticalForest"
     parts = model.structure_ if forest else model.model_
     key, read = (share_key, Share.from_bytes) if forest else (linear_key, LinearShare.from_bytes)
-    shares = {party: read(Member(members[party].path).store.get(key(parts.model))) for party in PARTIES}
+    shares = {party: read(JoinedSite(members[party].path).store.get(key(parts.model))) for party in PARTIES}
     model._keep(parts, shares)
     return model
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from silvan.cli.terminal import shown
 from silvan.data.schema import Feature, Label, Schema
-from silvan.deploy.studies.site_copy import copy_for
+from silvan.deploy.studies.send_results import copy_for
 from silvan.errors import FormatError
 from silvan.federation.agreement import ColumnAtSites
 from silvan.forest.forest import Forest

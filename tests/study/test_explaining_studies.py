@@ -8,7 +8,7 @@ from helpers.studies import parts, table
 from typer.testing import CliRunner
 
 from silvan.cli.main import app
-from silvan.deploy.studies.site_copy import copy_for
+from silvan.deploy.studies.send_results import copy_for
 from silvan.deploy.studies.trial import try_out
 from silvan.errors import InputError
 from silvan.study.parse import parse_remote_study

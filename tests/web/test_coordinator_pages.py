@@ -8,7 +8,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[
 from helpers.browsing import act, open_page
 from helpers.joining import make_hub
 
-from silvan.deploy.jobs.job_progress import PROGRESS, Progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.service.supervise import CANCELLED
 from silvan.study.run_folder import Record, Run, Site
 from silvan.util.folder_lock import lock_folder
@@ -23,10 +23,10 @@ def hub(tmp_path_factory):
     (made.path / "heart.toml").write_text(STUDY)
     (made.path / "wrong.toml").write_text(STUDY.replace("Histogram", "<b>"))
     runs = {
-        "waits": Progress("1", "training", 7, waiting={"site-3": "its owner has not approved the study yet"}),
-        "lost": Progress("2", "failed", 3, error="no <i>quorum</i>", final=True),
-        "over": Progress("3", "training", 2),
-        "taken-back": Progress("4", "training", 2),
+        "waits": StudyProgress("1", "training", 7, waiting={"site-3": "its owner has not approved the study yet"}),
+        "lost": StudyProgress("2", "failed", 3, error="no <i>quorum</i>", final=True),
+        "over": StudyProgress("3", "training", 2),
+        "taken-back": StudyProgress("4", "training", 2),
     }
     for name, progress in runs.items():
         run = Run(made.path / "runs" / name)

@@ -5,7 +5,7 @@ import pytest
 from helpers.browsing import act, open_page
 from helpers.runs import fitted, write_study
 
-from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
 from silvan.errors import InputError
 from silvan.study.run_folder import Record, Run, Site
 from silvan.study.study_file import read_study
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
     hostile = Record(name=HOSTILE, sites=[Site(f"{HOSTILE} {i}", 10) for i in range(200)])
     Run(folder / "hostile").write(hostile)
     waiting = {hostile.sites[0].name: HOSTILE}
-    progress = Progress("", "training", 7, waiting, rounds=12, answered={site.name: 6 for site in hostile.sites})
+    progress = StudyProgress("", "training", 7, waiting, rounds=12, answered={site.name: 6 for site in hostile.sites})
     (folder / "hostile" / PROGRESS).write_bytes(msgspec.json.encode(progress))
     return folder
 
@@ -135,7 +135,7 @@ def test_events_show_what_is_new_and_begin_with_how_it_stands(folder):
     path.touch()
     stream = events(folder, "studies/hostile")
     assert "round 7 of at most 12" in next(stream)
-    path.write_bytes(msgspec.json.encode(Progress("", "training", 8, rounds=12)))
+    path.write_bytes(msgspec.json.encode(StudyProgress("", "training", 8, rounds=12)))
     assert "round 8 of at most 12" in next(stream)
     again = events(folder, "studies/hostile")  # a browser that comes back begins with the present
     assert "round 8 of at most 12" in next(again)

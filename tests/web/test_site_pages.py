@@ -8,7 +8,7 @@ from experiments.attacks import approval_collision
 from helpers.browsing import act, open_page
 
 from silvan.deploy.membership.certificates import Authority, pem
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_log import note_error
 from silvan.deploy.studies.explain import explain
 from silvan.errors import InputError
@@ -35,7 +35,7 @@ def member(tmp_path, root):
     (tmp_path / "member.json").write_bytes(msgspec.json.encode(own))
     (tmp_path / "rows.csv").write_text(f"age,label\n50,no\n{CELL},yes\n")
     (tmp_path / "site.toml").write_text(f'table = "{tmp_path}/rows.csv"\n[policy]\napprove = true\n')
-    return Member(made.path)
+    return JoinedSite(made.path)
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_nothing_of_a_table_is_shown(member, page, monkeypatch):
     def not_a_table(*_):
         raise InputError(f"age: {CELL} is not a number")
 
-    monkeypatch.setattr(Member, "certificate", None)
+    monkeypatch.setattr(JoinedSite, "certificate", None)
     monkeypatch.setattr("silvan.deploy.service.start_stop.ends_soon", lambda certificate: False)
     monkeypatch.setattr("silvan.deploy.service.start_stop.check_table", not_a_table)
     monkeypatch.setattr("silvan.deploy.studies.study_table.SiteTable", not_a_table)

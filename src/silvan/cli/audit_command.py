@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from silvan.cli.plain_text import clean, print_json
-from silvan.cli.predict_command import Reading, table_as_written
+from silvan.cli.predict_command import Reading, open_forest, table_as_written
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
@@ -49,6 +49,7 @@ def audit(
 
     from silvan.auditing.audit_report import write
     from silvan.auditing.findings import make_limits, read_limits
+    from silvan.auditing.run_audit import audit as attack
     from silvan.cli import terminal
     from silvan.report.html import write_report
     from silvan.study.progress_bars import Progress
@@ -67,13 +68,13 @@ def audit(
         else:
             record = Run(run).read() if run.is_dir() else None
             members, rest = (path and table_as_written(path, record, reading) for path in (table, others))
-            reports = _on_tables(run, site, members, rest, limits, seed)
-    console = Console()
+            named: dict[str, Any] = {"limits": limits, "name": site or run.name, "seed": seed}
+            reports = [attack(open_forest(run, site), members=members, others=rest, **named)]
     passed = all(report.passed for report in reports)
     if json:
         print_json({"passed": passed, "reports": [report.as_dict() for report in reports]})
     for report in [] if json else reports:
-        terminal.print_parts(console, table_of(report))
+        terminal.print_parts(Console(), table_of(report))
     folder = output or (run if run.is_dir() else None)
     if folder is not None:
         for path in write(reports, folder):
@@ -94,17 +95,6 @@ def _read_limits(words: list[str]) -> dict[str, Any]:
         except ValueError:
             raise InputError(f"--limit takes ATTACK=NUMBER, as in --limit membership=0.55; got {word!r}") from None
     return found
-
-
-def _on_tables(
-    run: Path, site: str | None, members: Any, others: Any, limits: dict[str, float], seed: int
-) -> list["Report"]:
-    """Audit against rows that the owner names."""
-    from silvan.auditing.run_audit import audit as attack
-    from silvan.cli.predict_command import open_forest
-
-    forest = open_forest(run, site)
-    return [attack(forest, members=members, others=others, limits=limits, name=site or run.name, seed=seed)]
 
 
 def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int) -> list["Report"]:

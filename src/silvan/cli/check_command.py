@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from silvan.cli.plain_text import clean
+from silvan.cli.plain_text import clean, print_json
 
 if TYPE_CHECKING:
     from silvan.data.column_profile import ColumnProfile
@@ -55,9 +55,8 @@ def check_site(
     """
     from dataclasses import replace
 
-    from silvan.cli.site_studies import study_of
+    from silvan.cli.site_command import study_of
     from silvan.deploy.membership.flare_folder import open_site
-    from silvan.deploy.membership.site_files import source_of
     from silvan.deploy.studies.study_table import table_settings
     from silvan.federation.site_table import SiteSettings, SiteTable
     from silvan.study.table_check import profiles_of, questions, reading_notes
@@ -67,9 +66,7 @@ def check_site(
     plan = study_of(member, study) if study is not None else came[-1] if came else None
     how = SiteSettings() if plan is None else table_settings(member, plan)
     how = how if label is None else replace(how, label=label)
-    own = member.settings
-    source = source_of(own["table"], own.get("query"), own.get("reading"), own.get("cluster"))
-    table = SiteTable(member.name, source, how)
+    table = SiteTable(member.name, member.source(), how)
     profiles = profiles_of({member.name: table})
     lines = questions(profiles, how.label, None if plan is None else plan.task)
     if plan is not None and not json:
@@ -79,15 +76,13 @@ def check_site(
 
 def show(profiles: "dict[str, list[ColumnProfile]]", lines: list[str], notes: dict[str, list[str]], json: bool) -> None:
     """Print columns by site, how files are written, and what should be looked at."""
-    import msgspec
     from rich.console import Console
     from rich.text import Text
 
     from silvan.cli.whole_table import make_table
 
     if json:
-        content = {"columns": msgspec.to_builtins(profiles), "files": notes, "questions": lines}
-        typer.echo(msgspec.json.format(msgspec.json.encode(content)).decode())
+        print_json({"columns": profiles, "files": notes, "questions": lines})
         return
     console, table = Console(), make_table()
     for name in ("Column", "Site"):

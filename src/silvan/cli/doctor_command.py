@@ -23,7 +23,7 @@ def doctor(
     from silvan.deploy.service.process import require_posix
 
     require_posix()
-    from silvan.deploy.service.flare_care import examine
+    from silvan.deploy.service.doctor import examine
 
     console, checks = Console(soft_wrap=True), examine(folder)
     bad = any(check.state == "bad" for check in checks)

@@ -38,8 +38,7 @@ def evaluate(
     """
     from rich.console import Console
 
-    from silvan.cli import figure_tables, terminal
-    from silvan.report.summary import summarise
+    from silvan.cli import terminal
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import Run
 
@@ -54,7 +53,7 @@ def evaluate(
         rows = on_table(run, folder, record, source, progress)
         learnt = rows_learnt_from(folder, record, source)
         if not json:
-            shown = figure_tables.all_figures(rows) if everything else terminal.on_table(rows, str(table))
+            shown = terminal.all_figures(rows) if everything else terminal.on_table(rows, str(table))
             terminal.print_parts(console, shown)
         if learnt:
             typer.echo(learnt_line(*learnt, str(table)), err=True)
@@ -62,10 +61,8 @@ def evaluate(
         raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
     else:
         rows = at_sites(folder, record, progress)
-        summary = summarise(record)
         if not json:
-            further = figure_tables.further(record, summary, everything=everything)
-            terminal.print_parts(console, terminal.results(summary), *further, terminal.sentences(summary))
+            terminal.print_results(console, record, everything=everything)
     if json:
         told = None if learnt is None else learnt[0]
         groups = record.subgroups if record is not None and table is None else []

@@ -39,10 +39,9 @@ def fit(
 
 def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *, demo: bool = False) -> None:
     """Run a study, show its progress and its results; a demo shows less on the way, and keeps no journal."""
-    from silvan.cli import figure_tables, terminal
+    from silvan.cli import terminal
     from silvan.cli.fit_listener import FitListener
     from silvan.report.html import write_report
-    from silvan.report.summary import summarise
     from silvan.study.progress_bars import Progress
     from silvan.study.run_folder import EVALUATION, JOURNAL, LEARNT, MODEL, REPORT, RUN, SHARES
     from silvan.study.run_study import run_study
@@ -57,9 +56,7 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
     write_report(run)
     listener.noted.stage("done", final=True)
 
-    summary = summarise(record)
-    further = [] if demo else figure_tables.further(record, summary)
-    terminal.print_parts(console, terminal.results(summary), *further, terminal.sentences(summary))
+    terminal.print_results(console, record, few=demo)
     models = [SHARES] if plan.by_columns and demo else [model.file for model in record.models] or [MODEL]
     names = [*(["sites", "study.toml"] if demo else []), *models, EVALUATION, RUN, REPORT, JOURNAL, LEARNT]
     terminal.print_parts(console, terminal.files(run.folder, names, record.models))
@@ -79,17 +76,16 @@ def start_run(study: "Study", run: "Run", *, resume: bool) -> "Record":
             earlier = run.read()
         except SilvanError as error:
             raise type(error)(f"{error}; pass --fresh to put it aside and start again") from None
-        if earlier.fingerprint != fingerprint and earlier.status == "started" and not earlier.models:
-            put_aside(run)  # nothing was trained: a study that was corrected goes on
-            return start_run(study, run, resume=True)
-        if earlier.fingerprint != fingerprint:
+        if earlier.fingerprint == fingerprint:
+            earlier.name, earlier.made = record.name, record.made
+            return earlier
+        if earlier.status != "started" or earlier.models:
             raise InputError(
                 f"{str(run.folder)!r} holds a run of another study, or the study, its tables or silvan have "
                 "changed since\n"
                 "pass --fresh to put that run aside and start again, or --output for another folder"
             )
-        earlier.name, earlier.made = record.name, record.made
-        return earlier
+        put_aside(run)  # nothing was trained: a study that was corrected goes on
     run.write(record)
     return record
 

@@ -50,7 +50,7 @@ def print_json(content: Any) -> None:
 
     import msgspec
 
-    typer.echo(json.dumps(msgspec.to_builtins(content), indent=1))
+    typer.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(content)), indent=1))
 
 
 def print_lines(*lines: str) -> None:

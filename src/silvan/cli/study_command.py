@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from silvan.cli.plain_text import PlainGroup, clean, print_lines, print_wrapped
+from silvan.cli.plain_text import PlainGroup, clean, print_json, print_lines, print_wrapped
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
@@ -46,6 +46,13 @@ def system() -> None:
     require_posix()
 
 
+def _hub(folder: Path) -> "Hub":
+    """Open a coordinator's folder."""
+    from silvan.deploy.membership.coordinator_folder import Hub
+
+    return Hub(folder)
+
+
 @app.command()
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it; a folder is made for it.")],
@@ -74,15 +81,11 @@ def init(
 @app.command()
 def invite(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Write an invitation for a site: a file to send to its owner, good once."""
-    import msgspec
+    from silvan.deploy.membership.coordinator_folder import write_json
 
-    from silvan.deploy.membership.coordinator_folder import Hub
-    from silvan.util.files import write_whole
-
-    made = Hub(folder).invite(site)
+    made = _hub(folder).invite(site)
     path = folder / f"{site}.invite"
-    write_whole(path, msgspec.json.format(msgspec.json.encode(made)) + b"\n")
-    path.chmod(0o600)
+    write_json(path, made, private=True)
     print_lines(
         f"Send {path} to the owner of {site}, and to nobody else; it is good once, until {made.until[:10]}.",
         f"There: silvan site join {path.name} --table TABLE",
@@ -92,9 +95,7 @@ def invite(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Pa
 @app.command()
 def add(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Name a further site; then invite it."""
-    from silvan.deploy.membership.coordinator_folder import Hub
-
-    Hub(folder).add(site)
+    _hub(folder).add(site)
     print_lines(
         f"Added. Next: silvan study invite {site}. When it has joined, the others accept it: silvan site roster FOLDER."
     )
@@ -103,9 +104,7 @@ def add(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path(
 @app.command()
 def revoke(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Take a site out: it is asked nothing more, and nothing that it signs is taken."""
-    from silvan.deploy.membership.coordinator_folder import Hub
-
-    Hub(folder).revoke(site)
+    _hub(folder).revoke(site)
     print_lines(f"{site} is out. The other sites must accept the new roster: silvan site roster FOLDER")
 
 
@@ -116,10 +115,9 @@ def start(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until stopped, for containers.")] = False,
 ) -> None:
     """Start the coordinator's processes in the background: sites can join and connect."""
-    from silvan.deploy.membership.coordinator_folder import Hub
     from silvan.deploy.service.start_stop import start_hub, wait_for_end
 
-    hub = Hub(at or folder)
+    hub = _hub(at or folder)
     processes = start_hub(hub)
     content = hub.read()
     print_lines(f"Running: studies on port {content.port}, joining on port {content.port + 1}. Logs: {hub.path}/*.log")
@@ -130,10 +128,9 @@ def start(
 @app.command()
 def stop(at: At = None, folder: In = Path()) -> None:
     """Stop the coordinator's processes; a study that runs goes on when they are started again."""
-    from silvan.deploy.membership.coordinator_folder import Hub
     from silvan.deploy.service.start_stop import processes_of, stop_all
 
-    print_lines("Stopped." if stop_all(processes_of(Hub(at or folder))) else "Nothing was running.")
+    print_lines("Stopped." if stop_all(processes_of(_hub(at or folder))) else "Nothing was running.")
 
 
 @app.command()
@@ -148,13 +145,12 @@ def status(
 
     from silvan.cli.whole_table import make_table
     from silvan.deploy.jobs.job_progress import line_of
-    from silvan.deploy.membership.coordinator_folder import Hub
-    from silvan.deploy.service.status import as_json, hub_status
+    from silvan.deploy.service.status import as_data, hub_status
 
-    hub = Hub(at or folder)
+    hub = _hub(at or folder)
     found = hub_status(hub, _connected(hub))
     if json:
-        typer.echo(as_json(found))
+        print_json(as_data(found))
         return
     table = make_table()
     for column in ("Site", "Joined", "Connected", "Its keys in words: compare by telephone"):
@@ -200,10 +196,9 @@ def metrics(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9102,
 ) -> None:
     """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
-    from silvan.deploy.membership.coordinator_folder import Hub
     from silvan.deploy.service import status
 
-    hub = Hub(at or folder)
+    hub = _hub(at or folder)
     server = status.make_metrics_server(port, lambda: status.metrics(status.hub_status(hub, _connected(hub))))
     print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
     server.serve_forever()
@@ -215,10 +210,9 @@ def run(
     folder: In = Path(),
 ) -> None:
     """Run a study over the sites, whatever happens to them; run again after an interruption, and it goes on."""
-    from silvan.deploy.membership.coordinator_folder import Hub
     from silvan.study.study_file import read_remote_study
 
-    show_run(run_study(Hub(folder), read_remote_study(study)))
+    show_run(run_study(_hub(folder), read_remote_study(study)))
 
 
 @app.command()
@@ -226,11 +220,9 @@ def backup(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the copy.")], folder: In = Path()
 ) -> None:
     """Copy the coordinator's folder; to put it back, copy it to where it was."""
-    from silvan.deploy.membership.coordinator_folder import Hub
-    from silvan.deploy.service.backup import backup_hub
-    from silvan.deploy.service.flare_care import backup_flare_server, is_flare_server
+    from silvan.deploy.service.backup import backup_coordinator
 
-    n = backup_flare_server(folder, target) if is_flare_server(folder) else backup_hub(Hub(folder), target)
+    n = backup_coordinator(folder, target)
     print_lines(
         f"{count_of(n, 'file')} in {target}. Secrets are among them: keep it as you keep the coordinator's folder."
     )
@@ -258,11 +250,10 @@ def predict(
     folder: In = Path(),
 ) -> None:
     """Predict new rows by a model of columns; predictions are written at the party that holds the label."""
-    from silvan.deploy.membership.coordinator_folder import Hub
     from silvan.deploy.studies.new_rows import next_prediction, what_was_predicted
     from silvan.study.study_file import read_remote_study
 
-    hub = Hub(folder)
+    hub = _hub(folder)
     made = next_prediction(hub, read_remote_study(study / "study.toml" if study.is_dir() else study))
     run_study(hub, made)
     found = what_was_predicted(hub, made)
@@ -277,14 +268,13 @@ def cancel(
     folder: In = Path(),
 ) -> None:
     """End a study that runs or waits; if it is run again, it goes on where it stopped."""
-    from silvan.deploy.membership.coordinator_folder import Hub
     from silvan.deploy.service.process import require_flare
     from silvan.study.study_file import read_remote_study
 
     require_flare()
     from silvan.deploy.service.supervise import Supervisor
 
-    ended = Supervisor(Hub(folder), read_remote_study(study)).cancel()
+    ended = Supervisor(_hub(folder), read_remote_study(study)).cancel()
     print_lines("Cancelled." if ended else "Nothing to cancel: it has not begun, or is done.")
 
 
@@ -303,15 +293,11 @@ def show_run(run: "Run") -> None:
     from rich.console import Console
 
     from silvan.cli import terminal
-    from silvan.cli.figure_tables import further
-    from silvan.report.summary import summarise
     from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN
 
     record, console = run.read(), Console()
-    summary = summarise(record)
     if record.evaluation:
-        more = further(record, summary)
-        terminal.print_parts(console, terminal.results(summary), *more, terminal.sentences(summary))
+        terminal.print_results(console, record)
     models = [model.file for model in record.models]
     written = [name for name in [*models, EVALUATION, RUN, REPORT, JOURNAL] if run.file(name).exists()]
     terminal.print_parts(console, terminal.files(run.folder, written, record.models))

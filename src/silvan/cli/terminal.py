@@ -16,17 +16,32 @@ from silvan.cli.plain_text import clean
 from silvan.cli.whole_table import make_table
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS
-from silvan.report.site_tables import ReportTable, comparison_table, difference_table, joining_table, noisy_table
+from silvan.report.judged import leading_model
+from silvan.report.site_tables import (
+    ReportTable,
+    choice_table,
+    comparison_table,
+    difference_table,
+    importance_table,
+    joining_table,
+    noisy_table,
+    subgroup_table,
+    threshold_table,
+)
+from silvan.report.summary import summarise
 from silvan.util.readable import count_of, format_bytes, format_number
 
 if TYPE_CHECKING:
     from silvan.algorithms.bofrf.advice import Advice
-    from silvan.study.run_folder import Figures, Model
+    from silvan.study.run_folder import Figures, Model, Record
 
 GAIN = {"gained": "green", "lost": "red", "level": "dim"}
 
 _SHORT = {"Positive": "Pos.", "Test rows": "Rows", "Sensitivity": "Sens.", "Specificity": "Spec.", "Threshold": "At"}
 """Heads of the report's tables that a terminal has no room for."""
+
+_MOST_COLUMNS = 5
+"""Columns that matter most, of which so many are shown."""
 
 _WORDS = ("In words", "Note")
 """Columns after numbers that hold texts."""
@@ -77,6 +92,42 @@ def shown(table: ReportTable, first: str = "", narrow: Sequence[str] = ()) -> Re
                 cell.append(f" {text}", style=GAIN.get(tone, ""))
         drawn.add_row(*cells, style="bold" if place == table.strong else None)
     return Group(drawn, Text(), dim(Text(clean(table.note)))) if table.note else drawn
+
+
+def print_results(console: Console, record: "Record", *, everything: bool = False, few: bool = False) -> None:
+    """Print how models compare, further metrics, some or all, unless ``few`` are wanted, and sentences."""
+    summary = summarise(record)
+    more = [] if few else further(summary)
+    if everything:
+        more = [all_figures([*record.evaluation, *record.subgroups])]
+    print_parts(console, results(summary), *more, sentences(summary))
+
+
+def further(summary: dict[str, Any]) -> list[RenderableType]:
+    """Return what follows the comparison of models: few metrics, what sites chose, subgroups, columns that matter."""
+    model = f"{leading_model(summary['models']) or ''} model".capitalize()
+    parts = [
+        (threshold_table(summary), model, ["Intercept", "Slope"]),
+        (choice_table(summary), "What each site uses", []),
+        (subgroup_table(summary), "", ["Note"]),
+    ]
+    matter = importance_table(summary)
+    if matter is not None and summary["shuffled"]:
+        parts.append((matter.first(_MOST_COLUMNS), "Columns that matter most", []))
+    return [shown(table, first, narrow) for table, first, narrow in parts if table is not None]
+
+
+def all_figures(rows: list["Figures"]) -> RenderableType:
+    """Return all figures of all models, in as many tables as it takes."""
+    from silvan.learners.evaluation_frame import whole_frame
+
+    grouped = any(row.group for row in rows)
+    listed = []
+    for row in rows:
+        group = {"group": row.group} if grouped else {}
+        named = {"site": row.site, **group, "model": row.model, "rows": row.rows}
+        listed.append({**named, **row.figures, **row.more, "note": row.note})
+    return Text(str(whole_frame(listed, infer_schema_length=None)))
 
 
 def on_table(rows: list["Figures"], name: str) -> RenderableType:

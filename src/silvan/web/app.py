@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -34,30 +33,12 @@ _REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 """What a report may do: show itself."""
 
 
-class Notices:
-    """What actions had to say, each shown on the page that follows."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[str, bool]] = OrderedDict()
-
-    def keep(self, text: str, good: bool) -> str:
-        """Keep a text; return the name to ask for it by."""
-        name = secrets.token_hex(8)
-        self._kept[name] = (text, good)
-        while len(self._kept) > _MOST_NOTICES:
-            self._kept.popitem(last=False)
-        return name
-
-    def find(self, name: str) -> tuple[str, bool] | None:
-        """Return a text and whether it is good news."""
-        return self._kept.get(name)
-
-
 class Pages:
     """Answers requests for a folder's pages."""
 
     def __init__(self, folder: Folder, access: Access) -> None:
-        self.folder, self.access, self.notices = folder, access, Notices()
+        self.folder, self.access = folder, access
+        self._notices: dict[str, tuple[str, bool]] = {}  # what actions had to say, and whether it is good news
 
     # -- pages
 
@@ -73,18 +54,16 @@ class Pages:
             return self.refusal(404, "There is no such page.")
         if isinstance(page, File):
             return _send(page)
-        notice = self.notices.find(request.query_params.get("notice", ""))
-        return HTMLResponse(await run_in_threadpool(self._render, page, path, notice))
-
-    def _render(self, page: Page, path: str, notice: tuple[str, bool] | None) -> str:
-        return environment().get_template(page.template).render(self._values(page, path, notice))
+        notice = self._notices.get(request.query_params.get("notice", ""))
+        template, values = environment().get_template(page.template), self._values(page, path, notice)
+        return HTMLResponse(await run_in_threadpool(template.render, values))
 
     def _values(self, page: Page, path: str, notice: tuple[str, bool] | None = None) -> dict[str, Any]:
         return {
             **page.values,
             "title": page.title,
             "folder": self.folder.name,
-            "links": self.folder.links(),
+            "links": self.folder.links,
             "path": f"/{path}",
             "live": f"/live/{quote(path)}",
             "form_token": self.access.form_token,
@@ -159,8 +138,11 @@ class Pages:
             text, good = await run_in_threadpool(action, form), True
         except (SilvanError, OSError) as error:
             text, good = describe(error), False
-        back = "/" + form.get("back", "").lstrip("/\\")
-        return RedirectResponse(f"{quote(back)}?notice={self.notices.keep(text, good)}", status_code=303)
+        back, name = "/" + form.get("back", "").lstrip("/\\"), secrets.token_hex(8)
+        if len(self._notices) >= _MOST_NOTICES:
+            del self._notices[next(iter(self._notices))]
+        self._notices[name] = text, good
+        return RedirectResponse(f"{quote(back)}?notice={name}", status_code=303)
 
 
 def describe(error: Exception) -> str:

@@ -35,12 +35,11 @@ class File(NamedTuple):
 class Folder(Protocol):
     """A folder that has pages."""
 
-    @property
-    def name(self) -> str:
-        """What all its pages are headed."""
+    name: str  # what all its pages are headed
 
-    def links(self) -> list[tuple[str, str]]:
-        """Return the pages to choose from: path and title."""
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The pages to choose from: path and title."""
 
     def page(self, path: str) -> Page | None:
         """Return the page of a path; None if there is none."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
 from silvan.deploy.service.process import Background
 from silvan.errors import InputError, SilvanError
 from silvan.report.beside import read_beside
@@ -18,7 +18,7 @@ from silvan.report.html import render
 from silvan.report.summary import summarise
 from silvan.study.run_folder import RUN, Record, Run
 from silvan.study.toml_lines import read_toml
-from silvan.util.files import UNREADABLE, file_name
+from silvan.util.files import file_name
 
 COMMAND = "run"
 """What the process that runs a study is called: its log and its id are beside the run's other files."""
@@ -73,7 +73,7 @@ def process_of_run(folder: Path) -> Background:
 def look_at(folder: Path, locked: bool = False, cancelled: bool = False) -> RunView:
     """Return how a run stands; ``locked`` says that some job is at work on it."""
     record, problem = _read_record(folder)
-    progress = _read_progress(folder)
+    progress = read_progress(folder / PROGRESS)
     process = process_of_run(folder)
     started = process.pid is not None
     ended = progress is not None and progress.final and not (started and _began_later(folder))
@@ -121,9 +121,9 @@ def _began_later(folder: Path) -> bool:
         return True
 
 
-def _sites(record: Record | None, progress: Progress | None, state: str) -> list[SiteView]:
+def _sites(record: Record | None, progress: StudyProgress | None, state: str) -> list[SiteView]:
     names = [] if record is None else [site.name for site in record.sites]
-    found = progress or Progress("")
+    found = progress or StudyProgress("")
     views = []
     for name in dict.fromkeys([*names, *sorted({*found.answered, *found.waiting, *found.lost})]):
         at = found.answered.get(name, 0)
@@ -143,13 +143,6 @@ def _read_record(folder: Path) -> tuple[Record | None, str]:
         return Run(folder).read(), ""
     except (SilvanError, OSError):
         return None, f"Its {RUN} is damaged, half written, or of something else."
-
-
-def _read_progress(folder: Path) -> Progress | None:
-    try:
-        return read_progress(folder / PROGRESS)
-    except (OSError, *UNREADABLE):
-        return None
 
 
 def _is_recent(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from silvan.deploy.membership.flare_folder import open_site
-from silvan.deploy.membership.joined_site import MEMBER, ROSTER, SETTINGS, Member
+from silvan.deploy.membership.joined_site import MEMBER, ROSTER, SETTINGS, JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import LAST_ERROR
 from silvan.deploy.service.start_stop import prepare_site, process_of, start_site
@@ -34,6 +34,8 @@ _NEWEST, _MOST_LINES = 12, 300
 class SiteFolderPages:
     """A site's folder as pages."""
 
+    links = (("/", "Studies"), ("/ledger", "What left"))
+
     def __init__(self, path: Path) -> None:
         site = open_site(path)
         self.path, self.name = site.path, f"site {site.name}"
@@ -52,17 +54,13 @@ class SiteFolderPages:
                 self._site, self._opened = open_site(self._folder), now
             return self._site
 
-    def links(self) -> list[tuple[str, str]]:
-        """Return the pages to choose from."""
-        return [("/", "Studies"), ("/ledger", "What left")]
-
     def state(self) -> object:
         """Return something that differs when a page may show something else."""
         names = (MEMBER, SETTINGS, ROSTER, LEDGER, APPROVALS, LAST_ERROR, "budget.sqlite-wal")
         asked = sorted((self.path / "asked").glob("*"))
         results = sorted((self.path / "results").glob(f"*/{RUN}"))
         site = self.site
-        pid = process_of(site).pid if isinstance(site, Member) else None
+        pid = process_of(site).pid if isinstance(site, JoinedSite) else None
         return stamp([*(self.path / name for name in names), *asked, *results]), pid
 
     # -- pages
@@ -99,8 +97,7 @@ class SiteFolderPages:
         return next((study for study in self.site.studies() if study.digest == digest), None)
 
     def _results(self, study: Study) -> KeptResults:
-        site = self.site
-        return read_results(site.results_folder(study), site.coordinator_key(study), study.unique_name, site.name)
+        return read_results(self.site, study)
 
     def _lines(self) -> list[Line]:
         return read_lines(self.path) if (self.path / LEDGER).exists() else []
@@ -119,7 +116,7 @@ class SiteFolderPages:
             for study in reversed(site.studies())
         ]
         values = {"status": status, "studies": studies, "lines": lines[: -_NEWEST - 1 : -1], "total": len(lines)}
-        return {**values, "can_start": isinstance(site, Member)}
+        return {**values, "can_start": isinstance(site, JoinedSite)}
 
     def _ledger(self) -> dict[str, Any]:
         lines = self._lines()
@@ -143,7 +140,6 @@ class SiteFolderPages:
             "study": study,
             "state": study_state(site, study),
             "why": site.declined(study),
-            "approval": site.folder.approvals.find(study.unique_name),
             "lines": lines[: -_MOST_LINES - 1 : -1],
             "total": len(lines),
             "size": sum(line.bytes for line in lines),
@@ -161,7 +157,7 @@ class SiteFolderPages:
         found = self.explanation(study)
         site = self.site
         approval, why = site.folder.approvals.find(study.unique_name), site.declined(study)
-        values = {"study": study, "explained": found, "approval": approval, "why": why, "shown": _shown(found)}
+        values = {"study": study, "explained": found, "approval": approval, "why": why, "shown": _shown(study, found)}
         there = (site.results_folder(study) / RUN).is_file()
         return {**values, "needs": site.policy.approve, "there": there}
 
@@ -198,7 +194,7 @@ class SiteFolderPages:
     def _approve(self, form: dict[str, str]) -> str:
         """Approve exactly what the page showed."""
         study = self._asked(form)
-        if form.get("shown") != _shown(self.explanation(study)):
+        if form.get("shown") != _shown(study, self.explanation(study)):
             raise InputError("what the study asks is no longer what this page showed; read it again, then decide")
         made = approve_study(self.site, study)
         kinds = len(made.messages or ())
@@ -215,9 +211,9 @@ class SiteFolderPages:
         self.site.folder.approvals.withdraw(self._asked(form).unique_name)
         return "Withdrawn: the site answers nothing more in this study."
 
-    def _member(self) -> Member:
+    def _member(self) -> JoinedSite:
         site = self.site
-        if not isinstance(site, Member):
+        if not isinstance(site, JoinedSite):
             raise InputError("FLARE's own commands start and stop this site")
         return site
 
@@ -240,7 +236,7 @@ class SiteFolderPages:
         return "Stopped; a study waits, and goes on when it is started again." if stopped else "It was not running."
 
 
-def _shown(found: Explanation) -> str:
+def _shown(study: Study, found: Explanation) -> str:
     """Return a digest of what an approval would hold and of what its owner is told."""
     asked = None if found.asked is None else msgspec.structs.replace(found.asked, at="")
-    return hashlib.sha256(msgspec.json.encode([asked, found.lines, found.text])).hexdigest()
+    return hashlib.sha256(msgspec.json.encode([asked, found.lines, study.text])).hexdigest()

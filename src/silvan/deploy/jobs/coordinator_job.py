@@ -4,14 +4,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 
 from silvan.data.holdout import Fold
 from silvan.deploy.jobs.job_progress import INTERRUPTED, ProgressWriter
 from silvan.deploy.jobs.tidy import remove_journal, remove_old_jobs
 from silvan.deploy.membership.coordinator_folder import HUB, Hub
-from silvan.deploy.membership.flare_folder import FOLDER, FlareServer, Parties, copy_results, is_done
+from silvan.deploy.membership.flare_folder import FOLDER, FlareServer, Parties, copy_results
 from silvan.deploy.studies.new_rows import predict_new_rows
-from silvan.deploy.studies.send_results import send_results, sites_without_results
+from silvan.deploy.studies.send_results import is_done, send_results, sites_without_results
 from silvan.errors import SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation.agree import ask_rows
@@ -57,7 +58,7 @@ class Coordinator(Controlling):
             hub = Hub(folders.root.parent)
             remove_old_jobs(folders.root, but=folders.job)
 
-            def meet_members(run: Run) -> Parties:
+            def meet_members() -> Parties:
                 return Parties(self.sites, self.without, Signer(COORDINATOR, hub.key, hub.roster(self.sites)))
 
             self._work(study, Run(hub.path / "runs" / study.folder), folders, meet_members)
@@ -65,78 +66,63 @@ class Coordinator(Controlling):
         server = FlareServer(folders.root)
         run = server.run(study)
         try:
-            self._work(study, run, folders, lambda run: server.meet(self, study, run))
+            self._work(study, run, folders, lambda: server.meet(self, study, run))
         finally:
             copy_results(run, folders.results / FOLDER)
 
-    def _work(self, study: Study, run: Run, folders: JobFolders, meet: Callable[[Run], Parties]) -> None:
+    def _work(self, study: Study, run: Run, folders: JobFolders, meet: Callable[[], Parties]) -> None:
         run.folder.mkdir(parents=True, exist_ok=True)
         with lock_folder(run.folder, wait=_LOCK_SECONDS):
             write_whole(run.file("study.toml"), study.text.encode())
             progress_file = _JobProgress(run, folders.job, folders.root / folders.job)
             try:
                 if not is_done(run):
-                    self._run(meet(run), study, run, progress_file)
+                    self._run(meet(), study, run, progress_file)
                 elif sites_without_results(run, study, self.sites):
-                    progress_file.stage("sending the results")
-                    parties = meet(run)
-                    transport = FlareTransport(self, parties.sites, parties.without)
-                    try:
-                        send_to_all(transport, parties, study, run)
-                    finally:
-                        transport.close()
+                    self._send_results(meet(), study, run, progress_file)
                 remove_journal(run)
-                progress_file.now.final = True
-                progress_file.stage("done")
+                progress_file.stage("done", final=True)
             except AbortedError as error:
                 progress_file.now.error = str(error)
                 progress_file.stage(INTERRUPTED)
                 raise
-            except SilvanError as error:
-                progress_file.now.error, progress_file.now.final = str(error), True
-                progress_file.stage("failed")
-                raise
             except Exception as error:
-                log.exception("the study failed")
-                progress_file.now.error, progress_file.now.final = (
-                    f"a mistake in silvan: {type(error).__name__}: {error}",
-                    True,
-                )
-                progress_file.stage("failed")
+                progress_file.now.error = str(error)
+                if not isinstance(error, SilvanError):
+                    log.exception("the study failed")
+                    progress_file.now.error = f"a mistake in silvan: {type(error).__name__}: {error}"
+                progress_file.stage("failed", final=True)
                 raise
 
     def _run(self, parties: Parties, study: Study, run: Run, progress_file: "_JobProgress") -> None:
-        plan = study
-        sums, _ = make_sums(plan.sums)
         journal = Journal(run.file(JOURNAL))
         journal.belongs_to(f"{study.unique_name} {version('silvan')} {parties.sites}")
-        transport = FlareTransport(self, parties.sites, parties.without)
-        progress_file.transport = transport
-        federation = Federation(
-            transport,
-            parties.sites,
-            sums,
-            study=study.unique_name,
-            journal=journal,
-            quorum=study.quorum,
-            timeout=study.timeout,
-            patience=None if study.approval_days is None else study.approval_days * 86400,
-            signer=parties.signer,
-        )
+        progress_file.transport = FlareTransport(self, parties.sites, parties.without)
+        patience = None if study.approval_days is None else study.approval_days * 86400
+        more: dict[str, Any] = {"journal": journal, "quorum": study.quorum, "patience": patience}
+        federation = _federation(progress_file.transport, parties.sites, study, parties.signer, **more)
         try:
             if study.predict is not None:
                 federation.watch(progress_file.on)
                 predict_new_rows(federation, study, run, progress_file.stage)
                 return
-            federation.agree_later(lambda: agree(federation, plan))
-            federation.split_later(lambda fold: _split(federation, plan, run, fold))
-            record = start_record(plan, study.unique_name)
-            run_study(plan, federation, run, record, progress_file, secret_sampling=study.secret)
+            federation.agree_later(lambda: agree(federation, study))
+            federation.split_later(lambda fold: _split(federation, study, run, fold))
+            record = start_record(study, study.unique_name)
+            run_study(study, federation, run, record, progress_file, secret_sampling=study.secret)
             write_report(run)
             progress_file.stage("sending the results")
-            send_to_all(transport, parties, study, run)
+            send_to_all(progress_file.transport, parties, study, run)
         finally:
             federation.close()
+
+    def _send_results(self, parties: Parties, study: Study, run: Run, progress_file: "_JobProgress") -> None:
+        progress_file.stage("sending the results")
+        transport = FlareTransport(self, parties.sites, parties.without)
+        try:
+            send_to_all(transport, parties, study, run)
+        finally:
+            transport.close()
 
 
 class _JobProgress(ProgressWriter):
@@ -155,42 +141,32 @@ class _JobProgress(ProgressWriter):
         self.now.spent = {**self.transport.spent, "all": record.seconds}
 
 
-def _split(federation: Federation, plan: Study, run: Run, fold: Fold) -> Federation:
+def _federation(
+    transport: Transport, sites: list[str], study: Study, signer: Signer | None, name: str = "", **more: Any
+) -> Federation:
+    """Return a federation of a study's sites; a ``name`` is that of another study under the same approval."""
+    sums, _ = make_sums(study.sums)
+    name = name or study.unique_name
+    return Federation(transport, sites, sums, study=name, timeout=study.timeout, signer=signer, **more)
+
+
+def _split(federation: Federation, study: Study, run: Run, fold: Fold) -> Federation:
     """Return a federation of the sites that are left, which keep the rows of a fold for judging."""
-    at = plan.folds.index(fold)
-    study, journal = fold.study(federation.study), Journal(run.file(f"{JOURNAL}.split-{at}"))
-    journal.belongs_to(f"{study} {version('silvan')} {federation.active}")
-    made = Federation(
-        federation.transport,
-        federation.active,
-        make_sums(plan.sums)[0],
-        study=study,
-        journal=journal,
-        quorum=federation.quorum,
-        timeout=federation.timeout,
-        patience=0.0,  # it is approved with the study
-        signer=federation.signer,
-    )
+    at = study.folds.index(fold)
+    name, journal = fold.study(federation.study), Journal(run.file(f"{JOURNAL}.split-{at}"))
+    journal.belongs_to(f"{name} {version('silvan')} {federation.active}")
+    # it is approved with the study, so nobody is waited for
+    more: dict[str, Any] = {"journal": journal, "quorum": federation.quorum, "patience": 0.0}
+    made = _federation(federation.transport, federation.active, study, federation.signer, name, **more)
     made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows else {})
     return made
 
 
 def send_to_all(transport: Transport, parties: Parties, study: Study, run: Run) -> None:
     """Send all sites the results that they lack; raise ``AbortedError`` if a site left the job before it had them."""
-    sums, _ = make_sums(study.sums)
-    holder = ""
-    if study.by_columns:
-        holder = read_model(run, run.read()).kept.label_holder
+    holder = read_model(run, run.read()).kept.label_holder if study.by_columns else ""
     # a federation of its own: the study is over, and no journal of it is needed for this
-    federation = Federation(
-        transport,
-        parties.sites,
-        sums,
-        study=study.unique_name,
-        timeout=study.timeout,
-        patience=0.0,
-        signer=parties.signer,
-    )
+    federation = _federation(transport, parties.sites, study, parties.signer, patience=0.0)
     for error in send_results(federation, study, run, holder).values():
         if isinstance(error, AbortedError):
             raise error

@@ -9,7 +9,7 @@ from silvan.deploy.jobs.tidy import mark_in_use
 from silvan.federation.question import Event
 from silvan.study.listener import Listener
 from silvan.study.run_folder import Run
-from silvan.util.files import write_whole
+from silvan.util.files import UNREADABLE, write_whole
 
 PROGRESS = "progress.json"
 
@@ -17,7 +17,7 @@ INTERRUPTED = "interrupted"
 """The stage of a job that FLARE ended, and that is submitted again."""
 
 
-class Progress(msgspec.Struct):
+class StudyProgress(msgspec.Struct):
     """What ``progress.json`` holds."""
 
     job: str
@@ -41,7 +41,7 @@ class ProgressWriter(Listener):
 
     def __init__(self, run: Run, job: str, folder: Path) -> None:
         self._path, self._folder, self._last = run.file(PROGRESS), folder, 0.0
-        self.now = Progress(job)
+        self.now = StudyProgress(job)
 
     def stage(self, name: str, rounds: int = 0, *, final: bool = False) -> None:
         """Note that a stage begins, and when; it ends with the round ``rounds`` at the latest, if that is known."""
@@ -69,12 +69,15 @@ class ProgressWriter(Listener):
         mark_in_use(self._folder)
 
 
-def read_progress(path: Path) -> Progress:
-    """Read a progress file; raise ``OSError`` or ``msgspec.DecodeError`` if that fails."""
-    return msgspec.json.decode(path.read_bytes(), type=Progress)
+def read_progress(path: Path) -> StudyProgress | None:
+    """Read a progress file; None if there is none yet, or it cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StudyProgress)
+    except (OSError, *UNREADABLE):
+        return None
 
 
-def line_of(progress: Progress) -> str:
+def line_of(progress: StudyProgress) -> str:
     """Return the progress as one line of text."""
     text = progress.stage if not progress.round else f"{progress.stage}, round {progress.round}"
     if progress.waiting:

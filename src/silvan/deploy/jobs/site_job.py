@@ -7,17 +7,15 @@ learners nor scikit-learn.
 import logging
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 from silvan.deploy.jobs.splits import SiteWithSplits, check_splits
 from silvan.deploy.jobs.tidy import mark_in_use, remove_old_jobs
 from silvan.deploy.membership.flare_folder import SETTINGS, FlareSite
-from silvan.deploy.membership.introductions import IntroducedSite, Introduction, Ready, Receive
-from silvan.deploy.membership.joined_site import MEMBER, Member
-from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.membership.introductions import IntroducedSite, Ready, Receive, SignedKeys
+from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
+from silvan.deploy.membership.site_files import PREDICTIONS, SiteFiles
 from silvan.deploy.membership.site_log import keep_log, note_error
 from silvan.deploy.studies.notice import notify
-from silvan.deploy.studies.party_folder import make_party
 from silvan.deploy.studies.study_table import ChangedTableError, check_study_table, study_source, table_settings
 from silvan.errors import FederationError, InputError, RepeatedError, SilvanError
 from silvan.federate.options import make_sums
@@ -26,6 +24,7 @@ from silvan.federation.flare import Answering, JobFolders
 from silvan.federation.keys import Roster
 from silvan.federation.message import Verb
 from silvan.federation.partitioned_site import site_of
+from silvan.federation.party import Party
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.privacy.gate import Gate
@@ -52,7 +51,11 @@ class SiteExecutor(Answering):
             if not (folders.root.parent / MEMBER).is_file() and (folders.local / SETTINGS).is_file():
                 files = flare_site = FlareSite.of_job(folders.root, folders.name)
                 return self._serve_flare_site(flare_site, self._read_study(), folders)
-            files = member = _member_at(folders.root.parent)
+            try:
+                files = member = JoinedSite(folders.root.parent)
+            except SilvanError as error:
+                log.error("%s", error)
+                raise FederationError("its folder is gone or damaged; its owner must put it back") from None
             keep_log(member.path)
             return self._serve_member(member, self._read_study(), folders)
         except Exception as error:  # FLARE would write it to a log that it may send to the server
@@ -63,7 +66,7 @@ class SiteExecutor(Answering):
         _check_version(self.version)  # first: the text may be one that this version cannot read
         return parse_remote_study(self.study)
 
-    def _serve_member(self, member: Member, study: Study, folders: JobFolders) -> ChunkServer:
+    def _serve_member(self, member: JoinedSite, study: Study, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site that has joined."""
         remove_old_jobs(folders.root, but=folders.job)
         member.note_study(study)
@@ -76,7 +79,7 @@ class SiteExecutor(Answering):
         """Serve a study at a site of a federation that FLARE provisioned: first all introduce themselves."""
         site.note_study(study)
 
-        def begin(everybody: Sequence[Introduction]) -> tuple[Receive, Ready]:
+        def begin(everybody: Sequence[SignedKeys]) -> tuple[Receive, Ready]:
             roster = site.pin_roster(study, everybody)
             return _answering(site, study, lambda: roster, folders)
 
@@ -85,14 +88,6 @@ class SiteExecutor(Answering):
 
         introduced = IntroducedSite(site.introduction(study), begin, plain)
         return ChunkServer(introduced.receive, introduced.ready)
-
-
-def _member_at(folder: Path) -> Member:
-    try:
-        return Member(folder)
-    except SilvanError as error:
-        log.error("%s", error)
-        raise FederationError("its folder is gone or damaged; its owner must put it back") from None
 
 
 def _answering(
@@ -173,12 +168,45 @@ def _check_version(theirs: str) -> None:
 def make_site(member: SiteFiles, study: Study, roster: Roster | None = None, n_jobs: int | None = None) -> Site:
     """Make a site, or a party, from its folder, a study and everybody's keys, if they are known."""
     if study.by_columns:
-        return make_party(member, study, roster, n_jobs)
+        return _make_party(member, study, roster, n_jobs)
     _, cover = make_sums(study.sums, None if roster is None else roster.seals)
     return site_of(
         member.name,
         study_source(member, study),
         table_settings(member, study, n_jobs),
+        store=member.store,
+        outbox=member.gate(study),
+        cover=cover,
+    )
+
+
+def _make_party(member: SiteFiles, study: Study, roster: Roster | None, n_jobs: int | None) -> Party:
+    """Make a party from a site's folder and a study; raise ``FederationError`` if the site cannot be one."""
+    settings = member.settings
+    if "id" not in settings:
+        raise FederationError(
+            "it names no column of ids, by which rows of other parties are matched; its owner can add it to site.toml, "
+            'as id = "patient"'
+        )
+    if "memory" in settings:
+        raise FederationError(
+            "its site.toml limits memory, and a party of a study over columns has its columns in memory; its owner can "
+            "take memory out"
+        )
+    seals = {} if roster is None else roster.seals
+    _, cover = make_sums(study.sums, None if roster is None else seals)
+    return Party(
+        member.name,
+        study_source(member, study),
+        table_settings(member, study, n_jobs),
+        id_column=settings["id"],
+        seals={name: seals[name] for name in member.sites_of(study) if name in seals},
+        seed=study.random_state,
+        given=study.schema,
+        show_names=study.names == "shown",
+        only_study=study.unique_name,
+        predictions=None if study.predict is None else member.path / PREDICTIONS / f"{study.folder}.csv",
+        model=None if study.predict is None else study.predict.model,
         store=member.store,
         outbox=member.gate(study),
         cover=cover,

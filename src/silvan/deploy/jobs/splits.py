@@ -4,7 +4,6 @@ Sites draw the rows of a split by a secret of their own. Sums over a hundred par
 knew which row is in which part.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from silvan.data.holdout import Fold
@@ -33,10 +32,9 @@ class SiteWithSplits:
     """
 
     def __init__(self, site: Site, files: SiteFiles, study: Study) -> None:
-        self.site = site
+        self.site, self._files, self._study = site, files, study
         self.last_error: Exception | None = None
         self._folds = {fold.study(study.unique_name): fold for fold in study.folds}
-        self._make: Callable[[Fold], Site] = lambda fold: make_split(site, files, study, fold)
         self._split = "", site  # the one that was asked for last: they come one after the other
 
     def receive(self, data: bytes, verb: Verb) -> bytes:
@@ -48,7 +46,7 @@ class SiteWithSplits:
             name = ""
         if name in self._folds:
             if self._split[0] != name:
-                self._split = name, self._make(self._folds[name])
+                self._split = name, make_split(self.site, self._files, self._study, self._folds[name])
             site = self._split[1]
         answer = site.receive(data, verb)
         self.last_error = site.last_error

@@ -73,14 +73,9 @@ class Authority:
         """Create an authority in a new folder."""
         folder.mkdir(mode=0o700, parents=True)
         key = make_key(folder / "root.key")
-        now = datetime.now(UTC)
-        certificate = (
-            _builder(_subject(name), _subject(name), key.public_key(), now, days)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(authority=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
-        )
+        end = datetime.now(UTC) + timedelta(days=days)
+        made = _builder(_subject(name), _subject(name), key.public_key(), end, authority=True)
+        certificate = made.sign(key, hashes.SHA256())
         (folder / "root.crt").write_bytes(pem(certificate))
         return cls(key, certificate)
 
@@ -102,14 +97,11 @@ class Authority:
         key = asked.public_key()
         if not asked.is_signature_valid or not isinstance(key, rsa.RSAPublicKey):
             raise FormatError("a request for a certificate that is not signed by its own key")
-        now, last = datetime.now(UTC), self.certificate.not_valid_after_utc
+        end = min(datetime.now(UTC) + timedelta(days=days), self.certificate.not_valid_after_utc)
         certificate = (
-            _builder(_subject(name, name, role), self.certificate.subject, key, now, days, last)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(authority=False), critical=True)
+            _builder(_subject(name, name, role), self.certificate.subject, key, end, authority=False)
             .add_extension(x509.ExtendedKeyUsage([_SERVER if hosts else _CLIENT]), critical=True)
             .add_extension(x509.SubjectAlternativeName([_host(h) for h in (hosts or (name,))]), critical=False)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
             .sign(self.key, hashes.SHA256())
         )
@@ -170,27 +162,9 @@ def _subject(name: str, organisation: str = "", role: str = "") -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: rsa.RSAPublicKey,
-    now: datetime,
-    days: int,
-    last: datetime | None = None,
+    subject: x509.Name, issuer: x509.Name, key: rsa.RSAPublicKey, end: datetime, *, authority: bool
 ) -> x509.CertificateBuilder:
-    end = now + timedelta(days=days)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _EARLY)
-        .not_valid_after(end if last is None else min(end, last))
-    )
-
-
-def _usage(authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    usage = x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
         key_encipherment=not authority,
@@ -200,6 +174,18 @@ def _usage(authority: bool) -> x509.KeyUsage:
         crl_sign=authority,
         encipher_only=False,
         decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - _EARLY)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 

@@ -67,15 +67,30 @@ class Content(msgspec.Struct):
     columns: list[str] = []
 
 
-class Invite(msgspec.Struct, frozen=True):
-    """An invitation, a file for one site: where to join, which keys to trust, and a secret that can be used once."""
+class Membership(msgspec.Struct, frozen=True):
+    """A site's place in a federation: what an invitation says of it, and what the site keeps in ``member.json``."""
 
     federation: str
     site: str
     host: str
-    port: int  # where to join; studies run over the one before it
+    port: int  # of studies; sites join over the one after it
     root: str  # the federation's certificate
     coordinator: str  # the coordinator's public key
+
+    @property
+    def service(self) -> tuple[str, int, str]:
+        """Where the service for joining is, and the certificate by which it is known."""
+        return self.host, self.port + 1, self.root
+
+    @property
+    def trusted(self) -> Trusted:
+        """What the site trusts since it was invited: the coordinator's key, and the root certificate."""
+        return Trusted(read_public(self.coordinator), self.root)
+
+
+class Invite(Membership, frozen=True):
+    """An invitation, a file for one site: where to join, which keys to trust, and a secret that can be used once."""
+
     secret: str
     until: str
     columns: list[str] = []
@@ -85,8 +100,8 @@ class Invite(msgspec.Struct, frozen=True):
         check_name("federation", self.federation)
         check_name("site", self.site)
         check_host(self.host)
-        if not 2 <= self.port <= 65535:
-            raise InputError.wrong("port", "between 2 and 65535", self.port)
+        if not 1 <= self.port <= 65534:
+            raise InputError.wrong("port", "between 1 and 65534", self.port)
         read_public(self.coordinator)
         read_certificate(self.root.encode())
 
@@ -138,7 +153,7 @@ class Hub:
             make_key((path / name_).with_suffix(".key"))
             (path / name_).with_name("rootCA.pem").write_bytes(pem(authority.certificate))
         content = Content(name, host, port, hosts, {site: SiteEntry() for site in sites}, columns or [])
-        write_whole(path / HUB, _json(content))
+        write_json(path / HUB, content)
         hub = cls(path)
         hub.renew(*_CERTIFICATES)
         return hub
@@ -156,7 +171,7 @@ class Hub:
         with lock_folder(self.path, wait=math.inf):
             content = self.read()
             yield content
-            write_whole(self.path / HUB, _json(content))
+            write_json(self.path / HUB, content)
 
     def private_files(self) -> list[Path]:
         """Return the files that only the coordinator's owner may read."""
@@ -203,18 +218,9 @@ class Hub:
         with self.changing() as content:
             entry = _entry(content, site)
             entry.invited, entry.until = digest(secret.encode()), until
-            root = pem(self.authority.certificate).decode()
-            return Invite(
-                federation=content.name,
-                site=site,
-                host=content.host,
-                port=content.port + 1,
-                root=root,
-                coordinator=self.key.public.hex(),
-                secret=secret,
-                until=until,
-                columns=content.columns,
-            )
+            root, key = pem(self.authority.certificate).decode(), self.key.public.hex()
+            place = (content.name, site, content.host, content.port, root, key)
+            return Invite(*place, secret=secret, until=until, columns=content.columns)
 
     def admit(self, asked: JoinRequest) -> Granted:
         """Admit an invited site: keep its public keys and sign its certificate; the invitation is used up.
@@ -342,5 +348,6 @@ def check_host(host: str) -> None:
         raise InputError(f"the address must be the name or the number of a machine, got {host!r}")
 
 
-def _json(content: Content) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(content)) + b"\n"
+def write_json(path: Path, content: msgspec.Struct, *, private: bool = False) -> None:
+    """Write what people may read, too, as indented JSON."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content)) + b"\n", private=private)

@@ -7,7 +7,6 @@ public keys.
 """
 
 import http.client
-import json
 import logging
 import ssl
 import sys
@@ -16,19 +15,45 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE, Granted, JoinRequest, RenewRequest, proof_key
+from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE, JoinRequest, RenewRequest, proof_key
 from silvan.deploy.membership.site_log import MAX_LOG, OLD_LOGS
 from silvan.errors import FederationError, InputError, SilvanError
+from silvan.util.files import UNREADABLE
 
 log = logging.getLogger("silvan.enrol")
 
 _MAX_BODY = 1 << 16
 """Bytes of a request."""
+
+
+Answer = TypeVar("Answer")
+
+
+class SiteKeys(msgspec.Struct, frozen=True):
+    """A site's public keys, hexadecimal; empty until it has joined."""
+
+    key: str
+    seal: str
+
+
+class CoordinatorInfo(msgspec.Struct, frozen=True):
+    """What the service tells whoever asks: its clock, its versions, and everybody's public keys."""
+
+    time: float
+    versions: dict[str, str]
+    coordinator: str
+    sites: dict[str, SiteKeys]
+    proof_key: str
+
+    def check(self, here: dict[str, str]) -> None:
+        """Raise ``InputError`` if this machine's clock or versions differ from the coordinator's."""
+        check_clock(self.time, "the coordinator")
+        check_versions(here, self.versions, "the coordinator")
 
 
 def versions() -> dict[str, str]:
@@ -71,12 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/roster":
             self._send(404, {"error": "there is nothing here"})
             return
-        content = self.hub.read()
-        sites = {name: {"key": m.key, "seal": m.seal} for name, m in content.sites.items()}
-        key = self.hub.key
-        roster = {"coordinator": key.public.hex(), "sites": sites}
-        said = {"time": time.time(), "versions": versions(), "roster": roster, "proof_key": proof_key(key)}
-        self._send(200, said)
+        sites, key = {name: SiteKeys(m.key, m.seal) for name, m in self.hub.read().sites.items()}, self.hub.key
+        self._send(200, CoordinatorInfo(time.time(), versions(), key.public.hex(), sites, proof_key(key)))
 
     def do_POST(self) -> None:
         """Admit a site, or renew its certificate."""
@@ -86,7 +107,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self.rfile.read(min(max(length, 0), 16 * _MAX_BODY))  # unread, the sender would not get the answer
                 raise InputError("there is nothing here")
             body = self.rfile.read(length)
-            self._send(200, msgspec.to_builtins(self._join(body) if self.path == "/join" else self._renew(body)))
+            if self.path == "/renew":
+                granted = self.hub.renew_site(msgspec.json.decode(body, type=RenewRequest))
+            else:
+                asked = msgspec.json.decode(body, type=JoinRequest)
+                check_versions(versions(), asked.versions, f"site {asked.site!r}")
+                granted = self.hub.admit(asked)
+            self._send(200, granted)
         except (SilvanError, ValueError, RecursionError) as error:
             text = str(error) if isinstance(error, SilvanError) else "not a request to join"
             self._send(400, {"error": text})
@@ -94,16 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
             log.exception("could not let a site join")
             self._send(500, {"error": "the coordinator failed; its log says why"})
 
-    def _join(self, body: bytes) -> Granted:
-        asked = msgspec.json.decode(body, type=JoinRequest)
-        check_versions(versions(), asked.versions, f"site {asked.site!r}")
-        return self.hub.admit(asked)
-
-    def _renew(self, body: bytes) -> Granted:
-        return self.hub.renew_site(msgspec.json.decode(body, type=RenewRequest))
-
-    def _send(self, code: int, content: dict[str, Any]) -> None:
-        body = json.dumps(content).encode()
+    def _send(self, code: int, content: msgspec.Struct | dict[str, str]) -> None:
+        body = msgspec.json.encode(content)
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -149,20 +168,31 @@ def make_server(hub: Hub) -> ThreadingHTTPServer:
     return server
 
 
-def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
+def ask_coordinator(host: str, port: int, root: str) -> CoordinatorInfo:
+    """Return what the service tells of itself; raise ``FederationError`` if it does not answer."""
+    return call(host, port, root, "/roster", CoordinatorInfo)
+
+
+def call(
+    host: str, port: int, root: str, path: str, answer: type[Answer], content: msgspec.Struct | None = None
+) -> Answer:
     """Send a request to the service and return its answer; raise ``FederationError`` if there is none."""
     context = ssl.create_default_context(cadata=root)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     where = f"{host}:{port}"
     connection = http.client.HTTPSConnection(host, port, timeout=20, context=context)
     try:
-        body = None if content is None else json.dumps(content).encode()
-        connection.request("GET" if body is None else "POST", path, body)
+        connection.request(
+            "GET" if content is None else "POST", path, None if content is None else msgspec.json.encode(content)
+        )
         response = connection.getresponse()
-        answer = json.loads(response.read(_MAX_BODY * 16))
+        body = response.read(_MAX_BODY * 16)
+        if response.status != 200:
+            raise FederationError(f"the coordinator refused: {msgspec.json.decode(body, type=dict[str, str])['error']}")
+        return msgspec.json.decode(body, type=answer)
     except ssl.SSLCertVerificationError as error:
         raise FederationError(_not_trusted(where, error)) from None
-    except (TimeoutError, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+    except (OSError, http.client.HTTPException, LookupError, *UNREADABLE) as error:
         silent = isinstance(error, TimeoutError)
         reason = getattr(error, "strerror", None) or ("no answer in time" if silent else "not as a coordinator does")
         raise FederationError(
@@ -171,9 +201,6 @@ def call(host: str, port: int, root: str, path: str, content: dict[str, Any] | N
         ) from None
     finally:
         connection.close()
-    if response.status != 200:
-        raise FederationError(f"the coordinator refused: {answer.get('error')}")
-    return dict(answer)
 
 
 def _not_trusted(where: str, error: ssl.SSLCertVerificationError) -> str:

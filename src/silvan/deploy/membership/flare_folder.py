@@ -13,20 +13,20 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from silvan.deploy.membership.certificates import common_name, read_certificate
-from silvan.deploy.membership.introductions import Credentials, Introduction, Post, collect, hand_out, read_roster
-from silvan.deploy.membership.joined_site import MEMBER, Member
+from silvan.deploy.membership.introductions import Carrier, Credentials, SignedKeys, collect, hand_out, read_roster
+from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import keep_log
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.keys import COORDINATOR, Key, Roster
 from silvan.federation.signed import Signer
 from silvan.privacy.identity.seal import public_key
-from silvan.study.run_folder import JOURNAL, LEARNT, RUN, Run
+from silvan.study.run_folder import JOURNAL, LEARNT, Run
 from silvan.study.study import Study
 from silvan.study.toml_lines import read_toml
 from silvan.util.files import UNREADABLE, write_whole
@@ -45,10 +45,11 @@ class _Place(msgspec.Struct, frozen=True):
 class FlareSite(SiteFiles):
     """A site in its FLARE folder."""
 
-    known_settings = (*SiteFiles.known_settings, "folder", "simulator")
+    known_settings: ClassVar = {**SiteFiles.known_settings, "folder": str, "simulator": bool}
 
     def __init__(self, workspace: Path, name: str) -> None:
         self.workspace = workspace.resolve()
+        self.startup = self.workspace / "startup"
         settings = self.workspace / "local" / SETTINGS
         own = _read_own(settings)
         super().__init__(_own_folder(self.workspace, own, name), settings, name)
@@ -70,18 +71,18 @@ class FlareSite(SiteFiles):
         """The site's FLARE certificate; None in the simulator, which has none."""
         if self.simulator:
             return None
-        found = Credentials.read(self.workspace / "startup", "client")
+        found = Credentials.read(self.startup, "client")
         if found.name != self.name:
             raise FederationError(f"FLARE calls the site {self.name!r}, its certificate {found.name!r}")
         return found
 
-    def introduction(self, study: Study) -> Introduction:
+    def introduction(self, study: Study) -> SignedKeys:
         """Return the site's own introduction to a study."""
-        own = Introduction(self.name, self.folder.key.public, public_key(self.store))
+        own = SignedKeys(self.name, self.folder.key.public, public_key(self.store))
         credentials = self.credentials
         return own if credentials is None else credentials.sign(own, study)
 
-    def pin_roster(self, study: Study, everybody: Sequence[Introduction]) -> Roster:
+    def pin_roster(self, study: Study, everybody: Sequence[SignedKeys]) -> Roster:
         """Check everybody's introductions and keep their keys; raise ``FederationError`` if those kept are others."""
         roster = read_roster(study, everybody, self.credentials)
         path = self.path / _ROSTERS / f"{study.digest}.json"
@@ -108,7 +109,7 @@ def open_site(folder: Path) -> SiteFiles:
     """Return the site of a folder: one that has joined, FLARE's own folder of a site, or ``silvan`` in that."""
     folder = folder.resolve()
     if (folder / MEMBER).exists():
-        return Member(folder)
+        return JoinedSite(folder)
     if (folder / _PLACE).is_file():
         try:
             place = msgspec.json.decode((folder / _PLACE).read_bytes(), type=_Place)
@@ -120,12 +121,17 @@ def open_site(folder: Path) -> SiteFiles:
         if not certificate.is_file():
             raise InputError(f"{folder}: FLARE's folder has no certificate; name the folder {FOLDER!r} of the site")
         return FlareSite(folder, common_name(read_certificate(certificate.read_bytes())))
-    return Member(folder)
+    return JoinedSite(folder)
 
 
 def is_site(folder: Path) -> bool:
     """Whether there is a site of a federation of machines in a folder."""
     return any((folder / name).exists() for name in (MEMBER, _PLACE, f"local/{SETTINGS}"))
+
+
+def is_flare_server(folder: Path) -> bool:
+    """Whether a folder is that of a server which FLARE provisioned."""
+    return (folder / "startup" / "server.crt").is_file() and (folder / "local").is_dir()
 
 
 # -- at the server
@@ -155,20 +161,20 @@ class FlareServer:
         """Return the run folder of a study."""
         return Run(self.path / "runs" / study.folder)
 
-    def meet(self, post: Post, study: Study, run: Run) -> Parties:
+    def meet(self, job: Carrier, study: Study, run: Run) -> Parties:
         """Introduce all parties to each other; those of a study that goes on are those it began with.
 
         A site that is not there is done without if the study's quorum allows it.
         """
         key = Key.at(self.path / "coordinator.key")
         credentials = None if self._simulator else Credentials.read(self.workspace / "startup", "server")
-        own = Introduction(COORDINATOR, key.public)
+        own = SignedKeys(COORDINATOR, key.public)
         own = own if credentials is None else credentials.sign(own, study)
         known = _read_introductions(run)
         listed = [site for site in study.site_names or () if not known or site in known]
-        came = collect(post, listed, study.timeout)
+        came = collect(job, listed, study.timeout)
         away = {site: str(error) for site, error in came.items() if isinstance(error, Exception)}
-        here = {site: one for site, one in came.items() if isinstance(one, Introduction)}
+        here = {site: one for site, one in came.items() if isinstance(one, SignedKeys)}
         if len(here) < (study.quorum or len(listed)):
             raise FederationError("; ".join(away.values()))
         for site, one in here.items():
@@ -179,24 +185,19 @@ class FlareServer:
         everybody = [own, *(introduced[site] for site in sites)]
         roster = read_roster(study, everybody, credentials)
         write_whole(run.file(_INTRODUCTIONS), msgspec.json.encode([introduced[site] for site in sites]))
-        hand_out(post, list(here), everybody, study.timeout)
+        hand_out(job, list(here), everybody, study.timeout)
         return Parties(sites, {s: why for s, why in away.items() if s in sites}, Signer(COORDINATOR, key, roster))
 
 
-def _read_introductions(run: Run) -> dict[str, Introduction]:
+def _read_introductions(run: Run) -> dict[str, SignedKeys]:
     """Return the introductions that a study began with; none if it has not begun."""
     path = run.file(_INTRODUCTIONS)
     if not path.exists():
         return {}
     try:
-        return {one.name: one for one in msgspec.json.decode(path.read_bytes(), type=list[Introduction])}
+        return {one.name: one for one in msgspec.json.decode(path.read_bytes(), type=list[SignedKeys])}
     except UNREADABLE:
         raise FormatError(f"{path}: damaged; remove {run.folder} to begin the study anew") from None
-
-
-def is_done(run: Run) -> bool:
-    """Whether a study is done."""
-    return run.file(RUN).exists() and run.read().status == "done"
 
 
 def copy_results(run: Run, folder: Path) -> None:

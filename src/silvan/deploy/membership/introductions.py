@@ -36,7 +36,7 @@ _PADDING = padding.PSS(padding.MGF1(SHA256()), padding.PSS.MAX_LENGTH)
 _PAUSE, _WAIT = 0.25, 30.0
 
 
-class Introduction(msgspec.Struct, frozen=True):
+class SignedKeys(msgspec.Struct, frozen=True):
     """A party's name and keys, signed with the key of its FLARE certificate."""
 
     name: str  # a site's; empty: the coordinator's
@@ -51,16 +51,16 @@ class Introduction(msgspec.Struct, frozen=True):
         return b"silvan introduction\0" + msgspec.msgpack.encode(head)
 
 
-class Introduce(msgspec.Struct, frozen=True):
+class ExchangeKeys(msgspec.Struct, frozen=True):
     """Everybody's introductions, for a site to check; none: a site is asked for its own."""
 
-    everybody: list[Introduction] = []
+    everybody: list[SignedKeys] = []
 
 
 class Introduced(msgspec.Struct, frozen=True):
     """A site's own introduction, and why it does not accept those of the others, if so."""
 
-    own: Introduction | None = None
+    own: SignedKeys | None = None
     refused: str = ""
 
 
@@ -89,12 +89,12 @@ class Credentials:
         """The name that the certificate is for."""
         return common_name(self.certificate)
 
-    def sign(self, introduction: Introduction, study: Study) -> Introduction:
+    def sign(self, introduction: SignedKeys, study: Study) -> SignedKeys:
         """Sign an introduction for a study."""
         signature = self.key.sign(introduction.signed_bytes(study), _PADDING, SHA256())
         return msgspec.structs.replace(introduction, certificate=pem(self.certificate), signature=signature)
 
-    def check(self, introduction: Introduction, study: Study) -> None:
+    def check(self, introduction: SignedKeys, study: Study) -> None:
         """Raise ``FederationError`` unless whom it names signed the introduction, by a certificate of the root's."""
         who = f"site {introduction.name!r}" if introduction.name else "the coordinator"
         try:
@@ -121,7 +121,7 @@ def _server_name(startup: Path) -> str:
         raise FormatError(f"{startup / 'fed_client.json'}: it does not name the server's identity") from None
 
 
-def read_roster(study: Study, everybody: Sequence[Introduction], credentials: Credentials | None) -> Roster:
+def read_roster(study: Study, everybody: Sequence[SignedKeys], credentials: Credentials | None) -> Roster:
     """Return the roster of introductions; raise ``FederationError`` if one is forged, doubled or not of the study.
 
     Without credentials nobody's name is checked: that is for FLARE's simulator, which has no certificates.
@@ -167,12 +167,12 @@ class IntroducedSite:
 
     def __init__(
         self,
-        own: Introduction,
-        begin: Callable[[Sequence[Introduction]], tuple[Receive, Ready]],
+        own: SignedKeys,
+        begin: Callable[[Sequence[SignedKeys]], tuple[Receive, Ready]],
         plain: Callable[[SilvanError], str],
     ) -> None:
         self._own, self._begin, self._plain = own, begin, plain
-        self._accepted: list[Introduction] = []
+        self._accepted: list[SignedKeys] = []
         self._begun: tuple[Receive, Ready] | None = None
 
     def ready(self) -> ChunkReply | None:
@@ -182,12 +182,12 @@ class IntroducedSite:
     def receive(self, data: bytes, verb: Verb) -> bytes:
         """Answer a message, or take introductions."""
         if data.startswith(_PREFIX):
-            return wire.encode(self._introduce(wire.decode(data[len(_PREFIX) :], Introduce)))
+            return wire.encode(self._introduce(wire.decode(data[len(_PREFIX) :], ExchangeKeys)))
         if self._begun is None:
             raise FormatError("a message came before the introductions")
         return self._begun[0](data, verb)
 
-    def _introduce(self, message: Introduce) -> Introduced:
+    def _introduce(self, message: ExchangeKeys) -> Introduced:
         try:
             if message.everybody and message.everybody != self._accepted:
                 self._begun = self._begin(message.everybody)
@@ -201,8 +201,8 @@ class IntroducedSite:
 # -- at the coordinator
 
 
-class Post(Protocol):
-    """Brings bytes to sites."""
+class Carrier(Protocol):
+    """What brings bytes to sites: a job's controller."""
 
     def carry(self, site: str, data: bytes, wait: float) -> bytes:
         """Bring bytes to a site, and those that it gives back; raise ``UnreachedError`` if it is not there."""
@@ -214,10 +214,10 @@ class Post(Protocol):
         """Whether a site is in the job at all."""
 
 
-def collect(post: Post, sites: Sequence[str], timeout: float) -> dict[str, Introduction | Exception]:
+def collect(job: Carrier, sites: Sequence[str], timeout: float) -> dict[str, SignedKeys | Exception]:
     """Ask sites to introduce themselves; return what each answered, or why it did not."""
-    replies = _ask_all(post, sites, Introduce(), timeout)
-    found: dict[str, Introduction | Exception] = {}
+    replies = _ask_all(job, sites, ExchangeKeys(), timeout)
+    found: dict[str, SignedKeys | Exception] = {}
     for site, reply in replies.items():
         if isinstance(reply, Exception):
             found[site] = reply
@@ -228,9 +228,9 @@ def collect(post: Post, sites: Sequence[str], timeout: float) -> dict[str, Intro
     return found
 
 
-def hand_out(post: Post, sites: Sequence[str], everybody: Sequence[Introduction], timeout: float) -> None:
+def hand_out(job: Carrier, sites: Sequence[str], everybody: Sequence[SignedKeys], timeout: float) -> None:
     """Send sites everybody's introductions; raise an error if one does not accept them."""
-    for site, reply in _ask_all(post, sites, Introduce(list(everybody)), timeout).items():
+    for site, reply in _ask_all(job, sites, ExchangeKeys(list(everybody)), timeout).items():
         if isinstance(reply, Exception):
             raise reply
         if reply.refused:
@@ -239,7 +239,7 @@ def hand_out(post: Post, sites: Sequence[str], everybody: Sequence[Introduction]
 
 
 def _ask_all(
-    post: Post, sites: Sequence[str], message: Introduce, timeout: float
+    job: Carrier, sites: Sequence[str], message: ExchangeKeys, timeout: float
 ) -> Mapping[str, Introduced | Exception]:
     data, end = _PREFIX + wire.encode(message), time.monotonic() + timeout
 
@@ -247,14 +247,14 @@ def _ask_all(
         def late() -> bool:
             if time.monotonic() > end:
                 return True
-            post.pause(_PAUSE)
+            job.pause(_PAUSE)
             return False
 
-        if not post.takes_part(site):
+        if not job.takes_part(site):
             return SiteError(site, "was not connected when FLARE started the job")
         while True:
             try:
-                answer, _ = send_in_chunks(lambda piece: post.carry(site, piece, _WAIT), data, "ask", give_up=late)
+                answer, _ = send_in_chunks(lambda piece: job.carry(site, piece, _WAIT), data, "ask", give_up=late)
                 return wire.decode(answer, Introduced)
             except (WaitingError, DeclinedError):  # that is about the study, so it has accepted the introductions
                 return Introduced()

@@ -32,20 +32,25 @@ from silvan.deploy.membership.certificates import (
     pem,
     read_certificate,
 )
-from silvan.deploy.membership.coordinator_folder import Invite, check_name, compare_rosters, roster_fingerprint
-from silvan.deploy.membership.enrol import call, check_clock, check_versions, versions
+from silvan.deploy.membership.coordinator_folder import (
+    Invite,
+    Membership,
+    check_name,
+    compare_rosters,
+    roster_fingerprint,
+    write_json,
+)
+from silvan.deploy.membership.enrol import ask_coordinator, call, versions
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted
-from silvan.deploy.membership.site_files import BUDGET, STORE, SiteFiles
+from silvan.deploy.membership.site_files import STORE, SiteFiles
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.keys import Roster, read_public
 from silvan.federation.store import FileStore
 from silvan.privacy.identity.seal import public_key
-from silvan.privacy.ledger import LEDGER
 from silvan.privacy.site_folder import SiteFolder
 from silvan.study.study import Study
 from silvan.util.files import UNREADABLE, write_whole
 
-KEY_FILE = Path("kit", "startup", "client.key")
 MEMBER, SETTINGS, ROSTER = "member.json", "site.toml", "roster.json"
 
 _COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
@@ -53,18 +58,7 @@ _COMMENT = """# What the site brings, and what it lets out. Restart the site aft
 """
 
 
-class Membership(msgspec.Struct, frozen=True):
-    """What ``member.json`` holds."""
-
-    federation: str
-    site: str
-    host: str
-    port: int
-    root: str
-    coordinator: str
-
-
-class Member(SiteFiles):
+class JoinedSite(SiteFiles):
     """A site's folder."""
 
     def __init__(self, path: str | Path) -> None:
@@ -75,6 +69,7 @@ class Member(SiteFiles):
             raise InputError(f"{path}: no site here; `silvan site join INVITE` makes one") from None
         except UNREADABLE:
             raise FormatError(f"{folder / MEMBER}: damaged; restore it from a backup, or join again") from None
+        self.startup = folder / "kit" / "startup"
         super().__init__(folder, folder / SETTINGS, self.membership.site)
 
     @classmethod
@@ -88,66 +83,52 @@ class Member(SiteFiles):
         memory: str | None = None,
         cluster: str | None = None,
         reading: str = "",
-    ) -> "Member":
+    ) -> "JoinedSite":
         """Join a federation: make keys on this machine, have them signed, write the site's folder.
 
         ``reading`` is what stands below ``[reading]`` in the site's settings.
         """
         if (path / MEMBER).exists():
             raise InputError(f"{path}: a site is here already; name another folder")
-        where = (invite.host, invite.port, invite.root)
-        trusted = Trusted(read_public(invite.coordinator), invite.root)
-        status = call(*where, "/roster")
-        check_clock(float(status["time"]), "the coordinator")
-        check_versions(versions(), status["versions"], "the coordinator")
+        trusted = invite.trusted
+        told = ask_coordinator(*invite.service)
+        told.check(versions())
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         path = path.resolve()
         startup = path / "kit" / "startup"
-        startup_kit.write_site(path / "kit", invite.site, invite.host, invite.port - 1)
+        startup_kit.write_site(path / "kit", invite.site, invite.host, invite.port)
         (startup / "client.key").unlink(missing_ok=True)
         request = make_request(make_key(startup / "client.key"), invite.site).decode()
         folder, store = SiteFolder(path), FileStore(path / STORE)
         bare = JoinRequest(site=invite.site, secret=invite.secret, request=request, versions=versions())
-        asked = JoinRequest.make(bare, trusted, folder.key, store, str(status["proof_key"]))
+        asked = JoinRequest.make(bare, trusted, folder.key, store, told.proof_key)
         store.close()
-        granted = _granted(call(*where, "/join", msgspec.to_builtins(asked)))
+        granted = call(*invite.service, "/join", Granted, asked)
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
         (startup / "rootCA.pem").write_text(invite.root)
         write_whole(path / SETTINGS, _settings_text(table, query, policy, memory, cluster, reading).encode())
-        membership = Membership(
-            invite.federation, invite.site, invite.host, invite.port - 1, invite.root, invite.coordinator
-        )
-        write_whole(path / MEMBER, msgspec.json.format(msgspec.json.encode(membership)) + b"\n")
+        write_json(path / MEMBER, msgspec.convert(invite, Membership, from_attributes=True))
         return cls(path)
-
-    def private_files(self) -> list[Path]:
-        """Return the files that only the site's owner may read."""
-        return [*(self.path / name for name in ("site.key", STORE, BUDGET, LEDGER)), self.path / KEY_FILE]
 
     @property
     def fingerprint(self) -> str:
         """The words that the owner compares with the coordinator: of the site's keys and of what it trusts."""
-        return self.trusted.words(self.name, self.folder.key.public, public_key(self.store))
-
-    @property
-    def trusted(self) -> Trusted:
-        """What the site trusts since it was invited: the coordinator's key, and the root certificate."""
-        return Trusted(read_public(self.membership.coordinator), self.membership.root)
+        return self.membership.trusted.words(self.name, self.folder.key.public, public_key(self.store))
 
     # -- its certificate
 
     @property
     def certificate(self) -> x509.Certificate:
         """The site's certificate."""
-        return read_certificate((self.path / "kit" / "startup" / "client.crt").read_bytes())
+        return read_certificate((self.startup / "client.crt").read_bytes())
 
     def renew(self) -> None:
         """Renew the certificate by the site's key, also after its end; for a process that starts."""
-        own, startup, trusted = self.membership, self.path / "kit" / "startup", self.trusted
+        startup, trusted = self.startup, self.membership.trusted
         request = make_request(load_key(startup / "client.key"), self.name).decode()
         asked = RenewRequest.make(trusted, self.folder.key, self.name, request)
-        granted = _granted(call(own.host, own.port + 1, own.root, "/renew", msgspec.to_builtins(asked)))
+        granted = call(*self.membership.service, "/renew", Granted, asked)
         _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
 
     # -- everybody's keys
@@ -158,22 +139,18 @@ class Member(SiteFiles):
 
     def latest_roster(self) -> Roster | None:
         """Return everybody's keys as the coordinator tells them; None until all have joined."""
-        own = self.membership
-        status = call(own.host, own.port + 1, own.root, "/roster")
-        check_clock(float(status["time"]), "the coordinator")
-        check_versions(versions(), status["versions"], "the coordinator")
-        roster = status["roster"]
-        if roster["coordinator"] != own.coordinator:
+        told = ask_coordinator(*self.membership.service)
+        told.check(versions())
+        if told.coordinator != self.membership.coordinator:
             raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
-        sites: dict[str, dict[str, str]] = roster["sites"]
-        for name in sites:
+        for name in told.sites:
             check_name("site", name)
-        if not all(keys["key"] for keys in sites.values()):
+        if not all(keys.key for keys in told.sites.values()):
             return None
         return Roster(
-            read_public(roster["coordinator"]),
-            {name: read_public(keys["key"]) for name, keys in sites.items()},
-            {name: read_public(keys["seal"]) for name, keys in sites.items()},
+            read_public(told.coordinator),
+            {name: read_public(keys.key) for name, keys in told.sites.items()},
+            {name: read_public(keys.seal) for name, keys in told.sites.items()},
         )
 
     def pin_roster(self) -> Roster | None:
@@ -227,13 +204,6 @@ class Member(SiteFiles):
             write_whole(path, msgspec.json.encode(sites))
         if sorted(self.sites_of(study)) != sorted(sites):
             raise FederationError("the study came with other sites before")
-
-
-def _granted(answer: dict[str, Any]) -> Granted:
-    try:
-        return msgspec.convert(answer, Granted)
-    except msgspec.ValidationError:
-        raise FederationError("the coordinator answered with something else than a certificate") from None
 
 
 def _keep_certificate(startup: Path, certificate: x509.Certificate, trusted: Trusted) -> None:

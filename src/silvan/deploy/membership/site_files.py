@@ -1,8 +1,9 @@
 """What a site keeps for studies, whoever has set up its federation, and where its table is read from."""
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -18,16 +19,20 @@ from silvan.federation.keys import Roster
 from silvan.federation.store import FileStore
 from silvan.privacy.gate import Gate, Policy, Terms
 from silvan.privacy.identity.seal import public_key
+from silvan.privacy.ledger import LEDGER
 from silvan.privacy.noise.budget import Budget
-from silvan.privacy.site_folder import SiteFolder
+from silvan.privacy.site_folder import KEY, SiteFolder
 from silvan.study.parse import check_policy, parse_remote_study
 from silvan.study.study import Study
 from silvan.study.study_tables import check_reading
 from silvan.study.toml_lines import Problems, key_lines, read_toml
+from silvan.study.typed_toml import about, convert_entries
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
 
 STORE, BUDGET = "store.sqlite", "budget.sqlite"
+PREDICTIONS = "predictions"
+"""The folder of predictions of new rows, if the site holds the label of a study over columns."""
 
 BETWEEN_MACHINES = {"score_groups": 5}
 """What a site's policy says of judging unless its owner says otherwise: in one process a coordinator sees all rows."""
@@ -48,11 +53,17 @@ class SiteFiles:
         The site's name.
     """
 
-    known_settings: tuple[str, ...] = (
-        *("table", "query", "cluster", "id", "predict", "memory", "freeze", "notify"),
-        *("reading", "policy"),
-    )
-    """Keys that the settings may have."""
+    known_settings: ClassVar[Mapping[str, Any]] = {
+        **dict.fromkeys(("table", "query", "cluster", "id", "predict", "notify"), str),
+        "memory": Annotated[str, about(expected="a number of bytes, or text such as '2GB'", check=read_size)],
+        "freeze": bool,
+        "reading": Any,
+        "policy": Any,
+    }
+    """The types of keys that the settings may have; two are sections, which are checked by themselves."""
+
+    startup: Path
+    """FLARE's startup folder, with the site's certificate and its key."""
 
     def __init__(self, path: Path, settings_file: Path, name: str) -> None:
         self.path, self.settings_file, self.name = path, settings_file, name
@@ -63,30 +74,22 @@ class SiteFiles:
         path = self.settings_file
         text, data = read_toml(path)
         problems = Problems(path, key_lines(text))
-        unknown = [key for key in data if key not in self.known_settings]
-        for key in unknown:
-            problems.unknown((key,), list(self.known_settings))
-        for key in ("table", "query", "cluster", "id", "predict", "memory", "notify"):
-            if key in data and not isinstance(data[key], str):
-                problems.add((key,), f"{key} must be text, got {data[key]!r}")
-        if not isinstance(data.get("freeze", False), bool):
-            problems.add(("freeze",), f"freeze must be true or false, got {data['freeze']!r}")
-        if "table" not in data and not unknown:
+        found = convert_entries(data, self.known_settings, (), problems)
+        if "table" not in data and not problems.found:
             problems.add(("table",), "table is missing: a path, or the address of a database")
-        if isinstance(data.get("memory"), str):
-            try:
-                read_size(data["memory"])
-            except InputError as error:
-                problems.add(("memory",), str(error))
         check_reading(path, data.get("reading", {}), ("reading",), problems)
-        data["policy"] = check_policy(data.get("policy", {}), problems)
+        found["policy"] = check_policy(data.get("policy", {}), problems)
         if not problems.found:
-            _check_source(data, problems)
+            _check_source(found, problems)
         problems.stop()
         for key in ("table", "predict"):  # a relative path is one from the file's folder
-            if key in data and not is_url(data[key]):
-                data[key] = str(path.parent / data[key].replace("{site}", self.name))
-        return data
+            if key in found and not is_url(found[key]):
+                found[key] = str(path.parent / found[key].replace("{site}", self.name))
+        return found
+
+    def source(self) -> Any:
+        """Return what the table is read from."""
+        return _source(self.settings)
 
     @property
     def policy(self) -> Policy:
@@ -112,6 +115,10 @@ class SiteFiles:
         sites, name = self.sites_of(study), study.unique_name if fold is None else fold.study(study.unique_name)
         terms = Terms(name, sites, study.losses(sites), study.models_judged, approved=study.unique_name)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
+
+    def private_files(self) -> list[Path]:
+        """Return the files that only the site's owner may read."""
+        return [*(self.path / name for name in (KEY, STORE, BUDGET, LEDGER)), self.startup / "client.key"]
 
     @property
     def fingerprint(self) -> str:
@@ -196,11 +203,15 @@ def _check_source(settings: dict[str, Any], problems: Problems) -> None:
         problems.add(("table",), "table is empty: name a path, or the address of a database")
         return
     try:
-        source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
+        _source(settings)
         if is_url(settings["table"]) and settings.get("reading") and "predict" not in settings:
             raise InputError(FILES_ALONE)
     except InputError as error:
         problems.add(("query",) if "query" in settings else ("table",), str(error))
+
+
+def _source(settings: dict[str, Any]) -> Any:
+    return source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
 
 
 FILES_ALONE = "[reading] is for files; a query says what columns are called: select alter as age"
@@ -222,21 +233,13 @@ def source_of(table: str, query: str | None, reading: dict[str, Any] | None = No
     return Table(table, **reading) if reading else table
 
 
-def check_table(
-    table: str,
-    query: str | None,
-    wanted: list[str],
-    memory: str | None = None,
-    reading: dict[str, Any] | None = None,
-    cluster: str | None = None,
-) -> tuple[list[str], str]:
+def check_table(source: Any, wanted: Sequence[str] = (), memory: str | None = None) -> tuple[list[str], str]:
     """Read the table once, check that it has the columns wanted, and return its columns and the number of its rows.
 
     No more of it is in memory at a time than ``memory`` allows, or a quarter of a gigabyte.
     """
     room = _ROOM if memory is None else min(read_size(memory) // 2, _ROOM)
-    source = source_of(table, query, reading, cluster)
-    read = (Batched if cluster is None else Partitioned)(source, "label", room)
+    read = (Partitioned if isinstance(source, Partitions) else Batched)(source, "label", room)
     columns = list(read.names)
     lacking = [column for column in wanted if column not in columns]
     if lacking:

@@ -15,17 +15,9 @@ ADMIN = "coordinator@silvan"
 SCHEME = "tcp"
 _LAUNCHERS = "silvan.deploy.jobs.launchers."
 
-_NOBODY = {
-    "submit_job": "none",
-    "clone_job": "none",
-    "manage_job": "none",
-    "download_job": "none",
-    "view": "none",
-    "operate": "none",
-    "shell_commands": "none",
-    "byoc": "none",
-    "server-predeployed-flwr": "none",
-}
+_OF_LEAD = "submit_job", "manage_job", "view", "operate"
+_OF_NOBODY = "clone_job", "download_job", "shell_commands", "byoc", "server-predeployed-flwr"
+"""What FLARE's users may be allowed to do: here the coordinator, and nobody."""
 
 
 def write_server(folder: Path, host: str, port: int) -> None:
@@ -182,14 +174,9 @@ def _write_local(folder: Path, resources: dict[str, Any]) -> None:
     """Write the files that a machine's owner may change: resources, permissions, logging."""
     local = folder / "local"
     _write(local / "resources.json", resources)
-    lead = {
-        **_NOBODY,
-        "submit_job": "any",
-        "manage_job": "any",
-        "view": "any",
-        "operate": "any",
-    }
-    roles = {"project_admin": _NOBODY, "org_admin": _NOBODY, "lead": lead, "member": _NOBODY}
+    nobody = dict.fromkeys((*_OF_LEAD, *_OF_NOBODY), "none")
+    lead = {**nobody, **dict.fromkeys(_OF_LEAD, "any")}
+    roles = {"project_admin": nobody, "org_admin": nobody, "lead": lead, "member": nobody}
     _write(local / "authorization.json", {"format_version": "1.0", "permissions": roles})
     _write(local / "log_config.json", _LOG)
     (folder / "transfer").mkdir(exist_ok=True)

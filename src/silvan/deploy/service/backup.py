@@ -8,35 +8,56 @@ is one, and a site that is started from it first asks its owner.
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from silvan.deploy.jobs.tidy import is_job
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.flare_folder import SETTINGS, FlareServer, is_flare_server
+from silvan.deploy.membership.joined_site import JoinedSite
+from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.service.process import is_running
 from silvan.deploy.service.start_stop import process_of
 from silvan.errors import InputError
 from silvan.privacy.file_marks import FROM_BACKUP
 
 _DATABASE = ".sqlite"
 _LEFT_OUT = ("-wal", "-shm", ".pid", ".lock", "log.txt", "log.json", ".half")
+_PROCESSES = "pid.fl", "daemon_pid.fl"
+"""Where FLARE's own scripts note their processes."""
 
 
-def backup_site(member: Member, target: Path) -> int:
-    """Copy a site's folder to a new one; return how many files there are."""
-    pid = process_of(member).pid
-    if pid is not None:
-        raise InputError(f"the site is running (process {pid}); stop it first: its files must be of one moment")
-    return copy_folder(member.path, target)
+def backup_site(site: SiteFiles, target: Path) -> int:
+    """Copy what a site keeps, with its settings, to a new folder; return how many files there are."""
+    if (pid := _running(site)) is not None:
+        who = "the site" if isinstance(site, JoinedSite) else "FLARE's client"
+        raise InputError(f"{who} is running (process {pid}); stop it first: its files must be of one moment")
+    return _copy_folder(site.path, target, [] if isinstance(site, JoinedSite) else [site.settings_file])
 
 
-def backup_hub(hub: Hub, target: Path) -> int:
-    """Copy a coordinator's folder to a new one; return how many files there are."""
-    return copy_folder(hub.path, target)
+def backup_coordinator(folder: Path, target: Path) -> int:
+    """Copy a coordinator's folder, or what silvan keeps at FLARE's server, to a new one; return how many files."""
+    if not is_flare_server(folder):
+        return _copy_folder(Hub(folder).path, target)
+    server = FlareServer(folder)
+    settings = server.workspace / "local" / SETTINGS
+    return _copy_folder(server.path, target, [settings] if settings.is_file() else [])
 
 
-def copy_folder(folder: Path, target: Path, also: Sequence[Path] = ()) -> int:
+def _running(site: SiteFiles) -> int | None:
+    """Return the process id of a site that runs, as far as FLARE's scripts tell where these start it."""
+    if isinstance(site, JoinedSite):
+        return process_of(site).pid
+    for name in _PROCESSES:
+        with suppress(OSError, ValueError):
+            pid = int((site.startup.parent / name).read_text())
+            if pid > 0 and is_running(pid):
+                return pid
+    return None
+
+
+def _copy_folder(folder: Path, target: Path, also: Sequence[Path] = ()) -> int:
     """Copy a folder, and files from elsewhere beside its own; the copy says that it is one. Return how many files."""
     target = target.absolute()
     if target.exists() or target.is_relative_to(folder):

@@ -6,29 +6,36 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from silvan.deploy.membership.certificates import SOON, check_certificate, common_name, read_certificate
 from silvan.deploy.membership.coordinator_folder import HUB, Hub, compare_rosters, roster_fingerprint
-from silvan.deploy.membership.enrol import call, check_versions, versions
+from silvan.deploy.membership.enrol import ask_coordinator, check_versions, versions
+from silvan.deploy.membership.flare_folder import FlareServer, FlareSite, is_flare_server, is_site, open_site
 from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE
-from silvan.deploy.membership.joined_site import MEMBER, Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.service.process import port_in_use
 from silvan.deploy.service.start_stop import process_of, processes_of
 from silvan.errors import InputError, SilvanError
 from silvan.privacy.file_marks import FileMarks
+from silvan.util.files import UNREADABLE
 from silvan.util.readable import count_of
 
 MIN_DISK = 1 << 30
 
+_ALLOWED = "silvan.deploy.jobs."
+_RESOURCES = "resources.json", "resources.json.default"
 
 _AT_HUB = "`silvan study stop` and `start` renew it"
 _AT_SITE = "`silvan site renew` renews it; then restart the site"
+_BY_FLARE = "who provisioned the federation makes a new one"
 
 
 class Check(NamedTuple):
@@ -40,20 +47,21 @@ class Check(NamedTuple):
 
 
 def examine(path: Path) -> list[Check]:
-    """Check the installation, and a coordinator's or a site's folder if it is one."""
-    checks = check_installation(path)
+    """Check the installation, and the folder of a coordinator or a site, also one of FLARE's own."""
+    return [run_check("versions", _versions), run_check("disk", lambda: _disk(path)), *_check_folder(path)]
+
+
+def _check_folder(path: Path) -> Iterable[Check]:
+    if is_flare_server(path):
+        return _check_server(FlareServer(path))
     if (path / HUB).exists():
-        checks += _check_hub(Hub(path))
-    elif (path / MEMBER).exists():
-        checks += _check_member(Member(path))
-    else:
-        checks.append(Check("folder", "look", f"{path} is neither a coordinator's folder nor a site's"))
-    return checks
-
-
-def check_installation(path: Path) -> list[Check]:
-    """Check what any folder needs."""
-    return [run_check("versions", _versions), run_check("disk", lambda: _disk(path))]
+        return _check_hub(Hub(path))
+    if not is_site(path):
+        return [Check("folder", "look", f"{path} is neither a coordinator's folder nor a site's")]
+    try:
+        return _check_site(open_site(path))
+    except (SilvanError, OSError) as error:
+        return [Check("folder", "bad", str(error))]
 
 
 def _check_hub(hub: Hub) -> Iterator[Check]:
@@ -82,28 +90,49 @@ def _check_hub(hub: Hub) -> Iterator[Check]:
         )
 
 
-def _check_member(member: Member) -> Iterator[Check]:
-    startup = member.path / "kit" / "startup"
-    yield run_check("permissions", lambda: check_readers(member.private_files()))
-    yield run_check("certificate", lambda: check_end(startup / "client.crt", startup / "rootCA.pem", _AT_SITE))
-    yield run_check("settings", lambda: f"table {member.settings['table']}")
+def _check_server(server: FlareServer) -> Iterator[Check]:
+    startup = server.workspace / "startup"
+    yield run_check("permissions", lambda: check_readers([server.path / "coordinator.key", startup / "server.key"]))
+    yield run_check("certificate", lambda: check_end(startup / "server.crt", startup / "rootCA.pem", _BY_FLARE))
+    yield run_check("allow list", lambda: _allowed(server.workspace))
+
+
+def _check_site(site: SiteFiles) -> Iterator[Check]:
+    startup, renewal = site.startup, _BY_FLARE if isinstance(site, FlareSite) else _AT_SITE
+    yield run_check("permissions", lambda: check_readers(site.private_files()))
+    if not (isinstance(site, FlareSite) and site.simulator):
+        yield run_check("certificate", lambda: check_end(startup / "client.crt", startup / "rootCA.pem", renewal))
+    if isinstance(site, FlareSite):
+        yield run_check("allow list", lambda: _allowed(site.workspace))
+    yield run_check("settings", lambda: f"table {site.settings['table']}")
+    if isinstance(site, JoinedSite):
+        yield from _check_connection(site)
+    if site.path.exists():
+        yield run_check("files", lambda: _check_files(site))
+    else:
+        yield Check("files", "look", "no study has been here yet")
+    if isinstance(site, JoinedSite):
+        pid = process_of(site).pid
+        text = f"runs ({pid})" if pid else "not running (`silvan site start`)"
+        yield Check("process", "good" if pid else "look", text)
+
+
+def _check_connection(member: JoinedSite) -> Iterator[Check]:
+    """Check what the coordinator tells of itself, and that both of its ports can be reached."""
     own = member.membership
     try:
-        status = call(own.host, own.port + 1, own.root, "/roster")
+        status = ask_coordinator(*own.service)
     except SilvanError as error:
         yield Check("coordinator", "bad", str(error))
-    else:
-        yield Check("coordinator", "good", f"{own.host}:{own.port + 1} answers, for joining")
-        yield _study_port(own.host, own.port)
-        yield run_check("versions there", lambda: _same_versions(status["versions"]))
-        off = time.time() - float(status["time"])
-        text = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the coordinator's"
-        state = "good" if abs(off) < MAX_CLOCK_DIFFERENCE / 4 else "look" if abs(off) < MAX_CLOCK_DIFFERENCE else "bad"
-        yield Check("clock", state, text if state == "good" else f"{text}; set it (NTP)")
-        yield run_check("roster", lambda: _roster(member))
-    yield run_check("files", lambda: check_files(member))
-    pid = process_of(member).pid
-    yield Check("process", "good" if pid else "look", f"runs ({pid})" if pid else "not running (`silvan site start`)")
+        return
+    yield Check("coordinator", "good", f"{own.host}:{own.port + 1} answers, for joining")
+    yield _study_port(own.host, own.port)
+    yield run_check("versions there", lambda: _same_versions(status.versions))
+    off = time.time() - status.time
+    text = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the coordinator's"
+    state = "good" if abs(off) < MAX_CLOCK_DIFFERENCE / 4 else "look" if abs(off) < MAX_CLOCK_DIFFERENCE else "bad"
+    yield Check("clock", state, text if state == "good" else f"{text}; set it (NTP)")
+    yield run_check("roster", lambda: _roster(member))
 
 
 def _study_port(host: str, port: int) -> Check:
@@ -117,10 +146,27 @@ def _study_port(host: str, port: int) -> Check:
         return Check("study port", "bad", text)
 
 
-def check_files(member: SiteFiles) -> str:
+def _check_files(member: SiteFiles) -> str:
     """Check that a site's files know of the same answers; raise an error if one is behind."""
     FileMarks(member.folder.ledger, member.budget(), member.store).check()
     return "ledger, privacy budget and store know of the same answers"
+
+
+def _allowed(workspace: Path) -> str:
+    """Check that FLARE runs silvan's jobs there."""
+    local = workspace / "local"
+    path = next((local / name for name in _RESOURCES if (local / name).is_file()), None)
+    if path is None:
+        raise InputError(f"{local}: there is no resources.json; see docs/flare.md")
+    try:
+        listed = msgspec.json.decode(path.read_bytes()).get("class_allow_list", [])
+    except (*UNREADABLE, AttributeError):
+        raise InputError(f"{path}: cannot be read as JSON") from None
+    if not isinstance(listed, list) or not any(isinstance(one, str) and _ALLOWED.startswith(one) for one in listed):
+        raise InputError(
+            f'{path}: FLARE refuses silvan\'s jobs; add "{_ALLOWED}" to class_allow_list, see docs/flare.md'
+        )
+    return f"{path.name} lets silvan's jobs run"
 
 
 def _same_versions(there: dict[str, str]) -> str:
@@ -128,7 +174,7 @@ def _same_versions(there: dict[str, str]) -> str:
     return "the same as here"
 
 
-def _roster(member: Member) -> str:
+def _roster(member: JoinedSite) -> str:
     pinned, latest = member.roster(), member.latest_roster()
     if pinned is None and latest is None:
         return "not all sites have joined yet"

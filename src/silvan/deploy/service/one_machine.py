@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service.start_stop import start_hub, start_site, stop_all
 
 
@@ -27,7 +27,7 @@ def make_local(
     folder: Path,
     tables: dict[str, str],
     report: Callable[[str], None] = lambda text: None,
-) -> tuple[Hub, list[Member]]:
+) -> tuple[Hub, list[JoinedSite]]:
     """Make a federation on this machine, and start its processes."""
     hub = Hub.create(folder / "coordinator", "local", list(tables), "localhost", free_port())
     return hub, start_local(hub, folder, tables, report)
@@ -35,14 +35,14 @@ def make_local(
 
 def start_local(
     hub: Hub, folder: Path, tables: dict[str, str], report: Callable[[str], None] = lambda text: None
-) -> list[Member]:
+) -> list[JoinedSite]:
     """Start a coordinator; have a site join for each table, in a folder of its name, and start it."""
     started = start_hub(hub)
     report(f"the coordinator runs on port {hub.read().port}")
     members = []
     try:
         for site, table in tables.items():
-            member = Member.join(folder / site, hub.invite(site), table, None, {})
+            member = JoinedSite.join(folder / site, hub.invite(site), table, None, {})
             members.append(member)
             report(f"{site} has joined: {member.fingerprint}")
         for member in members:

@@ -152,23 +152,13 @@ def port_in_use(host: str, port: int) -> bool:
     return False
 
 
-def wait_for_port(host: str, port: int, seconds: float) -> bool:
-    """Wait until a process listens on a port of this machine; return whether one does."""
+def wait_for_port(host: str, port: int, seconds: float, *, used: bool = True) -> bool:
+    """Wait until a process listens on a port of this machine, or none does; return whether that came about."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if port_in_use(host, port):
-            return True
-        time.sleep(0.1)
-    return False
-
-
-def wait_until_free(host: str, port: int, seconds: float) -> bool:
-    """Wait until no process listens on a port of this machine; return whether it is free."""
-    end = time.monotonic() + seconds
-    while port_in_use(host, port):
+    while port_in_use(host, port) is not used:
         if time.monotonic() > end:
             return False
-        time.sleep(0.2)
+        time.sleep(0.1)
     return True
 
 

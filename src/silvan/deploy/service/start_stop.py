@@ -6,7 +6,7 @@ import time
 from silvan.deploy.jobs.tidy import remove_old_jobs
 from silvan.deploy.membership.certificates import ends_soon
 from silvan.deploy.membership.coordinator_folder import Hub, roster_fingerprint
-from silvan.deploy.membership.joined_site import KEY_FILE, Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import check_table
 from silvan.deploy.service.process import (
     Background,
@@ -14,7 +14,6 @@ from silvan.deploy.service.process import (
     require_flare,
     server_arguments,
     wait_for_port,
-    wait_until_free,
 )
 from silvan.errors import FederationError, InputError
 from silvan.privacy.file_marks import FROM_BACKUP
@@ -38,7 +37,7 @@ def start_hub(hub: Hub) -> list[Background]:
     if not missing:
         raise InputError(f"{hub.path}: it is running already; `silvan study stop` ends it")
     for process, port in ((server, content.port), (enrol, content.port + 1)):
-        if process in missing and not wait_until_free("localhost", port, PORT_SECONDS):
+        if process in missing and not wait_for_port("localhost", port, PORT_SECONDS, used=False):
             raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
     if server in missing:
         remove_old_jobs(hub.path / "server" / "kept" / "jobs")
@@ -56,7 +55,7 @@ def start_hub(hub: Hub) -> list[Background]:
     return [server, enrol]
 
 
-def prepare_site(member: Member) -> list[str]:
+def prepare_site(member: JoinedSite) -> list[str]:
     """Check what a site needs to start: its certificate, renewed if it ends soon, its table, everybody's keys.
 
     Returns what the owner should know.
@@ -66,15 +65,14 @@ def prepare_site(member: Member) -> list[str]:
         member.renew()
         end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
         lines.append(f"The certificate was about to end and is renewed, until {end}.")
-    own = member.settings
-    check_table(own["table"], own.get("query"), [], own.get("memory"), own.get("reading"), own.get("cluster"))
+    check_table(member.source(), memory=member.settings.get("memory"))
     roster = member.pin_roster()
     if roster is not None:
         lines.append(f"All keys together in words: {roster_fingerprint(roster)}")
     return lines
 
 
-def start_site(member: Member) -> Background:
+def start_site(member: JoinedSite) -> Background:
     """Start a site's process."""
     _check_site(member)
     process = process_of(member)
@@ -82,17 +80,17 @@ def start_site(member: Member) -> Background:
     return process
 
 
-def become_site(member: Member) -> None:
+def become_site(member: JoinedSite) -> None:
     """Turn this process into a site's."""
     _check_site(member)
     process_of(member).become(client_arguments(member.path / "kit", member.name), member.path / "kit")
 
 
-def _check_site(member: Member) -> None:
+def _check_site(member: JoinedSite) -> None:
     """Raise an error if a site's process cannot run, or its key for connecting is not private."""
     require_flare()
-    for key in (KEY, KEY_FILE):
-        check_private(member.path / key)
+    for key in (member.path / KEY, member.startup / "client.key"):
+        check_private(key)
     marker = member.path / FROM_BACKUP
     if marker.exists():
         raise InputError(
@@ -106,7 +104,7 @@ def processes_of(hub: Hub) -> list[Background]:
     return [Background(hub.path, SERVER), Background(hub.path, ENROL)]
 
 
-def process_of(member: Member) -> Background:
+def process_of(member: JoinedSite) -> Background:
     """Return a site's process."""
     return Background(member.path, SITE)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from silvan.deploy.jobs.job_progress import PROGRESS, Progress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
 from silvan.deploy.membership.coordinator_folder import Hub, roster_fingerprint
-from silvan.deploy.membership.joined_site import Member
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import SITE_LOG, LastError, last_error
 from silvan.deploy.service.start_stop import process_of, processes_of
@@ -36,7 +36,7 @@ class HubStatus(msgspec.Struct, frozen=True):
     processes: dict[str, int | None]  # process ids by name
     sites: dict[str, HubSite]
     words: str  # the fingerprint of all keys; empty until all sites have joined
-    studies: dict[str, Progress]  # by run folder
+    studies: dict[str, StudyProgress]  # by run folder
 
     @property
     def running(self) -> bool:
@@ -73,10 +73,7 @@ def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
         for name, entry in content.sites.items()
     }
     complete = all(entry.key for entry in content.sites.values())
-    studies = {}
-    for path in sorted((hub.path / "runs").glob(f"*/{PROGRESS}")):
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            studies[path.parent.name] = read_progress(path)
+    read = {path.parent.name: read_progress(path) for path in sorted((hub.path / "runs").glob(f"*/{PROGRESS}"))}
     return HubStatus(
         federation=content.name,
         host=content.host,
@@ -84,7 +81,7 @@ def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
         processes={process.name: process.pid for process in processes_of(hub)},
         sites=sites,
         words=roster_fingerprint(hub.roster()) if complete else "",
-        studies=studies,
+        studies={name: progress for name, progress in read.items() if progress is not None},
     )
 
 
@@ -99,7 +96,7 @@ def study_state(site: SiteFiles, study: Study) -> str:
 
 def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
     """Return the status of a site's folder; with ``ask``, the coordinator is asked for keys that the site lacks."""
-    budget, member = site.budget(), site if isinstance(site, Member) else None
+    budget, member = site.budget(), site if isinstance(site, JoinedSite) else None
     own, roster = None if member is None else member.membership, None if member is None else member.roster()
     if member is not None and roster is None and ask:
         with contextlib.suppress(SilvanError):
@@ -181,10 +178,9 @@ def _labels(labels: dict[str, str]) -> str:
     return "{" + ",".join(f'{key}="{value}"' for key, value in escaped.items()) + "}"
 
 
-def as_json(status: Any) -> str:
-    """Return a status as JSON, with the time."""
-    content = {"time": time.time(), **msgspec.to_builtins(status)}
-    return msgspec.json.format(msgspec.json.encode(content)).decode()
+def as_data(status: HubStatus | SiteStatus) -> dict[str, Any]:
+    """Return a status as plain data, with the time."""
+    return {"time": time.time(), **msgspec.to_builtins(status)}
 
 
 def make_metrics_server(port: int, figures: Callable[[], str]) -> ThreadingHTTPServer:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 import msgspec
 
 from silvan.deploy.jobs.job_folder import check_number_of_sites, job_arguments, job_name
-from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, Progress, line_of, read_progress
+from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress, line_of, read_progress
 from silvan.deploy.membership import startup_kit
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.studies.send_results import sites_without_results
+from silvan.deploy.studies.send_results import is_done, sites_without_results
 from silvan.errors import FederationError
 from silvan.federation.flare import Session
-from silvan.study.run_folder import JOURNAL, RUN, Run
+from silvan.study.run_folder import JOURNAL, Run
 from silvan.study.study import Study
 from silvan.util.files import write_whole
 from silvan.util.folder_lock import is_locked
@@ -98,26 +98,21 @@ class Supervisor:
         if self._done() and not self._lacking():
             return self.run
         try:
-            job = self._running_job()
-            attempts = Attempts()
-            while True:
-                if job is None and self._done():
-                    return self._bring_results()
-                if job is None:
-                    without = self._wait_for_sites()
-                    job = self._submit(without)
-                progress = self._follow(job)
+            attempts, job = Attempts(), self._running_job()
+            while job is not None or not self._done():
+                progress = self._follow(job or self._submit(self._wait_for_sites()))
                 if progress is not None and progress.final:
                     if progress.error:
                         raise FederationError(progress.error)
-                    return self._bring_results()
+                    break
                 if self._done():  # the job was ended after the study was
-                    return self._bring_results()
+                    break
                 seconds = attempts.next(self._answers(), "" if progress is None else progress.error)
                 again = f" in {seconds:g} s" if seconds else ""
                 self._tell(f"the job ended before the study did; it is handed in again{again} and goes on")
                 time.sleep(seconds)
                 job = None
+            return self._bring_results()
         finally:
             self._close()
 
@@ -186,15 +181,17 @@ class Supervisor:
 
     def _done(self) -> bool:
         with contextlib.suppress(Exception):
-            return self.run.file(RUN).exists() and self.run.read().status == "done"
+            return is_done(self.run)
         return False
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> StudyProgress | None:
         """Read the study's progress; None if there is none yet."""
-        try:
-            return read_progress(self.run.file(PROGRESS))
-        except (OSError, msgspec.DecodeError):
-            return None
+        return read_progress(self.run.file(PROGRESS))
+
+    def _progress_of(self, job: str) -> StudyProgress | None:
+        """Read the progress that a job has written; None if it has written none yet."""
+        found = self.progress()
+        return found if found is not None and found.job == job else None
 
     # -- one job
 
@@ -209,8 +206,8 @@ class Supervisor:
             return None
         start = time.monotonic()
         while job and self._status(job) in _RUNNING:
-            last = self.progress()
-            if last is None or last.job != job or not last.final:
+            last = self._progress_of(job)
+            if last is None or not last.final:
                 return job
             if time.monotonic() - start > SILENT and not is_locked(self.run.folder):
                 with contextlib.suppress(ConnectionError):
@@ -252,13 +249,12 @@ class Supervisor:
                 return job
             self._wait_for_server()
 
-    def _follow(self, job: str) -> Progress | None:
+    def _follow(self, job: str) -> StudyProgress | None:
         """Wait for the end of a job; return its last progress."""
         changed = time.monotonic()
         before = None
         while True:
-            progress = self.progress()
-            mine = progress if progress is not None and progress.job == job else None
+            mine = self._progress_of(job)
             if mine is not None and mine.final:
                 return mine
             self._check_cancelled()
@@ -269,16 +265,15 @@ class Supervisor:
             status = self._status(job)
             if status and status not in _RUNNING:
                 time.sleep(0.2)  # what it wrote last may come a moment after
-                progress = self.progress()
-                return progress if progress is not None and progress.job == job else None
+                return self._progress_of(job)
             if status in _QUEUED:  # behind others, for as long as these take
                 changed = time.monotonic()
                 time.sleep(_PAUSE)
                 continue
             patience = STALE if mine is None else SILENT
             if time.monotonic() - changed > patience and not is_locked(self.run.folder):
-                last = self.progress()  # it may have ended since its progress was read
-                if last is not None and last.job == job and last != mine:
+                last = self._progress_of(job)  # it may have ended since its progress was read
+                if last is not None and last != mine:
                     continue
                 if mine is None or mine.stage != INTERRUPTED:
                     self._tell("the job is gone; FLARE only thinks that it runs")

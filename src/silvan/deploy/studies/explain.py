@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from silvan.algorithms.kept_results import KeepResults
 from silvan.deploy.membership.site_files import SiteFiles
-from silvan.deploy.studies.explain_parties import lines_for_party
-from silvan.deploy.studies.site_copy import LEAST
-from silvan.deploy.studies.trial import Trial, try_out
+from silvan.deploy.studies.send_results import LEAST
+from silvan.deploy.studies.trial import TrialRun, try_out
 from silvan.errors import InputError
 from silvan.federation.handlers import HANDLERS
 from silvan.privacy.gate import Policy
@@ -19,51 +18,52 @@ from silvan.study.message_kinds import describe_kinds
 from silvan.study.parse import check_parameters
 from silvan.study.run_folder import Kind
 from silvan.study.study import Study
+from silvan.tree.fit import Settings
 from silvan.util.readable import count_of
+
+_SECRET_LEAF = 20
+"""Rows of a leaf from which on partitions tell hardly more of labels than columns do, see docs/vertical.md."""
 
 
 class Explanation(NamedTuple):
     """A study as a site's owner should see it."""
 
-    id: str
-    digest: str
-    approved: Approval | None
     lines: list[str]
     leaves: list[Kind]
-    text: str
     asked: Approval | None  # what an approval of it would hold; None if a trial does not show what would leave
 
 
 def explain(member: SiteFiles, study: Study) -> Explanation:
     """Describe what a study asks of a site."""
-    plan, sites = study, member.sites_of(study)
-    lost, found = study.losses(sites), member.folder.approvals.find(study.unique_name)
-    if wrong := _wrong_parameters(study):
-        lines = ["It cannot run: its text is wrong.", *wrong]
-        return Explanation(study.unique_name, study.digest, found, lines, [], study.text, None)
-    lines = lines_for_party(study, sites) if plan.by_columns else _lines(study, sites)
-    if plan.spec.uses_sums:
-        lines.append(f"Sums are {_SUMS[plan.sums]}.")
+    sites = member.sites_of(study)
+    lost = study.losses(sites)
+    try:
+        check_parameters(study)  # which a site's process does not
+    except InputError as error:
+        lines = ["It cannot run: its text is wrong.", str(error)]
+        return Explanation(lines, [], None)
+    lines = _lines_for_party(study, sites) if study.by_columns else _lines(study, sites)
+    if study.spec.uses_sums:
+        lines.append(f"Sums are {_SUMS[study.sums]}.")
     lines.append(f"{f'Up to {lost}' if lost else 'None'} of {count_of(len(sites), 'site')} may be lost.")
-    if plan.exclude:
-        lines.append(f"Columns left out: {', '.join(plan.exclude)}.")
-    lines += _cost(member, plan.parameters.get("epsilon"), plan.evaluation.epsilon)
+    if study.exclude:
+        lines.append(f"Columns left out: {', '.join(study.exclude)}.")
+    lines += _cost(member, study.parameters.get("epsilon"), study.evaluation.epsilon)
     trial, asked = try_out(study, len(sites)), None
     if trial is not None and study.predict is None:
-        trial = Trial([*trial.kinds, KeepResults.kind()], trial.tasks)
+        trial = TrialRun([*trial.kinds, KeepResults.kind()], trial.tasks)
     if trial is None:
         lines.append("What would leave cannot be told: a trial of the study fails. It can only be approved by kind.")
     else:
         asked = Approval(study=study.unique_name, messages=trial.kinds, tasks=trial.tasks, sites=sites, losses=lost)
-        each = ", and as many in each split" if plan.repeats else ""
+        each = ", and as many in each split" if study.repeats else ""
         lines.append(f"Models and judgements: {trial.tasks} in all{each}.")
         lines += [] if study.predict is not None else [_results(study, len(sites))]
-        if plan.models_judged and study.predict is None:
-            each = " in each split" if plan.repeats else ""
-            lines.append(f"Models of others that your rows judge: {plan.models_judged} at most{each}.")
+        if study.models_judged and study.predict is None:
+            each = " in each split" if study.repeats else ""
+            lines.append(f"Models of others that your rows judge: {study.models_judged} at most{each}.")
         lines += _refused(member.policy, trial.kinds)
-    leaves = describe_kinds([] if trial is None else trial.kinds)
-    return Explanation(study.unique_name, study.digest, found, lines, leaves, study.text, asked)
+    return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked)
 
 
 def _refused(policy: Policy, kinds: list[str]) -> list[str]:
@@ -80,43 +80,36 @@ def _refused(policy: Policy, kinds: list[str]) -> list[str]:
     return lines
 
 
-def _wrong_parameters(study: Study) -> list[str]:
-    """Return what is wrong with the learner's parameters, which a site's process does not check."""
-    try:
-        check_parameters(study)
-    except InputError as error:
-        return [str(error)]
-    return []
-
-
 def _lines(study: Study, sites: list[str]) -> list[str]:
     """Describe what a study over rows learns."""
-    plan = study
-    parameters = ", ".join(f"{key} {value}" for key, value in plan.parameters.items()) or "all parameters as they are"
     others = f"all sites of the federation ({', '.join(sites)})" if study.site_names is None else ", ".join(sites)
     more = []
-    if plan.repeats:
-        times = "once" if plan.repeats == 1 else f"{plan.repeats} times"
+    if study.repeats:
+        times = "once" if study.repeats == 1 else f"{study.repeats} times"
         more.append(
             f"Besides, every row of yours is judged {times}, by models of other rows: all of it is asked anew for each "
-            f"of {count_of(len(plan.folds), 'split')}. Only you know which rows are in which."
+            f"of {count_of(len(study.folds), 'split')}. Only you know which rows are in which."
         )
-    if plan.evaluation.by:
+    if study.evaluation.by:
         more.append(
-            f"Figures of your test rows leave by {', '.join(plan.evaluation.by)} too, of large enough subgroups."
+            f"Figures of your test rows leave by {', '.join(study.evaluation.by)} too, of large enough subgroups."
         )
-    if plan.evaluation.importance:
+    if study.evaluation.importance:
         more.append("How much columns matter is told as errors with a column shuffled, summed over sites.")
-    if plan.evaluation.dependence:
-        names = ", ".join(plan.evaluation.dependence)
+    if study.evaluation.dependence:
+        names = ", ".join(study.evaluation.dependence)
         more.append(f"Mean predictions of your test rows leave, summed over sites, with these columns set: {names}.")
     return [
-        f"Learns to predict {plan.label!r} by {plan.kind} ({parameters}), over {others}.",
-        f"{plan.test:.0%} of your rows are kept for judging, and only figures of merit of them leave."
-        if plan.test
+        f"Learns to predict {study.label!r} by {study.kind} ({_parameters(study)}), over {others}.",
+        f"{study.test:.0%} of your rows are kept for judging, and only figures of merit of them leave."
+        if study.test
         else "No rows are kept for judging.",
         *more,
     ]
+
+
+def _parameters(study: Study) -> str:
+    return ", ".join(f"{key} {value}" for key, value in study.parameters.items()) or "all parameters as they are"
 
 
 def _results(study: Study, n_sites: int) -> str:
@@ -180,3 +173,80 @@ def _cost(member: SiteFiles, *epsilons: float | None) -> list[str]:
     if budget.limit is not None and budget.spent + epsilon > budget.limit:
         after += " That is more than there is: the site will refuse."
     return [after]
+
+
+# -- for a party of a study over columns: what the others learn of its rows
+
+
+def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
+    """Describe what a study over columns learns, and what others are told of a party's rows."""
+    among = f"columns of the rows that {', '.join(parties)} all have"
+    if study.predict is not None:
+        return [
+            f"Predicts {study.label!r} with model {study.predict.model[:12]} of the study {study.name!r}, "
+            f"from {among}.",
+            f"It is prediction {study.predict.number} with this model; nothing is learnt.",
+            _MATCHED[study.match],
+            _scored(study),
+            "The label holder keeps the predictions, with ids, in its own folder.",
+        ]
+    lines = [
+        f"Learns to predict {study.label!r} by {study.kind} ({_parameters(study)}), from {among}.",
+        _MATCHED[study.match],
+        "The coordinator is told what your columns, categories and classes are called."
+        if study.names == "shown"
+        else "The coordinator is told kinds of your columns and how many categories they have; names stay with you.",
+        *(_of_forest(study) if study.spec.trees == "forest" else _of_linear(study)),
+    ]
+    if study.test:
+        lines.append(
+            f"{study.test:.0%} of the rows in common are kept for judging. {_scored(study)} The label holder compares "
+            "the scores with its labels, and only figures of merit leave it."
+        )
+    return lines
+
+
+_MATCHED = {
+    "keyed": "Rows are matched by keyed digests of ids: the coordinator sees how many rows you have and which of them "
+    "others have too, not whose they are. No id leaves.",
+    "psi": "Rows are matched by private set intersection: the label holder learns which of its ids you have, and the "
+    "coordinator sees keyed digests of the rows in common. No id leaves.",
+}
+
+
+def _of_forest(study: Study) -> list[str]:
+    smallest = study.parameters.get("min_samples_leaf", Settings.min_samples_leaf)
+    encrypted = study.parameters.get("labels") == "encrypted"
+    lines = [
+        "Labels travel encrypted: the parties see no label and the label holder sees sums of them."
+        if encrypted
+        else "Labels travel in code: every party learns which rows are of one class, and soon which class is which.",
+        "Partitions: at each split, who goes left is told to all parties and to the coordinator. So the others learn "
+        "which of the rows are alike by your columns, and you by theirs; no value and no threshold is told.",
+    ]
+    if smallest < _SECRET_LEAF:
+        lines.append(
+            f"Leaves may have {count_of(smallest, 'row')}: partitions then tell which rows share a label, encrypted or "
+            "not. Where "
+            f"labels must stay secret, min_samples_leaf should be {_SECRET_LEAF} or more (min_leaf in your policy)."
+        )
+    if study.parameters.get("auditor"):
+        lines.append("Your splits, column by number and threshold, are shown to the coordinator (auditor = true).")
+    else:
+        lines.append("Your splits, column and threshold, are your share of the forest and stay with you.")
+    return lines
+
+
+def _of_linear(study: Study) -> list[str]:
+    seen = "the coordinator and the label holder see" if study.sums == "trusted" else "the label holder sees, as a sum,"
+    return [
+        "All parties learn the label: the sign of a residual is the class.",
+        f"In every step {seen} one combination of your columns for each row; of a single column, that column up "
+        "to its scale. Your coefficients stay with you.",
+    ]
+
+
+def _scored(study: Study) -> str:
+    if study.spec.trees == "forest":
+        return "To score a row you tell the coordinator which leaves it can reach, as far as your columns tell."
+    return "To score a row you tell what your columns add to its predictor, as part of a sum."

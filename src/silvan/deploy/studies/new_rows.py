@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from silvan.deploy.membership.coordinator_folder import Hub
-from silvan.deploy.studies.party_folder import PREDICTIONS
+from silvan.deploy.membership.site_files import PREDICTIONS
+from silvan.deploy.studies.send_results import is_done
 from silvan.errors import InputError
 from silvan.federate.alignment import asks_to_match, common_rows
 from silvan.federation.federation import Federation
@@ -16,7 +17,7 @@ from silvan.learners.in_shares import InShares
 from silvan.privacy.announce import Questions, announce
 from silvan.study.column_steps import read_model
 from silvan.study.parse import predicting
-from silvan.study.run_folder import RUN, Record, Run, Site
+from silvan.study.run_folder import Record, Run, Site
 from silvan.study.steps import note_traffic, start_record
 from silvan.study.study import Study
 
@@ -38,13 +39,12 @@ def next_prediction(hub: Hub, study: Study) -> Study:
             "(`silvan predict`)"
         )
     run = Run(hub.path / "runs" / study.model_folder)
-    if not run.file(RUN).exists() or run.read().status != "done":
+    if not is_done(run):
         raise InputError(f"{study.name!r} has no model yet; finish it with `silvan study run`")
     model, number = read_model(run, run.read()).kept.model, 1
     while True:
         made = predicting(study, model, number)
-        before = Run(hub.path / "runs" / made.folder)
-        if not before.file(RUN).exists() or before.read().status != "done":
+        if not is_done(Run(hub.path / "runs" / made.folder)):
             return made
         number += 1
 

@@ -41,7 +41,7 @@ def study_source(member: SiteFiles, study: Study) -> Any:
     frozen = frozen_file(member, study)
     if frozen is not None:
         keep_private(frozen)
-    if frozen is None and member.settings.get("freeze") and not _is_known(member, study):
+    if frozen is None and member.settings.get("freeze") and member.store.get(_key(study)) is None:
         frozen = freeze(member, study)
     if frozen is None:
         return _own_source(member, study)
@@ -56,14 +56,8 @@ def table_settings(member: SiteFiles, study: Study, n_jobs: int | None = None) -
     if study.by_columns:  # parties have their columns in memory, and one of them splits the rows for all
         return SiteSettings(label=study.label, exclude=study.exclude, n_jobs=n_jobs, kinds=study.kinds, results=results)
     room = None if memory is None else read_size(memory)
-    own: dict[str, Any] = {
-        "n_jobs": n_jobs,
-        "memory": room,
-        "folder": member.path,
-        "schema": study.schema,
-        "kinds": study.kinds,
-    }
-    own["results"] = results
+    own: dict[str, Any] = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "results": results}
+    own |= {"schema": study.schema, "kinds": study.kinds}
     if study.private or member.policy.epsilon is not None:
         own["test_key"] = derive(secret_key(member.store).private_bytes_raw(), b"rows for judging", 32)
     return SiteSettings.of_study(study.label, study.exclude, study.test, study.random_state, **own)
@@ -183,11 +177,7 @@ def _own_source(member: SiteFiles, study: Study) -> Any:
     settings = member.settings
     if study.predict is not None and "predict" in settings:
         return source_of(settings["predict"], None, settings.get("reading"))
-    return source_of(settings["table"], settings.get("query"), settings.get("reading"), settings.get("cluster"))
-
-
-def _is_known(member: SiteFiles, study: Study) -> bool:
-    return member.store.get(_key(study)) is not None
+    return member.source()
 
 
 def _fingerprint(member: SiteFiles, study: Study, table: SiteTable) -> bytes:

@@ -43,14 +43,14 @@ _TEST = 0.25
 _SMALL = {"n_estimators": 3, "max_depth": 2, "max_iter": 2, "tol": 0.5}
 
 
-class Trial(NamedTuple):
+class TrialRun(NamedTuple):
     """What a trial of a study showed: the kinds of messages that left, and for how many models and evaluations."""
 
     kinds: list[str]
     tasks: int
 
 
-def try_out(study: Study, n_sites: int = _SITES[0]) -> Trial | None:
+def try_out(study: Study, n_sites: int = _SITES[0]) -> TrialRun | None:
     """Run a study with random rows; return what left the sites, or None if it cannot be run."""
     plan, n = study, min(max(n_sites, _SITES[0]), _SITES[1])
     if plan.schema is not None:
@@ -66,10 +66,10 @@ def try_out(study: Study, n_sites: int = _SITES[0]) -> Trial | None:
     if not passed:
         return None
     kinds = dict.fromkeys(kind for trial in passed for kind in trial.kinds)
-    return Trial(list(kinds), max(trial.tasks for trial in passed))
+    return TrialRun(list(kinds), max(trial.tasks for trial in passed))
 
 
-def _try(study: Study, n: int, frame: pl.DataFrame, sums: Any) -> Trial | None:
+def _try(study: Study, n: int, frame: pl.DataFrame, sums: Any) -> TrialRun | None:
     """Run a study as the coordinator does, with small parameters and sites in this process."""
     plan = _in_small(study, frame)
     federate = _federate_parties if plan.by_columns else _federate_sites
@@ -104,7 +104,7 @@ def _with_known(learner: Parameters, values: dict[str, Any]) -> Parameters:
     return replace(learner, **{key: value for key, value in values.items() if key in learner.defaults()})
 
 
-def _try_predicting(plan: Study, federate: Callable[[float], Federation]) -> Trial:
+def _try_predicting(plan: Study, federate: Callable[[float], Federation]) -> TrialRun:
     """Predict new rows with a model of other rows; it asks the same whatever became of the labels."""
     trained = federate(plan.test)
     encoded = replace(plan, learner=_with_known(plan.learner, {"labels": "encoded"}))
@@ -120,11 +120,11 @@ def _try_predicting(plan: Study, federate: Callable[[float], Federation]) -> Tri
     return _what_left(federation, announced)
 
 
-def _what_left(federation: Federation, announced: Questions) -> Trial:
+def _what_left(federation: Federation, announced: Questions) -> TrialRun:
     lines = [line for site in federation.local_sites.values() for line in site.outbox.ledger.lines()]  # type: ignore[union-attr]
     answered = [line.kind for line in lines if line.outcome == "answered"]
     kinds = dict.fromkeys([*answered, *(kind.kind() for kind in announced.kinds)])
-    return Trial(list(kinds), max(announced.tasks, len({line.task for line in lines if line.task})))
+    return TrialRun(list(kinds), max(announced.tasks, len({line.task for line in lines if line.task})))
 
 
 # -- simulated sites
