@@ -1,7 +1,7 @@
 """The learner AutoForest: a federated and a merged forest by what each is worth, and own trees where a site differs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import AutoForestParameters
 from silvan.learners.result import Result
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
@@ -64,17 +64,7 @@ class Choices(dict[str, str]):
         return html_table(("site", "uses"), list(self.items()), note=f"{self.shared}\n{self.caption}".strip())
 
 
-class _MadeAtSites:
-    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclass below."""
-
-    at_sites_: Sequence[str] = ()
-    _made: Mapping[str, PersonalForest] = MappingProxyType({})
-    _drawn: Draws | None = None  # which rows the trees of the shared forest drew
-
-
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class AutoForest(_MadeAtSites, Learner):
+class AutoForest(AutoForestParameters, Learner):
     """A federated and a merged forest for all, each by what it is worth, and for each site what serves it.
 
     The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
@@ -124,10 +114,9 @@ class AutoForest(_MadeAtSites, Learner):
     chooses_threshold: ClassVar[bool] = True
     restorable: ClassVar[bool] = False  # sites make their forests again when these are judged
 
-    max_depth: int | None = 10
-    choose: bool = True
-    recount: bool | None = None
-    fit_leaves: bool | None = None
+    at_sites_: Sequence[str] = ()
+    _made: Mapping[str, PersonalForest] = MappingProxyType({})
+    _drawn: Draws | None = None  # which rows the trees of the shared forest drew
 
     @property
     def fits_leaves(self) -> bool:
@@ -150,10 +139,6 @@ class AutoForest(_MadeAtSites, Learner):
     def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
         super().check()
-        if self.choose not in (True, False):
-            raise InputError.wrong("choose", "True or False", self.choose)
-        if self.fit_leaves not in (True, False, None):
-            raise InputError.wrong("fit_leaves", "True, False or None", self.fit_leaves)
         if self.fit_leaves and self.monotonic_cst is not None:
             raise InputError(
                 "leaf values from a site's rows need not keep the order that monotonic_cst asks for: leave out one of "

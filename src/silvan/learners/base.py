@@ -2,15 +2,12 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 
-from silvan import metrics
 from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.evaluation.candidates import (
     NO_THRESHOLDS,
@@ -55,40 +52,31 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-class _Fitted(FederatedEstimator):
-    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclasses below."""
-
-    sends_trees: ClassVar[bool] = False  # whether sites send trees of their own
-    chooses_threshold: ClassVar[bool] = False  # whether a threshold can be chosen by a rule
-    restorable: ClassVar[bool] = True  # whether its forests are all that is needed to evaluate it
-
-    forest_: Forest | None
-    forests_: dict[str, Forest]
-    threshold_: float | None = None
-
-
-@dataclass(repr=False, eq=False)
-class Learner(_Fitted):
+class Learner(FederatedEstimator):
     """A forest on a federation.
 
     After ``fit``, ``forest_`` is the global forest (None if there is none), ``forests_`` has the one that each site
     should use, ``rounds_`` and ``bytes_`` count the messages.
     """
 
-    n_estimators: int = 100
-    criterion: str | None = None
-    max_depth: int | None = None
-    min_samples_split: int = 2
-    min_samples_leaf: int = 2
-    max_features: str | int | float | None = "sqrt"
-    max_bins: int = 64
+    sends_trees: ClassVar[bool] = False  # whether sites send trees of their own
+    chooses_threshold: ClassVar[bool] = False  # whether a threshold can be chosen by a rule
+    restorable: ClassVar[bool] = True  # whether its forests are all that is needed to evaluate it
+
+    min_samples_leaf: int
+    random_state: int
+    criterion: Any
+
+    # parameters of forests, which boosting has not
     bootstrap: bool = True
     class_weight: Any = None
-    random_state: int = 0
-    feature_draw: str = "node"
     threshold: Any = None
     max_samples: float | None = None
     monotonic_cst: Any = None
+
+    forest_: Forest | None
+    forests_: dict[str, Forest]
+    threshold_: float | None = None
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
@@ -119,13 +107,6 @@ class Learner(_Fitted):
         self.__dict__.pop("threshold_", None)  # of an earlier fit
         if self.threshold is not None:
             self.threshold_ = self._threshold(federation)
-
-    def check(self) -> None:
-        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
-        at: Any = self.threshold
-        is_number = isinstance(at, int | float | np.number) and not isinstance(at, bool) and 0.0 < at < 1.0
-        if not (at is None or is_number or (isinstance(at, str) and at in metrics.THRESHOLD_RULES)):
-            raise InputError.wrong("threshold", "'youden', 'f1', a number above 0 and below 1, or None", at)
 
     def _check_threshold(self, schema: Schema) -> None:
         at = self.threshold
@@ -215,10 +196,7 @@ class Learner(_Fitted):
         return Settings(criterion=self.criterion or default, class_weight=weight, **values)
 
     def feature_key(self) -> np.ndarray:
-        """Return the key that decides which features a node may use; raise ``InputError`` for a wrong seed."""
-        seed: Any = self.random_state
-        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-            raise InputError.wrong("random_state", "a whole number of at least 0", seed)
+        """Return the key that decides which features a node may use."""
         return make_key(self.random_state, "features")
 
     def _check_fitted(self) -> None:

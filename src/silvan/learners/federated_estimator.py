@@ -16,8 +16,11 @@ from silvan.federation.federation import Federation
 from silvan.forest.arrays import class_array
 from silvan.forest.forest import Forest
 from silvan.learners.evaluation_frame import evaluation_frame
+from silvan.learners.parameters import write_shared_entries
 from silvan.learners.result import Explained, Result
 from silvan.privacy.announce import Questions, announce
+from silvan.tree.fit import Settings
+from silvan.util.declared import convert, typed_keys
 from silvan.util.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -114,8 +117,16 @@ class FederatedEstimator(SklearnAttributes, ABC):
         }
         return self
 
-    def check(self) -> None:  # most parameters are checked where they are used
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        write_shared_entries(cls)
+
+    def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+        hints = typed_keys(type(self))
+        for name in self.get_params(deep=False).keys() - Settings.__dataclass_fields__.keys():  # checks its own
+            value = getattr(self, name)
+            convert(name, value.item() if isinstance(value, np.generic) else value, hints[name])
 
     @abstractmethod
     def questions(self, federation: Federation) -> Questions:

@@ -1,7 +1,7 @@
 """Learners that grow each tree on the rows of all sites: histogram forests, and pooled ones to compare with."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.learners.base import Learner
 from silvan.learners.federated_estimator import NO_EPSILON
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import HistogramForestParameters, PooledForestParameters
 from silvan.privacy.announce import Questions, announce
 from silvan.privacy.noise.accounting import Privacy
 from silvan.privacy.noise.laplace import check_epsilon
@@ -40,9 +40,7 @@ _WITH_NOISE = (
 )
 
 
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class HistogramForest(Learner):
+class HistogramForest(HistogramForestParameters, Learner):
     """A forest grown from summed histograms: exactly the one that all rows in one place would give.
 
     A level of all trees takes one round of messages, so ``max_depth`` is limited by default. With ``epsilon`` the
@@ -76,15 +74,6 @@ class HistogramForest(Learner):
     """
 
     chooses_threshold: ClassVar[bool] = True
-
-    max_depth: int | None = 10
-    vote: str = "soft"
-    bins: str = "shared"
-    epsilon: float | None = None
-    private: str = "tables"
-    noise: str | None = None
-    n_rows: int | None = None
-    tolerate: int | None = None
 
     @property
     def expected_rounds(self) -> int | None:
@@ -121,8 +110,6 @@ class HistogramForest(Learner):
         if self.epsilon is not None:
             self._train_private(federation, settings, feature_key, self.epsilon)
             return
-        if self.bins not in ("shared", "adaptive"):
-            raise InputError.wrong("bins", "'shared' or 'adaptive'", self.bins)
         algorithm = histogram_forest if self.bins == "shared" else adaptive_forest
         self.forest_ = algorithm.fit(federation, self.schema_, settings, feature_key)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
@@ -217,9 +204,7 @@ class HistogramForest(Learner):
         return found
 
 
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class PooledForest(HistogramForest):
+class PooledForest(PooledForestParameters, HistogramForest):
     """The forest of all sites' rows in one place: a baseline, for federations in this process only.
 
     It takes the parameters of a ``HistogramForest``, so that one can be compared with the other.
@@ -259,7 +244,5 @@ class PooledForest(HistogramForest):
         """Grow the forest."""
         if not federation.local_sites:
             raise InputError("PooledForest needs all rows in one place: a federation in this process")
-        if self.epsilon is not None:
-            raise InputError("PooledForest is a baseline without noise; epsilon is for HistogramForest")
         self.forest_ = pooled_forest(federation, self.schema_, settings, feature_key)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)

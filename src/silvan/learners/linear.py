@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -49,7 +48,7 @@ from silvan.learners.column_models import (
     write_model,
 )
 from silvan.learners.in_shares import InShares, hash_of
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import VerticalLinearParameters
 from silvan.learners.result import Result, SharedModel
 from silvan.privacy.announce import Questions
 from silvan.tree.draw import make_key
@@ -60,12 +59,8 @@ if TYPE_CHECKING:
 
 _MODEL = "linear.silvan"
 
-_FINEST = 1e-8
-"""The least ``tol``: sums in fixed point are no more exact."""
 
-
-@write_shared_entries
-class VerticalLinear(InShares):
+class VerticalLinear(VerticalLinearParameters, InShares):
     """Logistic or linear regression, as the label is, of columns that stay with their parties.
 
     With a ridge penalty; the same as scikit-learn's ``Ridge`` or ``LogisticRegression`` on the joined table, up to
@@ -109,19 +104,6 @@ class VerticalLinear(InShares):
     model_: LinearModel
     shares_: dict[str, LinearShare]  # of the parties whose shares are known here
     n_iter_: int
-
-    def __init__(self, alpha: float = 1.0, tol: float = 1e-4, max_iter: int = 100) -> None:
-        self.alpha, self.tol, self.max_iter = alpha, tol, max_iter
-
-    def check(self) -> None:
-        """Raise ``InputError`` for parameters that make no sense."""
-        alpha, tol, max_iter = self.alpha, self.tol, self.max_iter
-        if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < float(alpha) < np.inf:
-            raise InputError.wrong("alpha", "a number above 0", alpha)
-        if isinstance(tol, bool) or not isinstance(tol, Real) or not _FINEST <= float(tol) < 1:
-            raise InputError.wrong("tol", f"a number from {_FINEST:g} to 1", tol)
-        if isinstance(max_iter, bool) or not isinstance(max_iter, Integral) or int(max_iter) < 1:
-            raise InputError.wrong("max_iter", "a whole number of at least 1", max_iter)
 
     def questions(self, federation: Federation) -> Questions:
         """Return what fitting asks of parties; it is known before they agree on anything."""

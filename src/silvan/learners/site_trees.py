@@ -1,7 +1,7 @@
 """Learners of trees that each site grows on its own rows: local forests, and merged ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,13 +18,11 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.learners.base import Learner
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import LocalForestParameters, MergedForestParameters
 from silvan.tree.fit import Settings
 
 
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class LocalForest(Learner):
+class LocalForest(LocalForestParameters, Learner):
     """Each site's own forest, on its own rows: what a site has without joining.
 
     A baseline, for federations in this process only. There is no global forest, so predictions name their site.
@@ -54,8 +52,6 @@ class LocalForest(Learner):
     array([0, 0])
     """
 
-    vote: str = "soft"
-
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         if not federation.local_sites:
@@ -64,9 +60,7 @@ class LocalForest(Learner):
         self.forests_ = local_models(federation, self.schema_, settings, feature_key)
 
 
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class MergedForest(Learner):
+class MergedForest(MergedForestParameters, Learner):
     """Sites' own trees put together: one round, and only trees travel.
 
     Parameters
@@ -96,12 +90,6 @@ class MergedForest(Learner):
 
     sends_trees: ClassVar[bool] = True
     chooses_threshold: ClassVar[bool] = True
-
-    vote: str = "soft"
-    weights: merged_forest.Weights | None = None
-    equal: bool = False
-    max_trees: int | None = None
-    recount: bool = False
 
     @property
     def expected_rounds(self) -> int | None:

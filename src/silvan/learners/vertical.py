@@ -1,7 +1,7 @@
 """The learner of vertical forests: trees on columns that stay with their parties."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -40,7 +40,7 @@ from silvan.learners.column_models import (
     write_model,
 )
 from silvan.learners.in_shares import InShares
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import VerticalForestParameters
 from silvan.learners.result import Result, SharedModel
 from silvan.privacy.announce import Questions
 from silvan.tree.fit import Settings
@@ -50,16 +50,7 @@ Method = Literal["one round", "classical"]
 _STRUCTURE = "structure.silvan"
 
 
-class _Fitted(InShares):
-    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclass below."""
-
-    structure_: Structure
-    shares_: dict[str, Share]  # of the parties whose shares are known here
-
-
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class VerticalForest(Learner, _Fitted):
+class VerticalForest(VerticalForestParameters, Learner, InShares):
     """A forest of columns that stay with their parties: exactly the one that a joined table would give.
 
     A level of all trees takes two rounds of messages, so ``max_depth`` is limited by default.
@@ -101,11 +92,8 @@ class VerticalForest(Learner, _Fitted):
     ['flower', 'prediction']
     """
 
-    max_depth: int | None = 10
-    vote: str = "soft"
-    labels: str = "encoded"
-    auditor: bool = False
-    key_bits: int = 2048
+    structure_: Structure
+    shares_: dict[str, Share]  # of the parties whose shares are known here
 
     @property
     def expected_rounds(self) -> int | None:
@@ -137,10 +125,8 @@ class VerticalForest(Learner, _Fitted):
         columns = columns_of(federation)
         if self.labels == "encoded":
             structure = encoded.fit(federation, columns, columns.schema, settings, feature_key)
-        elif self.labels == "encrypted":
-            structure = encrypted.fit(federation, columns, columns.schema, settings, feature_key, self.key_bits)
         else:
-            raise InputError.wrong("labels", "'encoded' or 'encrypted'", self.labels)
+            structure = encrypted.fit(federation, columns, columns.schema, settings, feature_key, self.key_bits)
         shares = show_shares(federation, structure) if self.auditor else {}
         if federation.local_sites:
             shares = {name: share_of(federation.party(name), structure.model) for name in structure.parties}
@@ -352,5 +338,5 @@ class VerticalForest(Learner, _Fitted):
                 structure.check_share(shares[party], party)
         model = read_parameters(folder, cls)
         model._keep(structure, shares)
-        model.threshold_ = model.threshold
+        model.threshold_ = None if model.threshold is None else float(model.threshold)
         return model

@@ -20,8 +20,8 @@ from silvan.learners.registry import LEARNERS, learners_for
 from silvan.privacy.gate import Policy
 from silvan.study.study import Evaluation, Predict, Study
 from silvan.study.study_tables import check_reading, check_tables
-from silvan.study.toml_lines import BEFORE, Key, Problems, key_lines, parse_toml
-from silvan.study.typed_toml import convert_entries, extras, typed_keys
+from silvan.study.toml_lines import BEFORE, Key, Problems, convert_entries, key_lines, parse_toml
+from silvan.util.declared import extras, typed_keys
 
 SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy", "predict")
 """Keys that are tables."""
@@ -68,7 +68,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
         found["tables"] = check_tables(data, path.parent, problems)
         found |= {key: data[key] for key in ("sites", "parties") if key in data}
     sections: dict[str, Callable[[Any], Any]] = {
-        "learner": lambda values: check_learner(values, columns, problems, machines=machines),
+        "learner": lambda values: _check_learner(values, columns, problems, found, machines=machines),
         "evaluation": lambda values: _check_evaluation(values, problems),
         "policy": lambda values: Policy(**check_policy(values, problems)),
         "reading": lambda values: check_reading(path, values, ("reading",), problems).options,
@@ -162,7 +162,9 @@ def _check_evaluation(values: Any, problems: Problems) -> Evaluation:
     return Evaluation(**convert_entries(values, typed_keys(Evaluation), ("evaluation",), problems, none=True))
 
 
-def check_learner(values: Any, columns: bool, problems: Problems, *, machines: bool = False) -> Parameters:
+def _check_learner(
+    values: Any, columns: bool, problems: Problems, study: dict[str, Any], *, machines: bool
+) -> Parameters:
     """Check that a learner for rows or columns is named, and its parameters one by one."""
     known = learners_for("columns" if columns else "rows")
     default = next(iter(known))
@@ -180,7 +182,10 @@ def check_learner(values: Any, columns: bool, problems: Problems, *, machines: b
     given = {**(spec.between_machines(values) if machines else {}), **values}
     given.pop("kind", None)
     types, where = typed_keys(spec.parameters), f"[learner] of kind {kind}"
-    return spec.parameters(**convert_entries(given, types, ("learner",), problems, none=True, where=where))
+    found = convert_entries(given, types, ("learner",), problems, none=True, where=where)
+    if "random_state" in types:
+        found.setdefault("random_state", study.get("random_state", 0))
+    return spec.parameters(**found)
 
 
 def check_policy(values: Any, problems: Problems) -> dict[str, Any]:

@@ -26,12 +26,12 @@ from silvan.data.readers.table_file import Table
 from silvan.data.schema import Schema
 from silvan.errors import InputError, SiteError
 from silvan.federation.store import digest
-from silvan.learners.parameters import HistogramForestParameters, Parameters
+from silvan.learners.parameters import HistogramForestParameters, Parameters, changed
 from silvan.learners.registry import LEARNERS, LearnerSpec
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
 from silvan.study.toml_lines import Key
-from silvan.study.typed_toml import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
+from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
 
 Sources = dict[str, Path | Query | Table | Partitions]
 """Tables by site or party."""
@@ -260,14 +260,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kind(self) -> str:
         """The learner's name."""
-        return self.learner.kind
+        return type(self.learner).__name__.removesuffix("Parameters")
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The learner's parameters that differ from their defaults, and those with others between machines."""
-        changed = self.learner.changed()
-        remote = {} if self.tables else self.spec.between_machines(changed)
-        return {**{name: getattr(self.learner, name) for name in remote}, **changed}
+        given = changed(self.learner)
+        remote = {} if self.tables else self.spec.between_machines(given)
+        return {**{name: getattr(self.learner, name) for name in remote}, **given}
 
     @property
     def spec(self) -> LearnerSpec:

@@ -47,8 +47,6 @@ def make_federation(study: Study, journal: Path | None = None, schema: Schema | 
 def make_learner(study: Study, schema: Schema | None) -> FederatedEstimator:
     """Return a study's learner; class weights are matched with the label's classes, if known, by their text."""
     parameters = study.parameters
-    if "random_state" in study.learner.defaults():
-        parameters.setdefault("random_state", study.random_state)
     weights = parameters.get("class_weight")
     if isinstance(weights, dict):
         classes = () if schema is None else schema.label.classes or ()
