@@ -25,6 +25,7 @@ from silvan.algorithms.evaluation.evaluation import (
     FEDERATED,
     LOCAL,
     POOLED,
+    EncodedRows,
     Evaluation,
     evaluate_forests,
     pooled_hash,
@@ -273,10 +274,10 @@ class Learner(FederatedEstimator):
         if table is not None:
             if not federation.local_sites:
                 raise InputError("a table to evaluate on needs a federation in this process")
-            return self._on_rows(federation, candidates, federation.active, read_rows(self.schema_, table))
+            return self.compare(federation, candidates, read_rows(self.schema_, table))
         if federation.columns is not None:
-            rows, absent = joined_test_rows(federation), np.zeros(len(self.schema_.features), np.bool_)
-            return self._on_rows(federation, candidates, alone_at(federation), (rows.X, rows.y, absent))
+            rows = joined_test_rows(federation)
+            return self.compare(federation, candidates, (rows.X, rows.y, np.zeros(rows.X.shape[1], np.bool_)))
         with federation.working_on(f"judging {type(self).__name__}"):
             draws, thresholds = self.draws(federation, candidates), self.thresholds()
             return evaluate(federation, self.schema_, candidates, self.feature_key(), draws, thresholds, by)
@@ -397,14 +398,8 @@ class Learner(FederatedEstimator):
         """Return the model of all sites' rows in one place, in one process."""
         return pooled_forest(federation, self.schema_, self.forest_settings(self.schema_), self.feature_key())
 
-    def _on_rows(
-        self,
-        federation: Federation,
-        candidates: Sequence[Named],
-        sites: Sequence[str],
-        rows: tuple[np.ndarray, np.ndarray, np.ndarray],
-    ) -> Evaluation:
-        """Evaluate models on encoded rows in one place, as ``evaluate_forests`` takes them."""
+    def compare(self, federation: Federation, candidates: Sequence[Named], rows: EncodedRows) -> Evaluation:
+        """Evaluate models on encoded rows in one place, and at each site what it has alone."""
         models: list[tuple[str, Forest | dict[str, Forest]]] = []
         for name, model in candidates:
             if isinstance(model, Settings | Boosting):
@@ -415,5 +410,5 @@ class Learner(FederatedEstimator):
                 models.append((name, known))
             elif isinstance(model, Forest):
                 models.append((name, model))
-        found = evaluate_forests(self.schema_, models, sites, rows, self.feature_key(), self.threshold_)
+        found = evaluate_forests(self.schema_, models, alone_at(federation), rows, self.feature_key(), self.threshold_)
         return Evaluation(found, pooled_hash=pooled_hash(candidates))

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import ClassifierTags, RegressorTags
 
 from silvan.algorithms.evaluation.candidates import Named
-from silvan.algorithms.evaluation.evaluation import Evaluation
+from silvan.algorithms.evaluation.evaluation import EncodedRows, Evaluation
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -185,6 +185,10 @@ class FederatedEstimator(SklearnAttributes, ABC):
         by: Sequence[str] = (),
     ) -> Evaluation:
         """Evaluate the model as ``evaluate`` does; ``candidates`` are the models to compare, if others than usual."""
+
+    @abstractmethod
+    def compare(self, federation: Federation, candidates: Sequence[Named], rows: EncodedRows) -> Evaluation:
+        """Evaluate models on encoded rows in one place, and at each site what it has alone."""
 
     @abstractmethod
     def candidates(self, federation: Federation) -> list[Named]:
