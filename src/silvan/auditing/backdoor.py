@@ -33,7 +33,7 @@ from silvan.federation.message import Envelope
 from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide, scores, tally
-from silvan.learners import MergedForest
+from silvan.learners.site_trees import MergedForest
 
 Kind = Literal["stealthy", "crude", "hidden", "common"]
 

@@ -19,7 +19,6 @@ from silvan.algorithms.horizontal.own_share import UNTOLD, ChooseShare, ChosenSh
 from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, RECOUNTED, Compared, CompareHalves, compare, join_halves
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
-from silvan.algorithms.vertical.in_one_place import pooled_rows, rows_drawn_at_sites
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -28,7 +27,6 @@ from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.parameters import AutoForestParameters
 from silvan.learners.result import Result
-from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
 from silvan.util.notebook import html_table
 from silvan.util.readable import count_of
@@ -248,15 +246,6 @@ class AutoForest(AutoForestParameters, Learner):
             elif fitted and len(one) == len(forest):
                 found[one.hash] = draws
         return found
-
-    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
-        if self.recounts:
-            return None
-        rows, key = pooled_rows(federation, self.schema_)
-        sums = rows_of_trees(key, rows.row_keys, 0, self.n_estimators, self.row_draw())
-        n_trees = dict.fromkeys(federation.active, self.n_estimators)
-        return np.concatenate([sums, rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)])
 
     def _federated(self) -> Models:
         found = super()._federated()

@@ -35,7 +35,7 @@ from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.evaluation.shuffled_columns import ShuffleColumns, importances
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.vertical.columns import with_all_columns
-from silvan.algorithms.vertical.in_one_place import alone_at, joined_test_rows, local_models
+from silvan.algorithms.vertical.in_one_place import alone_at, drawn_rows, joined_test_rows, local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -158,8 +158,13 @@ class Learner(FederatedEstimator):
         return Settings(bootstrap=self.bootstrap, max_samples=self.max_samples).row_draw
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown."""
-        return None
+        """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown.
+
+        After a recount trees draw rows of all sites, which nobody knows.
+        """
+        known = self.draws(federation, [])
+        draws = known.get(self.forest_.hash) if known and self.forest_ is not None else None
+        return None if draws is None or draws.recounted else drawn_rows(federation, self.schema_, draws)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew, by the hash of the model, as far as it is known."""

@@ -18,7 +18,6 @@ from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountGrid
-from silvan.algorithms.vertical.in_one_place import rows_drawn_at_sites
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -200,11 +199,8 @@ class BOFRF(BOFRFParameters, Learner):
         return float(share or 0.0)
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew; None where trees are not all grown here, on all of a site's rows."""
-        if self.clusters is not None or self.validation or self.tune or self.recount or self._site_forests:
-            return None
-        n_trees = dict.fromkeys(federation.active, self.n_estimators)
-        return rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)
+        """Return which rows each tree drew; None where trees are not all grown on all of a site's training rows."""
+        return None if self.validation or self.tune else super().drawn_rows(federation)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known of forests that sites brought, nor of clusters'."""

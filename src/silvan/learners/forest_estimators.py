@@ -36,6 +36,7 @@ from silvan.learners.estimator_input import (
     unused_label_name,
     used_rows,
 )
+from silvan.learners.parameters import VotingForestParameters, write_shared_entries
 from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight, monotonic_signs
 from silvan.tree.objectives import Target
@@ -45,7 +46,7 @@ _MANY_ROWS = 1 << 40
 """In place of the number of rows, before it is known."""
 
 
-class _Fitted(BaseEstimator):
+class _FittedForest(BaseEstimator):
     """Attributes that ``fit`` sets; not parameters, so not fields of the dataclasses below."""
 
     forest_: Forest
@@ -54,8 +55,30 @@ class _Fitted(BaseEstimator):
 
 
 @dataclass(repr=False, eq=False)
-class _Forest(_Fitted):
-    """The common part of both estimators: parameters, reading tables, growing, scoring."""
+class _Forest(_FittedForest):
+    """The common part of both estimators: parameters, reading tables, growing, scoring.
+
+    Parameters
+    ----------
+    min_samples_split
+        Fewest rows in a node that is split, or a share of all rows. Rows are counted, not weights.
+    min_samples_leaf
+        Fewest rows in a leaf, or a share of all rows.
+    bootstrap
+        Grow each tree on its own sample of rows, without replacement: each row with probability 1 - 1/e.
+    random_state
+        An int gives the same forest anywhere, whatever ``n_jobs``.
+    n_jobs
+        Threads; None for all cores.
+    min_weight_fraction_leaf
+        Least share of the total weight in a leaf; weights of rows and classes count here.
+    max_samples
+        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
+        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
+    warm_start
+        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
+        the one that would have been grown at once; the seed of the first ``fit`` is kept.
+    """
 
     n_estimators: int = 100
     criterion: str = "gini"
@@ -202,48 +225,18 @@ class ForestClassifier(ClassifierMixin, _Forest):
 
     Parameters
     ----------
-    n_estimators
-        Number of trees.
     criterion
         "gini" or "entropy" ("log_loss" is the same).
-    max_depth
-        Levels of splits; None grows until leaves are pure or too small to split.
-    min_samples_split, min_samples_leaf
-        Fewest rows in a node that is split, and in a leaf, or a share of all rows. Rows are counted, not weights.
-    max_features
-        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. Where a rule without noise
-        decides the label, 0.5 or None are better by far.
-    max_bins
-        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
-        have about 250 in all.
-    bootstrap
-        Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
     class_weight
         None, "balanced", or a dict of weights. "balanced" gives every class the same weight in sum, weights of rows
         included.
-    random_state
-        An int gives the same forest anywhere, whatever ``n_jobs``.
-    n_jobs
-        Threads; None for all cores.
     oob_score
         Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_decision_function_``; by accuracy,
         or by a function of labels and answers.
-    feature_draw
-        "node" draws features at every node, "tree" once for a tree.
-    min_weight_fraction_leaf
-        Least share of the total weight in a leaf; weights of rows and classes count here.
-    max_samples
-        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
-        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
-    warm_start
-        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
-        the one that would have been grown at once; the seed of the first ``fit`` is kept.
     monotonic_cst
         Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
         name. For two classes, and then of the probability of the second.
-    vote
-        "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
-        equal ones; ``predict_proba`` is the mean in both cases.
+    %(parameters)s
 
     Attributes
     ----------
@@ -332,42 +325,18 @@ class ForestRegressor(RegressorMixin, _Forest):
 
     Parameters
     ----------
-    n_estimators
-        Number of trees.
     criterion
         "squared_error".
-    max_depth
-        Levels of splits; None grows until leaves are pure or too small to split.
-    min_samples_split, min_samples_leaf
-        Fewest rows in a node that is split, and in a leaf, or a share of all rows. Rows are counted, not weights.
     max_features
         Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. By default all, as in
         scikit-learn.
-    max_bins
-        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
-        have about 250 in all.
-    bootstrap
-        Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
-    random_state
-        An int gives the same forest anywhere, whatever ``n_jobs``.
-    n_jobs
-        Threads; None for all cores.
     oob_score
         Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_prediction_``; by R2, or by a
         function of labels and answers.
-    feature_draw
-        "node" draws features at every node, "tree" once for a tree.
-    min_weight_fraction_leaf
-        Least share of the total weight in a leaf; weights of rows count here.
-    max_samples
-        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
-        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
-    warm_start
-        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
-        the one that would have been grown at once; the seed of the first ``fit`` is kept.
     monotonic_cst
         Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
         name. Not for columns of categories.
+    %(parameters)s
 
     Attributes
     ----------
@@ -417,3 +386,7 @@ class ForestRegressor(RegressorMixin, _Forest):
     def predict(self, X: Any) -> np.ndarray:
         """Return the mean of the trees' leaves."""
         return self._scores(X)[:, 0]
+
+
+write_shared_entries(ForestClassifier, like=VotingForestParameters)
+write_shared_entries(ForestRegressor, like=VotingForestParameters)

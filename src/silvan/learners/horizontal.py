@@ -18,9 +18,6 @@ from silvan.algorithms.private.forms import check_private, fit_private, private_
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
 from silvan.algorithms.private.noisy_rounds import Placing, place
 from silvan.algorithms.shared_bins import CountFine, CountGrid
-from silvan.algorithms.vertical.in_one_place import (
-    pooled_rows,
-)
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -31,7 +28,6 @@ from silvan.learners.parameters import HistogramForestParameters, PooledForestPa
 from silvan.privacy.announce import Questions, announce
 from silvan.privacy.noise.accounting import Privacy
 from silvan.privacy.noise.laplace import check_epsilon
-from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
@@ -89,13 +85,6 @@ class HistogramForest(HistogramForestParameters, Learner):
             raise InputError.about(
                 "monotonic_cst", "is for bins='shared' and no epsilon: sums that are not exact tell no order"
             )
-
-    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew; None for a private forest."""
-        if self.epsilon is not None or self.forest_ is None:
-            return None
-        rows, key = pooled_rows(federation, self.schema_)
-        return rows_of_trees(key, rows.row_keys, 0, len(self.forest_), self.row_draw())
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; those of a private forest are not known."""

@@ -415,16 +415,20 @@ bytes_
     The bytes of these messages, by site: how many it "sent" and "received"."""
 
 
-def write_shared_entries(cls: type) -> None:
+def write_shared_entries(cls: type, like: type = Parameters) -> None:
     """Fill in a class's docstring what it shares with others, so that ``help`` shows everything.
 
-    ``%(parameters)s`` stands for all its parameters, and ``%(fit_attributes)s`` for what ``fit`` sets.
+    ``%(parameters)s``, with entries of the class's own above it, stands for all its parameters, described by its bases
+    or as those of the class that it is ``like``; ``%(fit_attributes)s`` for what ``fit`` sets.
     """
 
     def wrapped(text: str) -> str:
         return fill(text, 116, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
 
-    parameters = "\n".join(f"{name}\n{wrapped(text)}" for name, text in descriptions(cls).items())
-    entries = {"parameters": parameters, "fit_attributes": _FIT_ATTRIBUTES}
-    marker = re.compile(r"^( *)%\((\w+)\)s$", re.MULTILINE)
-    cls.__doc__ = marker.sub(lambda found: indent(entries[found[2]], found[1]), cls.__doc__ or "")
+    texts = descriptions(like) | descriptions(cls)
+    parameters = [f"{name}\n{wrapped(texts[name])}" for name in inspect.signature(cls).parameters if name in texts]
+    entries = {"parameters": "\n".join(parameters), "fit_attributes": _FIT_ATTRIBUTES}
+    own = re.compile(
+        r"(?<=----------\n)(?:(?!\n\n).)*?^( *)%\((parameters)\)s$|^( *)%\((fit_attributes)\)s$", re.M | re.S
+    )
+    cls.__doc__ = own.sub(lambda at: indent(entries[at[2] or at[4]], at[1] or at[3]), cls.__doc__ or "")

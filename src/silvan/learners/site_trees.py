@@ -12,7 +12,7 @@ from silvan.algorithms.evaluation.chosen_threshold import asks_for_threshold
 from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.horizontal import merged_forest
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
-from silvan.algorithms.vertical.in_one_place import local_models, rows_drawn_at_sites
+from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -102,14 +102,6 @@ class MergedForest(MergedForestParameters, Learner):
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
         chosen = asks_for_threshold(self.threshold)
         return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *counted, *chosen)
-
-    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
-        if self.recount:
-            return None
-        shares = {site: federation.rows[site] if self.weights == "trees" else 1 for site in federation.active}
-        n_trees = merged_forest.share_out(self.n_estimators, shares)
-        return rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known where a site was lost on the way."""

@@ -85,6 +85,8 @@ def describe(hint: Any, *, none: str = "") -> str:
     for kind in _members(hint):
         if isinstance(kind, inspect.LiteralType):
             words += map(repr, kind.values)
+        elif isinstance(kind, inspect.BoolType):
+            words.append("True or False" if none == "None" else "true or false")
         elif not isinstance(kind, inspect.NoneType):
             words.append(_words(kind))
         elif none:
@@ -101,8 +103,6 @@ def _words(kind: inspect.Type) -> str:
         ).strip()
     if isinstance(kind, inspect.StrType):
         return "text" if kind.pattern is None else "text that is not empty"
-    if isinstance(kind, inspect.BoolType):
-        return "true or false"
     if isinstance(kind, inspect.CollectionType):
         return f"a list of {_several(kind.item_type)}"
     if isinstance(kind, inspect.DictType):
