@@ -23,7 +23,7 @@ from silvan.learners.parameters import (
 from silvan.learners.registry import LEARNERS
 from silvan.privacy.gate import Policy
 from silvan.study.parse import SECTIONS
-from silvan.study.study import Evaluation, Study
+from silvan.study.study import EvaluationSettings, Study
 from silvan.util.declared import extras, typed_keys
 
 ROOT = Path(__file__).parent.parent
@@ -98,8 +98,8 @@ def _own_parameters(title: str, struct: type[Parameters]) -> str:
 
 def of_evaluation() -> str:
     """Return the keys of ``[evaluation]``."""
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Evaluation)}
-    return table([(key, shown(defaults[key]), text) for key, text in descriptions(Evaluation).items()])
+    defaults = {field.name: field.default for field in msgspec.structs.fields(EvaluationSettings)}
+    return table([(key, shown(defaults[key]), text) for key, text in descriptions(EvaluationSettings).items()])
 
 
 def of_policy() -> str:

@@ -13,7 +13,7 @@ import pytest
 import silvan as sv
 from silvan.learners.parameters import defaults, descriptions
 from silvan.learners.registry import LEARNERS
-from silvan.study.study import Evaluation, Study
+from silvan.study.study import EvaluationSettings, Study
 from silvan.study.study_file import make_learner, read_study
 from silvan.study.toml_lines import key_lines, suggest
 from silvan.util.declared import typed_keys
@@ -62,7 +62,7 @@ def test_the_reference_has_every_key():
         text = page.read_text(encoding="utf-8")
         assert tool.render(text) == text, "run tools/write_study_reference.py"
     text = PAGE.read_text()
-    keys = {*typed_keys(Study), *typed_keys(Evaluation), *typed_keys(sv.Policy)} - {"predict"}
+    keys = {*typed_keys(Study), *typed_keys(EvaluationSettings), *typed_keys(sv.Policy)} - {"predict"}
     for spec in LEARNERS.values():
         keys |= {spec.name, *typed_keys(spec.parameters)}
     assert {key for key in keys if not any(f"`{key}`" in text for key in (key, f'"{key}"', f"[{key}]"))} == set()

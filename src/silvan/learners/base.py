@@ -29,7 +29,6 @@ from silvan.algorithms.evaluation.evaluation import (
     Evaluation,
     evaluate_forests,
     pooled_hash,
-    read_rows,
 )
 from silvan.algorithms.evaluation.out_of_bag import Draws
 from silvan.algorithms.evaluation.shuffled_columns import ShuffleColumns, importances
@@ -41,9 +40,9 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
-from silvan.learners.federated_estimator import NO_EPSILON, FederatedEstimator
+from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.registry import spec_of
-from silvan.learners.result import Explained, Result
+from silvan.learners.result import ColumnEffects, Result
 from silvan.privacy.announce import Questions
 from silvan.tree.draw import RowDraw, make_key
 from silvan.tree.fit import NO_VOTES, Settings, monotonic_signs
@@ -261,25 +260,10 @@ class Learner(FederatedEstimator):
         """Write the global forest to a ``.silvan`` file; ``Forest.load`` reads it, ``forests_`` has those of sites."""
         self._forest_for(None).save(path)
 
-    def evaluation(
-        self,
-        federation: Federation,
-        table: Any = None,
-        *,
-        candidates: Sequence[Named] | None = None,
-        epsilon: float | None = None,
-        by: Sequence[str] = (),
+    def evaluation_on_test_rows(
+        self, federation: Federation, candidates: Sequence[Named], by: Sequence[str]
     ) -> Evaluation:
-        """Evaluate the model as ``evaluate`` does; ``candidates`` are the models to compare, if others than usual."""
-        if epsilon is not None:
-            raise InputError.about("epsilon", NO_EPSILON)
-        candidates = self.candidates(federation) if candidates is None else candidates
-        if by and (table is not None or federation.columns is not None):
-            raise InputError.about("by", "is for the test rows of sites that hold rows; leave it out here")
-        if table is not None:
-            if not federation.local_sites:
-                raise InputError("a table to evaluate on needs a federation in this process")
-            return self.compare(federation, candidates, read_rows(self.schema_, table))
+        """Evaluate models on the test rows that sites keep; those of parties are all in this process."""
         if federation.columns is not None:
             rows = joined_test_rows(federation)
             return self.compare(federation, candidates, (rows.X, rows.y, np.zeros(rows.X.shape[1], np.bool_)))
@@ -357,12 +341,12 @@ class Learner(FederatedEstimator):
 
     def explained(
         self, federation: Federation, importance: bool, columns: Sequence[str], by: Sequence[str]
-    ) -> Explained:
+    ) -> ColumnEffects:
         """Return how much columns matter, if asked for, and how predictions depend on some of them."""
         if self.forest_ is None:
             return super().explained(federation, importance, columns, by)
         permutation = self.permutation_importance(federation, by=by) if importance else None
-        return Explained(permutation, self.dependence(federation, columns, by=by) if columns else {})
+        return ColumnEffects(permutation, self.dependence(federation, columns, by=by) if columns else {})
 
     def questions_of_explaining(self, importance: bool, columns: Sequence[str]) -> Questions:
         """Return what ``permutation_importance`` and ``dependence`` ask of sites, of a model that they judge too."""

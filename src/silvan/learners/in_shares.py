@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.evaluation.candidates import Named
-from silvan.algorithms.evaluation.evaluation import Evaluation, read_rows
+from silvan.algorithms.evaluation.evaluation import Evaluation
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.evaluate_scores import EvaluateScores, ask_label_holder
@@ -198,30 +198,15 @@ class InShares(FederatedEstimator):
 
     # -- evaluation
 
-    def evaluation(
-        self,
-        federation: Federation,
-        table: Any = None,
-        *,
-        candidates: Sequence[Named] | None = None,
-        epsilon: float | None = None,
-        by: Sequence[str] = (),
+    def evaluation_on_test_rows(
+        self, federation: Federation, candidates: Sequence[Named], by: Sequence[str]
     ) -> Evaluation:
         """Evaluate the model on test rows that all parties score, and whose labels the label holder has.
 
         In one process it is compared with what each party has alone, were it told the label, and with the model of the
-        joined table. All parties have the same rows, so they have the same metrics. With a ``table`` of all columns
-        every model is scored on that instead.
+        joined table. All parties have the same rows, so they have the same metrics.
         """
         columns, kept = columns_of(federation), self.kept
-        if by or epsilon is not None:
-            raise InputError("by and epsilon are for sites that hold rows; leave them out here")
-        if candidates is None:
-            candidates = self.candidates(federation)
-        if table is not None:
-            if not federation.local_sites:
-                raise InputError("a table to evaluate on needs a federation in this process")
-            return self.compare(federation, candidates, read_rows(self.schema_, table))
         if columns.label_holder is None:
             raise InputError("no party holds the label, so there is nothing to judge by")
         if not len(columns.test):

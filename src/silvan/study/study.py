@@ -53,7 +53,7 @@ def _each_once(names: tuple[str, ...]) -> None:
 Columns = Annotated[tuple[Text, ...], Meta(extra={"expected": "a list of columns, each once", "check": _each_once})]
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is evaluated, beside metrics of the test rows.
 
     Parameters
@@ -242,7 +242,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     kinds: Kinds = msgspec.field(default_factory=dict)
     schema: Schema | None = None
     learner: Parameters = HistogramForestParameters()
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationSettings = EvaluationSettings()
     policy: Annotated[
         Policy, about(machines="what a site lets out is the site's own policy (site.toml); leave [policy] out")
     ] = Policy()
@@ -390,7 +390,7 @@ def _plain(value: Any) -> Any:
     """Return a setting as plain data: of a section, what differs from the defaults."""
     if isinstance(value, Schema):
         return value.to_json()
-    if isinstance(value, Evaluation | Policy):
+    if isinstance(value, EvaluationSettings | Policy):
         default = type(value)()
         kind: type = type(value)
         given = {name: getattr(value, name) for name in typed_keys(kind)}
