@@ -86,7 +86,7 @@ def describe(hint: Any, *, none: str = "") -> str:
         if isinstance(kind, inspect.LiteralType):
             words += map(repr, kind.values)
         elif isinstance(kind, inspect.BoolType):
-            words.append("True or False" if none == "None" else "true or false")
+            words += ["True", "False"] if none == "None" else ["true", "false"]
         elif not isinstance(kind, inspect.NoneType):
             words.append(_words(kind))
         elif none:
