@@ -26,7 +26,7 @@ Positive = Annotated[int, Meta(ge=1)]
 def declared(cls: type[T]) -> type[T]:
     """Make a class of parameters a dataclass, whose signature has plain types."""
     made = dataclass(repr=False, eq=False)(cls)
-    made.__init__.__annotations__ = get_type_hints(made.__init__)
+    made.__init__.__annotations__.update(get_type_hints(made.__init__))
     return made
 
 
