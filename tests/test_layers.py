@@ -106,7 +106,7 @@ def test_no_import_cycle():
         visit(name)
 
 
-LAZY = ("silvan.learners", "silvan.learners.registry", "silvan.forest.forest", "silvan.forest.predict")
+LAZY = ("silvan.learners.registry", "silvan.forest.forest", "silvan.forest.predict")
 """Modules that import, when it is first used, what many programs never need: learners, other formats, file readers."""
 
 

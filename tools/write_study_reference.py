@@ -17,13 +17,14 @@ from silvan.learners.parameters import (
     ForestParameters,
     Parameters,
     VotingForestParameters,
+    defaults,
     descriptions,
 )
 from silvan.learners.registry import LEARNERS
 from silvan.privacy.gate import Policy
 from silvan.study.parse import SECTIONS
-from silvan.study.study import Evaluation, Study
-from silvan.study.typed_toml import extras, typed_keys
+from silvan.study.study import EvaluationSettings, Study
+from silvan.util.declared import extras, typed_keys
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "deployment.md")
@@ -87,18 +88,18 @@ def of_learners() -> str:
 
 
 def _own_parameters(title: str, struct: type[Parameters]) -> str:
-    texts, defaults = descriptions(struct), struct.defaults()
+    texts, values = descriptions(struct), defaults(struct)
     rows = [
-        (key, "the study's" if key == "random_state" else shown(defaults[key]), in_toml(texts[key]))
-        for key in struct.__annotations__
+        (key, "the study's" if key == "random_state" else shown(values[key]), in_toml(texts[key]))
+        for key in vars(struct).get("__annotations__", ())
     ]
     return f"**{title}**\n\n{table(rows)}" if rows else ""
 
 
 def of_evaluation() -> str:
     """Return the keys of ``[evaluation]``."""
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Evaluation)}
-    return table([(key, shown(defaults[key]), text) for key, text in descriptions(Evaluation).items()])
+    defaults = {field.name: field.default for field in msgspec.structs.fields(EvaluationSettings)}
+    return table([(key, shown(defaults[key]), text) for key, text in descriptions(EvaluationSettings).items()])
 
 
 def of_policy() -> str:

@@ -9,7 +9,7 @@ from experiments.reproduce.page import HELD, NOT_HELD, Section, write_pages
 from experiments.reproduce.paper import PAPERS, Paper, find_paper
 
 from silvan.errors import FederationError, InputError
-from silvan.study.progress_bars import Progress
+from silvan.study.progress_bars import ProgressBars
 from silvan.util.folder_lock import lock_folder
 from silvan.util.readable import count_of
 
@@ -36,7 +36,7 @@ def reproduce(
                     locks.enter_context(lock_folder(folder))
                 outcomes = plan_paper(paper, items, quick, out)
                 try:
-                    run_cases(paper, outcomes, jobs, Progress())
+                    run_cases(paper, outcomes, jobs, ProgressBars())
                 finally:  # interrupted, the page shows what is finished
                     page, sections = write_pages(paper, outcomes, quick, out)
         except FederationError:

@@ -15,7 +15,7 @@ from experiments.reproduce.data import Downloads, find
 from experiments.reproduce.keep import Kept
 from experiments.reproduce.paper import Item, NotHere, Paper, Record, Run
 
-from silvan.study.progress_bars import Progress
+from silvan.study.progress_bars import ProgressBars
 from silvan.util.readable import count_of
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -60,7 +60,7 @@ def plan_paper(paper: Paper, items: list[Item], quick: bool, folder: Path) -> Ou
     return outcomes
 
 
-def run_cases(paper: Paper, outcomes: Outcomes, jobs: int, progress: Progress) -> None:
+def run_cases(paper: Paper, outcomes: Outcomes, jobs: int, progress: ProgressBars) -> None:
     """Run what is to be done; every finished case is kept at once."""
     todo, before = outcomes.todo, outcomes.done
     with progress.step(f"{paper.name}: {count_of(len(todo), 'case')}") as step:

@@ -14,7 +14,7 @@ from silvan.algorithms.evaluation.evaluation import CERTAINTY
 from silvan.federation.question import Event
 from silvan.learners.result import Result
 from silvan.report.summary import summarise_run
-from silvan.study.listener import Step
+from silvan.study.listener import TimedStep
 from silvan.study.run_folder import Run
 
 
@@ -99,7 +99,7 @@ def test_a_runs_forests_by_site(tmp_path):
 
 def test_progress_of_tuning_is_shown():
     watchers = []
-    step = Step("Growing trees")
+    step = TimedStep("Growing trees")
     step.follow(SimpleNamespace(rounds=0, active=["north", "south"], watch=watchers.append), 3)
     [on] = watchers
     on(Event("question", "Grow", 1, "north"))

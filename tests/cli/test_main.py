@@ -12,7 +12,7 @@ from helpers.runs import silvan
 import silvan as sv
 from silvan.cli.plain_text import clean
 from silvan.study.evaluation_steps import corners
-from silvan.study.listener import Step
+from silvan.study.listener import TimedStep
 
 HEAVY = {"numpy", "numba", "sklearn", "polars", "narwhals", "jinja2"}
 
@@ -71,7 +71,7 @@ def sv_array(values):
 
 
 def test_time_left_is_said_only_when_known():
-    step = Step("counting")
+    step = TimedStep("counting")
     assert "so far" in str(step)
     step.advance(1, 4)
     assert step.left is None

@@ -53,8 +53,7 @@ from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.ring import Hop
 from silvan.privacy.identity.shared_key import share_key
 from silvan.study.parse import parse_remote_study
-from silvan.study.run_folder import Record, Run
-from silvan.study.run_folder import Site as RunSite
+from silvan.study.run_folder import Record, Run, SiteRows
 
 SLOW, STUCK = 20.0, 900.0
 """Seconds of work after which a message counts as one that hangs, and seconds after which the program gives up."""
@@ -208,7 +207,7 @@ def _send_results(model: Any, fed: Federation) -> None:
     run = Run(folder.name)
     models = run.save_models(Result(0, {}, model.forest_))
     record = Record(name="results", status="done", fingerprint=fed.study, models=models)
-    record.sites = [RunSite(name, 0) for name in fed.sites]
+    record.sites = [SiteRows(name, 0) for name in fed.sites]
     run.write(record)
     for name in fed.sites:
         fed.site(name).results = run.file(name)

@@ -28,7 +28,7 @@ from silvan.report.model_card import importance_note, model_card
 from silvan.report.site_tables import column_table, distance_table, subgroup_table, threshold_table, weight_table
 from silvan.report.summary import summarise, summarise_run
 from silvan.report.tree_outline import outline
-from silvan.study.run_folder import AUDIT, Counts, Curve, Dependence, Figures, Kind, Model, Record, Run, Site
+from silvan.study.run_folder import AUDIT, Counts, Curve, Dependence, Figures, Kind, Model, Record, Run, SiteRows
 
 RISING = [(0.1, 9.0, 1.0), (0.5, 5.0, 5.0), (0.9, 1.0, 9.0)]
 
@@ -45,7 +45,7 @@ def record(n_sites=2, **more):
         for n in names
         for m in ("local", "federated")
     ]
-    sites = [Site(name, 70, 30, 0.5) for name in names[:-1]]
+    sites = [SiteRows(name, 70, 30, 0.5) for name in names[:-1]]
     made = {"classes": ["no", "yes"], "features": 3, "label": "sick", "status": "done"}
     return Record(name="r", sites=sites, evaluation=rows, counts=counts, **{**made, **more})
 
@@ -403,7 +403,7 @@ def test_json_and_markdown(tmp_path):
 def test_markdown_shows_names_as_they_are():
     assert escape("<b>|a|\n*x*") == r"\<b\>\|a\| \*x\*"
     made = record()
-    made.sites[0] = Site("](http://x) | <script>", 1, 1)
+    made.sites[0] = SiteRows("](http://x) | <script>", 1, 1)
     assert "](http" not in markdown(summarise(made)).replace(r"\](http", "")
 
 

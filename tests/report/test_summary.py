@@ -7,7 +7,7 @@ import pytest
 
 from silvan.report.plots import nice_scale, tick_labels
 from silvan.report.summary import summarise
-from silvan.study.run_folder import Figures, Kind, Model, Record, Site, Traffic
+from silvan.study.run_folder import Figures, Kind, Model, Record, SiteRows, Traffic
 from silvan.util.readable import format_bytes, format_count, format_figure, format_interval, format_time, signed
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 def record(figures, metric="auc", **more):
     """Make a record of sites with figures (local, federated), the last of them overall."""
-    sites = [Site(f"s{i}", 100, 60) for i in range(len(figures) - 1)]
+    sites = [SiteRows(f"s{i}", 100, 60) for i in range(len(figures) - 1)]
     names = [*(site.name for site in sites), "all"]
     rows = [
         Figures(name, model, 60, {metric: value})

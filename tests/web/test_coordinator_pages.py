@@ -10,7 +10,7 @@ from helpers.joining import make_hub
 
 from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.service.supervise import CANCELLED
-from silvan.study.run_folder import Record, Run, Site
+from silvan.study.run_folder import Record, Run, SiteRows
 from silvan.util.folder_lock import lock_folder
 from silvan.web.coordinator_pages import CoordinatorFolder
 
@@ -30,7 +30,7 @@ def hub(tmp_path_factory):
     }
     for name, progress in runs.items():
         run = Run(made.path / "runs" / name)
-        run.write(Record(name=name, sites=[Site("site-3", 10)]))
+        run.write(Record(name=name, sites=[SiteRows("site-3", 10)]))
         run.file(PROGRESS).write_bytes(msgspec.json.encode(progress))
         run.file("study.toml").write_text(STUDY)
     (made.path / "runs" / "taken-back" / CANCELLED).touch()

@@ -7,7 +7,7 @@ from helpers.runs import fitted, write_study
 
 from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
 from silvan.errors import InputError
-from silvan.study.run_folder import Record, Run, Site
+from silvan.study.run_folder import Record, Run, SiteRows
 from silvan.study.study_file import read_study
 from silvan.web.run_pages import RunsFolder
 
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
     (folder / "foreign" / "run.json").write_text('{"format": "something else", "name": "<b>"}')
     (folder / "newer" / "run.json").write_text('{"format": "silvan run", "version": 99}')
     (folder / "bad.toml").write_text("name = '<i>bad</i>'\nlabel = 7\n")
-    hostile = Record(name=HOSTILE, sites=[Site(f"{HOSTILE} {i}", 10) for i in range(200)])
+    hostile = Record(name=HOSTILE, sites=[SiteRows(f"{HOSTILE} {i}", 10) for i in range(200)])
     Run(folder / "hostile").write(hostile)
     waiting = {hostile.sites[0].name: HOSTILE}
     progress = StudyProgress("", "training", 7, waiting, rounds=12, answered={site.name: 6 for site in hostile.sites})

@@ -30,8 +30,8 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide, scores, tally
-from silvan.learners import MergedForest
 from silvan.learners.base import Learner
+from silvan.learners.site_trees import MergedForest
 
 _TREES: dict[str, type[Trees] | type[OwnTrees]] = {"Trees": Trees, "OwnTrees": OwnTrees}
 

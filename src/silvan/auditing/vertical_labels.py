@@ -29,7 +29,7 @@ from silvan.federate.by_columns import federate_columns
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.party import Party
-from silvan.learners import VerticalForest
+from silvan.learners.vertical import VerticalForest
 from silvan.privacy.gate import Policy, policy_of
 from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings

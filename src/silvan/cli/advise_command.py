@@ -32,12 +32,12 @@ def advise(
     from silvan.algorithms.bofrf import advice
     from silvan.algorithms.bofrf.clusters import Metric
     from silvan.cli import terminal
-    from silvan.study.progress_bars import Progress
+    from silvan.study.progress_bars import ProgressBars
     from silvan.study.study_file import make_federation, read_study
     from silvan.util.csv_text import csv_text
     from silvan.util.files import write_whole
 
-    console, progress = Console(), Progress()
+    console, progress = Console(), ProgressBars()
     plan = read_study(study)
     if plan.id is not None:
         raise InputError(f"{study}: advise compares sites that hold the same columns; [parties] hold different ones")

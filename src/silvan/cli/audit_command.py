@@ -52,7 +52,7 @@ def audit(
     from silvan.auditing.run_audit import audit as attack
     from silvan.cli import terminal
     from silvan.report.html import write_report
-    from silvan.study.progress_bars import Progress
+    from silvan.study.progress_bars import ProgressBars
     from silvan.study.run_folder import RUN, Run
 
     limits = make_limits() if thresholds is None else read_limits(thresholds)
@@ -61,7 +61,7 @@ def audit(
         raise InputError("--others goes with --table: which rows were learnt from?")
     if reading and table is None:
         raise InputError("--reading says how --table and --others are written; name them too")
-    progress = Progress()
+    progress = ProgressBars()
     with progress.step("Attacking"):
         if table is None:
             reports = _on_study(run, site, limits, seed)

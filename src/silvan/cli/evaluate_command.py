@@ -13,7 +13,7 @@ from silvan.util.readable import count_of
 if TYPE_CHECKING:
     from silvan.federation.federation import Federation
     from silvan.learners.federated_estimator import FederatedEstimator
-    from silvan.study.progress_bars import Progress
+    from silvan.study.progress_bars import ProgressBars
     from silvan.study.run_folder import Figures, Record, Run
     from silvan.study.study import Study
 
@@ -39,10 +39,10 @@ def evaluate(
     from rich.console import Console
 
     from silvan.cli import terminal
-    from silvan.study.progress_bars import Progress
+    from silvan.study.progress_bars import ProgressBars
     from silvan.study.run_folder import Run
 
-    console, progress, folder = Console(), Progress(), Run(run)
+    console, progress, folder = Console(), ProgressBars(), Run(run)
     record, learnt = folder.read() if run.is_dir() else None, None
     if reading and table is None:
         raise InputError("--reading says how TABLE is written; name a table too")
@@ -116,7 +116,7 @@ def check_columns(path: Path, record: "Record | None", table: Path, source: Any,
     raise SchemaError(f"{str(table)!r} lacks {format_names(absent)}{meant or f'; {mend}'}")
 
 
-def at_sites(run: "Run", record: "Record", progress: "Progress") -> list["Figures"]:
+def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["Figures"]:
     """Judge at the study's sites; write the figures to the run if it had none yet."""
     from silvan.report.html import write_report
     from silvan.study.evaluation_steps import evaluate_model
@@ -177,7 +177,7 @@ def restore_run(study: "Study", run: "Run", record: "Record") -> "tuple[Federati
     return federation, model.fit(federation)
 
 
-def on_table(path: Path, run: "Run", record: "Record | None", table: Any, progress: "Progress") -> list["Figures"]:
+def on_table(path: Path, run: "Run", record: "Record | None", table: Any, progress: "ProgressBars") -> list["Figures"]:
     """Judge on a table; beside it the sites' own forests if the study's tables are unchanged."""
     from silvan.study import column_steps
     from silvan.study.evaluation_steps import figures

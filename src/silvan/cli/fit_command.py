@@ -42,12 +42,12 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
     from silvan.cli import terminal
     from silvan.cli.fit_listener import FitListener
     from silvan.report.html import write_report
-    from silvan.study.progress_bars import Progress
+    from silvan.study.progress_bars import ProgressBars
     from silvan.study.run_folder import EVALUATION, JOURNAL, LEARNT, MODEL, REPORT, RUN, SHARES
     from silvan.study.run_study import run_study
     from silvan.study.study_file import make_federation
 
-    with Progress().step("Reading tables and agreeing on columns"):
+    with ProgressBars().step("Reading tables and agreeing on columns"):
         federation = make_federation(plan, None if demo else run.file(JOURNAL))
     listener = FitListener(plan, federation, run, None if demo else console)
     with plan.pointing():

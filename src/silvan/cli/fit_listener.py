@@ -13,7 +13,7 @@ from silvan.federation.question import Event
 from silvan.federation.site_table import SiteTable
 from silvan.report.summary import summarise
 from silvan.study.learnt_rows import keep_learnt_rows
-from silvan.study.progress_bars import Progress
+from silvan.study.progress_bars import ProgressBars
 from silvan.study.run_folder import Record, Run
 from silvan.study.study import Study
 from silvan.study.table_check import profiles_of, questions
@@ -23,7 +23,7 @@ _SAMPLE, _MOST_QUESTIONS = 10_000, 5
 """Rows of each site that are looked at before training, and lines that are shown."""
 
 
-class FitListener(Progress):
+class FitListener(ProgressBars):
     """Follows a run of a federation in this process; without a console it shows bars only."""
 
     def __init__(self, study: Study, federation: Federation, run: Run, shown_on: Console | None) -> None:

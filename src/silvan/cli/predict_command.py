@@ -78,12 +78,12 @@ def predict_table(
 
     from silvan.data.encode import encode_features
     from silvan.forest import predict as walk
-    from silvan.study.progress_bars import Progress
+    from silvan.study.progress_bars import ProgressBars
     from silvan.study.run_folder import Run
     from silvan.util.csv_text import csv_text
     from silvan.util.readable import format_names
 
-    progress = Progress()
+    progress = ProgressBars()
     forest, record = open_forest(model, site), Run(model).read() if model.is_dir() else None
     source = table_as_written(table, record, reading)
     with progress.step("Reading the table"):
@@ -158,14 +158,14 @@ def predict_matched_rows(
 ) -> None:
     """Predict rows that parties hold columns of, matched by their id."""
     from silvan.study import column_steps
-    from silvan.study.progress_bars import Progress
+    from silvan.study.progress_bars import ProgressBars
     from silvan.util.csv_text import csv_text
 
     record = run.read()
     model = column_steps.read_model(run, record)
     tables = _tables_by_party(words, [site.name for site in record.sites])
     sources = {party: table_as_written(table, record, reading) for party, table in tables.items()}
-    predictions = column_steps.predict(model, record, sources, Progress(), fill=fill)
+    predictions = column_steps.predict(model, record, sources, ProgressBars(), fill=fill)
     text = csv_text([predictions.columns, *predictions.iter_rows()])
     write_out(text, output, f"{count_of(len(predictions), 'prediction')} by model {record.models[0].hash[:12]}")
 

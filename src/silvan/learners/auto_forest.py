@@ -1,7 +1,7 @@
 """The learner AutoForest: a federated and a merged forest by what each is worth, and own trees where a site differs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -28,16 +28,14 @@ from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, RECOUNTED, Compa
 from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
-from silvan.algorithms.vertical.in_one_place import pooled_rows, rows_drawn_at_sites
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import AutoForestParameters
 from silvan.learners.result import Result
-from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
 from silvan.util.notebook import html_table
 from silvan.util.readable import count_of
@@ -73,17 +71,7 @@ class Choices(dict[str, str]):
         return html_table(("site", "uses"), list(self.items()), note=f"{self.shared}\n{self.caption}".strip())
 
 
-class _MadeAtSites:
-    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclass below."""
-
-    at_sites_: Sequence[str] = ()
-    _made: Mapping[str, PersonalForest] = MappingProxyType({})
-    _drawn: Draws | None = None  # which rows the trees of the shared forest drew
-
-
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class AutoForest(_MadeAtSites, Learner):
+class AutoForest(AutoForestParameters, Learner):
     """A federated and a merged forest for all, each by what it is worth, and for each site what serves it.
 
     The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
@@ -133,10 +121,9 @@ class AutoForest(_MadeAtSites, Learner):
     chooses_threshold: ClassVar[bool] = True
     restorable: ClassVar[bool] = False  # sites make their forests again when these are judged
 
-    max_depth: int | None = 10
-    choose: bool = True
-    recount: bool | None = None
-    fit_leaves: bool | None = None
+    at_sites_: Sequence[str] = ()
+    _made: Mapping[str, PersonalForest] = MappingProxyType({})
+    _drawn: Draws | None = None  # which rows the trees of the shared forest drew
 
     @property
     def fits_leaves(self) -> bool:
@@ -159,10 +146,6 @@ class AutoForest(_MadeAtSites, Learner):
     def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
         super().check()
-        if self.choose not in (True, False):
-            raise InputError.wrong("choose", "True or False", self.choose)
-        if self.fit_leaves not in (True, False, None):
-            raise InputError.wrong("fit_leaves", "True, False or None", self.fit_leaves)
         if self.fit_leaves and self.monotonic_cst is not None:
             raise InputError(
                 "leaf values from a site's rows need not keep the order that monotonic_cst asks for: leave out one of "
@@ -272,15 +255,6 @@ class AutoForest(_MadeAtSites, Learner):
             elif fitted and len(one) == len(forest):
                 found[one.hash] = draws
         return found
-
-    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
-        if self.recounts:
-            return None
-        rows, key = pooled_rows(federation, self.schema_)
-        sums = rows_of_trees(key, rows.row_keys, 0, self.n_estimators, self.row_draw())
-        n_trees = dict.fromkeys(federation.active, self.n_estimators)
-        return np.concatenate([sums, rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)])
 
     def _federated(self) -> Models:
         found = super()._federated()

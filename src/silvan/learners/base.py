@@ -2,15 +2,12 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.metrics import accuracy_score, r2_score
 
-from silvan import metrics
 from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.evaluation.candidates import (
     NO_THRESHOLDS,
@@ -33,24 +30,24 @@ from silvan.algorithms.evaluation.evaluation import (
     FEDERATED,
     LOCAL,
     POOLED,
+    EncodedRows,
     Evaluation,
     evaluate_forests,
     pooled_hash,
-    read_rows,
 )
 from silvan.algorithms.evaluation.out_of_bag import choose_threshold
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.vertical.columns import with_all_columns
-from silvan.algorithms.vertical.in_one_place import alone_at, joined_test_rows, local_models
+from silvan.algorithms.vertical.in_one_place import alone_at, drawn_rows, joined_test_rows, local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
-from silvan.learners.federated_estimator import NO_EPSILON, FederatedEstimator
+from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.registry import spec_of
-from silvan.learners.result import Explained, Result
+from silvan.learners.result import ColumnEffects, Result
 from silvan.privacy.announce import Questions
 from silvan.tree.draw import RowDraw, make_key
 from silvan.tree.fit import NO_VOTES, Settings, monotonic_signs
@@ -60,40 +57,31 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-class _Fitted(FederatedEstimator):
-    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclasses below."""
-
-    sends_trees: ClassVar[bool] = False  # whether sites send trees of their own
-    chooses_threshold: ClassVar[bool] = False  # whether a threshold can be chosen by a rule
-    restorable: ClassVar[bool] = True  # whether its forests are all that is needed to evaluate it
-
-    forest_: Forest | None
-    forests_: dict[str, Forest]
-    threshold_: float | None = None
-
-
-@dataclass(repr=False, eq=False)
-class Learner(_Fitted):
+class Learner(FederatedEstimator):
     """A forest on a federation.
 
     After ``fit``, ``forest_`` is the global forest (None if there is none), ``forests_`` has the one that each site
     should use, ``rounds_`` and ``bytes_`` count the messages.
     """
 
-    n_estimators: int = 100
-    criterion: str | None = None
-    max_depth: int | None = None
-    min_samples_split: int = 2
-    min_samples_leaf: int = 2
-    max_features: str | int | float | None = "sqrt"
-    max_bins: int = 64
+    sends_trees: ClassVar[bool] = False  # whether sites send trees of their own
+    chooses_threshold: ClassVar[bool] = False  # whether a threshold can be chosen by a rule
+    restorable: ClassVar[bool] = True  # whether its forests are all that is needed to evaluate it
+
+    min_samples_leaf: int
+    random_state: int
+    criterion: Any
+
+    # parameters of forests, which boosting has not
     bootstrap: bool = True
     class_weight: Any = None
-    random_state: int = 0
-    feature_draw: str = "node"
     threshold: Any = None
     max_samples: float | None = None
     monotonic_cst: Any = None
+
+    forest_: Forest | None
+    forests_: dict[str, Forest]
+    threshold_: float | None = None
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
@@ -124,13 +112,6 @@ class Learner(_Fitted):
         self.__dict__.pop("threshold_", None)  # of an earlier fit
         if self.threshold is not None:
             self.threshold_ = self._threshold(federation)
-
-    def check(self) -> None:
-        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
-        at: Any = self.threshold
-        is_number = isinstance(at, int | float | np.number) and not isinstance(at, bool) and 0.0 < at < 1.0
-        if not (at is None or is_number or (isinstance(at, str) and at in metrics.THRESHOLD_RULES)):
-            raise InputError.wrong("threshold", "'youden', 'f1', a number above 0 and below 1, or None", at)
 
     def _check_threshold(self, schema: Schema) -> None:
         at = self.threshold
@@ -181,8 +162,13 @@ class Learner(_Fitted):
         return Settings(bootstrap=self.bootstrap, max_samples=self.max_samples).row_draw
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown."""
-        return None
+        """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown.
+
+        After a recount trees draw rows of all sites, which nobody knows.
+        """
+        known = self.draws(federation, [])
+        draws = known.get(self.forest_.hash) if known and self.forest_ is not None else None
+        return None if draws is None or draws.recounted else drawn_rows(federation, self.schema_, draws)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew, by the hash of the model, as far as it is known."""
@@ -220,10 +206,7 @@ class Learner(_Fitted):
         return Settings(criterion=self.criterion or default, class_weight=weight, **values)
 
     def feature_key(self) -> np.ndarray:
-        """Return the key that decides which features a node may use; raise ``InputError`` for a wrong seed."""
-        seed: Any = self.random_state
-        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-            raise InputError.wrong("random_state", "a whole number of at least 0", seed)
+        """Return the key that decides which features a node may use."""
         return make_key(self.random_state, "features")
 
     def _check_fitted(self) -> None:
@@ -282,28 +265,13 @@ class Learner(_Fitted):
         """Write the global forest to a ``.silvan`` file; ``Forest.load`` reads it, ``forests_`` has those of sites."""
         self._forest_for(None).save(path)
 
-    def evaluation(
-        self,
-        federation: Federation,
-        table: Any = None,
-        *,
-        candidates: Sequence[Named] | None = None,
-        epsilon: float | None = None,
-        by: Sequence[str] = (),
+    def evaluation_on_test_rows(
+        self, federation: Federation, candidates: Sequence[Named], by: Sequence[str]
     ) -> Evaluation:
-        """Evaluate the model as ``evaluate`` does; ``candidates`` are the models to compare, if others than usual."""
-        if epsilon is not None:
-            raise InputError.about("epsilon", NO_EPSILON)
-        candidates = self.candidates(federation) if candidates is None else candidates
-        if by and (table is not None or federation.columns is not None):
-            raise InputError.about("by", "is for the test rows of sites that hold rows; leave it out here")
-        if table is not None:
-            if not federation.local_sites:
-                raise InputError("a table to evaluate on needs a federation in this process")
-            return self._on_rows(federation, candidates, federation.active, read_rows(self.schema_, table))
+        """Evaluate models on the test rows that sites keep; those of parties are all in this process."""
         if federation.columns is not None:
-            rows, absent = joined_test_rows(federation), np.zeros(len(self.schema_.features), np.bool_)
-            return self._on_rows(federation, candidates, alone_at(federation), (rows.X, rows.y, absent))
+            rows = joined_test_rows(federation)
+            return self.compare(federation, candidates, (rows.X, rows.y, np.zeros(rows.X.shape[1], np.bool_)))
         with federation.working_on(f"judging {type(self).__name__}"):
             draws, thresholds = self.draws(federation, candidates), self.thresholds()
             return evaluate(federation, self.schema_, candidates, self.feature_key(), draws, thresholds, by)
@@ -378,12 +346,12 @@ class Learner(_Fitted):
 
     def explained(
         self, federation: Federation, importance: bool, columns: Sequence[str], by: Sequence[str]
-    ) -> Explained:
+    ) -> ColumnEffects:
         """Return how much columns matter, if asked for, and how predictions depend on some of them."""
         if self.forest_ is None:
             return super().explained(federation, importance, columns, by)
         permutation = self.permutation_importance(federation, by=by) if importance else None
-        return Explained(permutation, self.dependence(federation, columns, by=by) if columns else {})
+        return ColumnEffects(permutation, self.dependence(federation, columns, by=by) if columns else {})
 
     def questions_of_explaining(self, importance: bool, columns: Sequence[str]) -> Questions:
         """Return what ``permutation_importance`` and ``dependence`` ask of sites, of a model that they judge too."""
@@ -424,14 +392,8 @@ class Learner(_Fitted):
         """Return the model of all sites' rows in one place, in one process."""
         return pooled_forest(federation, self.schema_, self.forest_settings(self.schema_), self.feature_key())
 
-    def _on_rows(
-        self,
-        federation: Federation,
-        candidates: Sequence[Named],
-        sites: Sequence[str],
-        rows: tuple[np.ndarray, np.ndarray, np.ndarray],
-    ) -> Evaluation:
-        """Evaluate models on encoded rows in one place, as ``evaluate_forests`` takes them."""
+    def compare(self, federation: Federation, candidates: Sequence[Named], rows: EncodedRows) -> Evaluation:
+        """Evaluate models on encoded rows in one place, and at each site what it has alone."""
         models: list[tuple[str, Forest | dict[str, Forest]]] = []
         for name, model in candidates:
             if isinstance(model, Settings | Boosting):
@@ -442,5 +404,5 @@ class Learner(_Fitted):
                 models.append((name, known))
             elif isinstance(model, Forest):
                 models.append((name, model))
-        found = evaluate_forests(self.schema_, models, sites, rows, self.feature_key(), self.threshold_)
+        found = evaluate_forests(self.schema_, models, alone_at(federation), rows, self.feature_key(), self.threshold_)
         return Evaluation(found, pooled_hash=pooled_hash(candidates))

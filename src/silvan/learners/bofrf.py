@@ -1,13 +1,13 @@
 """The learner BOFRF: base, personalised or clustered."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from silvan.algorithms.bofrf.choose import TAUS, Choose, Chosen, choose_all
-from silvan.algorithms.bofrf.clusters import Characterise, Metric, check_metric, find_clusters
+from silvan.algorithms.bofrf.clusters import Characterise, find_clusters
 from silvan.algorithms.bofrf.tune import as_search
 from silvan.algorithms.bofrf.weigh import BringTrees, ExchangeSettings, ScoreTrees, Weighted, warn_if_none, weigh
 from silvan.algorithms.class_counts import asks_for_classes, balance_classes
@@ -17,21 +17,18 @@ from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountGrid
-from silvan.algorithms.vertical.in_one_place import rows_drawn_at_sites
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import BOFRFParameters
 from silvan.learners.result import Result, SiteTrees
 from silvan.tree.fit import Settings
 
 
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class BOFRF(Learner):
+class BOFRF(BOFRFParameters, Learner):
     """Sites' own trees, weighed by how they do at all sites, and a choice at each site of what to use.
 
     Every site grows ``n_estimators`` trees, or brings a forest (``federate_rows(..., forests=)``). A tree's weight is
@@ -84,17 +81,7 @@ class BOFRF(Learner):
     chooses_threshold: ClassVar[bool] = True
     restorable: ClassVar[bool] = False
 
-    tau: float = 0.2
-    personal: bool = False
-    clusters: int | None = None
-    metric: Metric = "manhattan"
-    first: str | None = None
-    protocol: str = "honest"
-    validation: float | None = None
-    tune: Any = None
-    equal: bool = False
-    max_trees: int | None = None
-    recount: bool = False
+    tune: Any  # also a Search
 
     @property
     def expected_rounds(self) -> int | None:
@@ -141,7 +128,7 @@ class BOFRF(Learner):
             schema,
             weighted,
             taus,
-            protocol=self.protocol,  # type: ignore[arg-type]  # checked
+            protocol=self.protocol,
             validation=validation,
             bootstrap=settings.row_draw,
         )
@@ -198,20 +185,10 @@ class BOFRF(Learner):
         return found
 
     def _check(self, settings: Settings) -> float:
-        """Raise ``InputError`` for parameters out of range; return the share of rows to split off."""
-        tau: Any = self.tau
-        if isinstance(tau, bool) or not isinstance(tau, int | float | np.number) or not 0.0 <= tau < 1.0:
-            raise InputError.wrong("tau", "at least 0 and below 1", self.tau)
-        if self.protocol not in ("honest", "paper"):
-            raise InputError.wrong("protocol", "'honest' or 'paper'", self.protocol)
-        if self.personal not in (True, False):
-            raise InputError.wrong("personal", "True or False", self.personal)
-        check_metric(self.metric)
+        """Raise ``InputError`` for parameters that do not go together; return the share of rows to split off."""
         if self.first is not None and self.clusters is None:
             raise InputError(f"first={self.first!r} is the first centroid of clusters: set clusters, or leave it out")
-        share: Any = self.validation
-        if share is not None and not (isinstance(share, float | np.floating) and 0.0 < share <= 0.5):
-            raise InputError.wrong("validation", "a share above 0 and at most 0.5, or None", share)
+        share = self.validation
         if share is not None and self.protocol == "paper":
             raise InputError("protocol='paper' chooses on the test part: leave validation out, or choose honestly")
         if share is None and self.protocol == "honest" and not settings.bootstrap:
@@ -221,11 +198,8 @@ class BOFRF(Learner):
         return float(share or 0.0)
 
     def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew; None where trees are not all grown here, on all of a site's rows."""
-        if self.clusters is not None or self.validation or self.tune or self.recount or self._site_forests:
-            return None
-        n_trees = dict.fromkeys(federation.active, self.n_estimators)
-        return rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)
+        """Return which rows each tree drew; None where trees are not all grown on all of a site's training rows."""
+        return None if self.validation or self.tune else super().drawn_rows(federation)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known of forests that sites brought, nor of clusters'."""

@@ -18,24 +18,18 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import (
+    AdaBoostPLParameters,
+    BoostingParameters,
+    BOPPIDParameters,
+    LocalAdaBoostParameters,
+    MultBoostParameters,
+)
 from silvan.tree.fit import Settings
 
 
-class _Booster(Learner):
+class _Booster(BoostingParameters, Learner):
     """The common part of boosting learners, whose parameters are those of AdaBoost with stumps, not of a forest."""
-
-    def __init__(
-        self,
-        n_estimators: int = 50,
-        criterion: str = "gini",
-        min_samples_leaf: int = 2,
-        max_bins: int = 64,
-        random_state: int = 0,
-    ) -> None:
-        self.n_estimators, self.criterion = n_estimators, criterion
-        self.min_samples_leaf, self.max_bins = min_samples_leaf, max_bins
-        self.random_state = random_state
 
     @property
     def _boosting(self) -> Boosting:
@@ -67,8 +61,7 @@ class _Booster(Learner):
         return {}
 
 
-@write_shared_entries
-class LocalAdaBoost(_Booster):
+class LocalAdaBoost(LocalAdaBoostParameters, _Booster):
     """Each site's own AdaBoost, on its own rows: the baseline of boosting learners.
 
     For two classes, and for federations in this process only. There is no global model, so predictions name their site.
@@ -104,8 +97,7 @@ class LocalAdaBoost(_Booster):
         return None, local_models(federation, self.schema_, boosting, self.feature_key())
 
 
-@write_shared_entries
-class BOPPID(_Booster):
+class BOPPID(BOPPIDParameters, _Booster):
     """AdaBoost at every site, and each site picks those of the others that do about as well on its rows: two rounds.
 
     For two classes. Every site has a model of its own; there is no global one, so predictions name their site.
@@ -133,19 +125,6 @@ class BOPPID(_Booster):
     (2, ['north', 'south'])
     """
 
-    def __init__(
-        self,
-        n_estimators: int = 50,
-        criterion: str = "gini",
-        min_samples_leaf: int = 2,
-        max_bins: int = 64,
-        random_state: int = 0,
-        tau: float = 0.1,
-        printed: bool = False,
-    ) -> None:
-        super().__init__(n_estimators, criterion, min_samples_leaf, max_bins, random_state)
-        self.tau, self.printed = tau, printed
-
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
         return BoostStumps, boppid.PickModels
@@ -154,8 +133,7 @@ class BOPPID(_Booster):
         return None, boppid.fit(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
 
 
-@write_shared_entries
-class AdaBoostPL(_Booster):
+class AdaBoostPL(AdaBoostPLParameters, _Booster):
     """AdaBoost at every site, merged stump by stump in the order of their weights: one round.
 
     For two classes.
@@ -194,8 +172,7 @@ class AdaBoostPL(_Booster):
         return forest, dict.fromkeys(federation.active, forest)
 
 
-@write_shared_entries
-class MultBoost(_Booster):
+class MultBoost(MultBoostParameters, _Booster):
     """AdaBoost over all sites, whose classifier of a round is a vote of one stump from each: two rounds a stage.
 
     For two classes.
@@ -224,16 +201,6 @@ class MultBoost(_Booster):
     >>> bool((model.predict(X) == y).mean() > 0.9)
     True
     """
-
-    def __init__(
-        self,
-        n_estimators: int = 50,
-        criterion: str = "error",
-        min_samples_leaf: int = 2,
-        max_bins: int = 64,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(n_estimators, criterion, min_samples_leaf, max_bins, random_state)
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""

@@ -9,15 +9,18 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import ClassifierTags, RegressorTags
 
 from silvan.algorithms.evaluation.candidates import Named
-from silvan.algorithms.evaluation.evaluation import Evaluation
+from silvan.algorithms.evaluation.evaluation import EncodedRows, Evaluation, read_rows
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.arrays import class_array
 from silvan.forest.forest import Forest
 from silvan.learners.evaluation_frame import evaluation_frame
-from silvan.learners.result import Explained, Result
+from silvan.learners.parameters import write_shared_entries
+from silvan.learners.result import ColumnEffects, Result
 from silvan.privacy.announce import Questions, announce
+from silvan.tree.fit import Settings
+from silvan.util.declared import convert, typed_keys
 from silvan.util.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -29,10 +32,19 @@ NO_EPSILON = (
 )
 
 
-class SklearnAttributes(BaseEstimator):
-    """Attributes that follow from the schema of what was learnt."""
+class FederatedEstimator(BaseEstimator, ABC):
+    """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes."""
+
+    federated_by: ClassVar[str] = "federate_rows"  # what makes a federation for it
+    one_table: ClassVar[str] = "for one table use ForestClassifier or ForestRegressor, which take X and y"
 
     schema_: Schema
+    rounds_: int
+    bytes_: dict[str, dict[str, int]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        write_shared_entries(cls)
 
     def __sklearn_tags__(self) -> Any:
         """Return what scikit-learn's tools ask: whether this is a classifier or a regressor, once it is fitted."""
@@ -71,15 +83,7 @@ class SklearnAttributes(BaseEstimator):
             raise AttributeError(f"this {type(self).__name__} is not fitted yet; call fit(federation) first")
         return self.schema_
 
-
-class FederatedEstimator(SklearnAttributes, ABC):
-    """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes."""
-
-    federated_by: ClassVar[str] = "federate_rows"  # what makes a federation for it
-    one_table: ClassVar[str] = "for one table use ForestClassifier or ForestRegressor, which take X and y"
-
-    rounds_: int
-    bytes_: dict[str, dict[str, int]]
+    # -- fitting
 
     def fit(self, federation: Federation, y: Any = None) -> Self:
         """Learn from all sites.
@@ -114,8 +118,12 @@ class FederatedEstimator(SklearnAttributes, ABC):
         }
         return self
 
-    def check(self) -> None:  # most parameters are checked where they are used
+    def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+        hints = typed_keys(type(self))
+        for name in self.get_params(deep=False).keys() - Settings.__dataclass_fields__.keys():  # checks its own
+            value = getattr(self, name)
+            convert(name, value.item() if isinstance(value, np.generic) else value, hints[name])
 
     @abstractmethod
     def questions(self, federation: Federation) -> Questions:
@@ -163,7 +171,6 @@ class FederatedEstimator(SklearnAttributes, ABC):
             warn_user(text)
         return evaluation_frame(found)
 
-    @abstractmethod
     def evaluation(
         self,
         federation: Federation,
@@ -174,6 +181,26 @@ class FederatedEstimator(SklearnAttributes, ABC):
         by: Sequence[str] = (),
     ) -> Evaluation:
         """Evaluate the model as ``evaluate`` does; ``candidates`` are the models to compare, if others than usual."""
+        if epsilon is not None:
+            raise InputError.about("epsilon", NO_EPSILON)
+        if by and (table is not None or federation.columns is not None):
+            raise InputError.about("by", "is for the test rows of sites that hold rows; leave it out here")
+        candidates = self.candidates(federation) if candidates is None else candidates
+        if table is None:
+            return self.evaluation_on_test_rows(federation, candidates, by)
+        if not federation.local_sites:
+            raise InputError("a table to evaluate on needs a federation in this process")
+        return self.compare(federation, candidates, read_rows(self.schema_, table))
+
+    @abstractmethod
+    def evaluation_on_test_rows(
+        self, federation: Federation, candidates: Sequence[Named], by: Sequence[str]
+    ) -> Evaluation:
+        """Evaluate models on the test rows that sites keep."""
+
+    @abstractmethod
+    def compare(self, federation: Federation, candidates: Sequence[Named], rows: EncodedRows) -> Evaluation:
+        """Evaluate models on encoded rows in one place, and at each site what it has alone."""
 
     @abstractmethod
     def candidates(self, federation: Federation) -> list[Named]:
@@ -208,6 +235,6 @@ class FederatedEstimator(SklearnAttributes, ABC):
 
     def explained(
         self, federation: Federation, importance: bool, columns: Sequence[str], by: Sequence[str]
-    ) -> Explained:
+    ) -> ColumnEffects:
         """Return how much columns matter, if asked for, and how predictions depend on some of them."""
         raise InputError("which columns matter is known of a forest for all sites, and there is none here")

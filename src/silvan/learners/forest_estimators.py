@@ -4,18 +4,21 @@ They take arrays like any estimator, and data frames with text or categorical co
 columns are split by category, missing values need no filling in.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+import narwhals as nw
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags, column_or_1d, compute_class_weight
+from sklearn.utils import Tags, check_random_state, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
+    _check_sample_weight,
     check_is_fitted,
     validate_data,
 )
@@ -23,19 +26,11 @@ from sklearn.utils.validation import (
 from silvan.data.array_table import densify
 from silvan.data.encode import encode_features, infer_features
 from silvan.data.schema import CROWDED, Feature, Label, Schema
+from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
-from silvan.learners.estimator_input import (
-    check_labels_present,
-    label_numbers,
-    mixed_frame,
-    rows_in_share,
-    seed_of,
-    spread_over_rows,
-    unused_label_name,
-    used_rows,
-)
+from silvan.learners.parameters import VotingForestParameters, write_shared_entries
 from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight, monotonic_signs
 from silvan.tree.objectives import Target
@@ -45,7 +40,7 @@ _MANY_ROWS = 1 << 40
 """In place of the number of rows, before it is known."""
 
 
-class _Fitted(BaseEstimator):
+class _FittedForest(BaseEstimator):
     """Attributes that ``fit`` sets; not parameters, so not fields of the dataclasses below."""
 
     forest_: Forest
@@ -54,8 +49,30 @@ class _Fitted(BaseEstimator):
 
 
 @dataclass(repr=False, eq=False)
-class _Forest(_Fitted):
-    """The common part of both estimators: parameters, reading tables, growing, scoring."""
+class _Forest(_FittedForest):
+    """The common part of both estimators: parameters, reading tables, growing, scoring.
+
+    Parameters
+    ----------
+    min_samples_split
+        Fewest rows in a node that is split, or a share of all rows. Rows are counted, not weights.
+    min_samples_leaf
+        Fewest rows in a leaf, or a share of all rows.
+    bootstrap
+        Grow each tree on its own sample of rows, without replacement: each row with probability 1 - 1/e.
+    random_state
+        An int gives the same forest anywhere, whatever ``n_jobs``.
+    n_jobs
+        Threads; None for all cores.
+    min_weight_fraction_leaf
+        Least share of the total weight in a leaf; weights of rows and classes count here.
+    max_samples
+        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
+        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
+    warm_start
+        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
+        the one that would have been grown at once; the seed of the first ``fit`` is kept.
+    """
 
     n_estimators: int = 100
     criterion: str = "gini"
@@ -93,7 +110,7 @@ class _Forest(_Fitted):
             values["monotonic_cst"] = monotonic_signs(self.monotonic_cst, schema)
         for name, least in (("min_samples_leaf", 1), ("min_samples_split", 2)):
             if isinstance(values[name], float | np.floating):
-                values[name] = rows_in_share(name, float(values[name]), n_rows, least)
+                values[name] = _rows_in_share(name, float(values[name]), n_rows, least)
         n_drawn = self.max_samples
         if isinstance(n_drawn, int | np.integer) and not isinstance(n_drawn, bool):
             if not 1 <= n_drawn <= n_rows:
@@ -104,8 +121,8 @@ class _Forest(_Fitted):
     def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Check the table to fit on and describe its columns; return X as float32 (rows, features), and y as it is."""
         X = densify(X, warn=True)
-        frame = mixed_frame(X)
-        check_labels_present(y)
+        frame = _mixed_frame(X)
+        _check_labels_present(y)
         if frame is None:
             with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
                 X, y = validate_data(self, X, y, dtype=np.float32, order="C", ensure_all_finite="allow-nan")
@@ -124,13 +141,13 @@ class _Forest(_Fitted):
             if feature.crowded:
                 mend = "if they matter, make numbers of them first (sklearn.preprocessing.TargetEncoder)"
                 warn_user(f"column {feature.name!r} {CROWDED}; {mend}")
-        return encode_features(frame, Schema(self._features, Label(unused_label_name(self._features)))), y
+        return encode_features(frame, Schema(self._features, _label(self._features))), y
 
     def _read(self, X: Any) -> np.ndarray:
         """Check rows to predict for against the table fitted on."""
         check_is_fitted(self)
         X = densify(X, warn=False)
-        frame = mixed_frame(X)
+        frame = _mixed_frame(X)
         if frame is None and not any(f.categorical for f in self._features):
             with np.errstate(over="ignore"):
                 return validate_data(self, X, dtype=np.float32, order="C", ensure_all_finite="allow-nan", reset=False)
@@ -139,11 +156,11 @@ class _Forest(_Fitted):
         return as_matrix(self.forest_.schema, X)
 
     def _grow(self, X: np.ndarray, target: Target, classes: tuple[Any, ...] | None = None) -> None:
-        schema = Schema(self._features, Label(unused_label_name(self._features), classes))
+        schema = Schema(self._features, _label(self._features, classes))
         settings = self._settings(len(X), schema)
         before = self._trees_before(schema)
         if before is None:
-            self._seed = seed_of(self.random_state)
+            self._seed = _seed_of(self.random_state)
         keys = DrawKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
         self.forest_, shares = add_trees(before, X, target, schema, settings, keys, n_jobs=self.n_jobs)
         self._shares = csr_array(shares)
@@ -202,48 +219,18 @@ class ForestClassifier(ClassifierMixin, _Forest):
 
     Parameters
     ----------
-    n_estimators
-        Number of trees.
     criterion
         "gini" or "entropy" ("log_loss" is the same).
-    max_depth
-        Levels of splits; None grows until leaves are pure or too small to split.
-    min_samples_split, min_samples_leaf
-        Fewest rows in a node that is split, and in a leaf, or a share of all rows. Rows are counted, not weights.
-    max_features
-        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. Where a rule without noise
-        decides the label, 0.5 or None are better by far.
-    max_bins
-        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
-        have about 250 in all.
-    bootstrap
-        Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
     class_weight
         None, "balanced", or a dict of weights. "balanced" gives every class the same weight in sum, weights of rows
         included.
-    random_state
-        An int gives the same forest anywhere, whatever ``n_jobs``.
-    n_jobs
-        Threads; None for all cores.
     oob_score
         Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_decision_function_``; by accuracy,
         or by a function of labels and answers.
-    feature_draw
-        "node" draws features at every node, "tree" once for a tree.
-    min_weight_fraction_leaf
-        Least share of the total weight in a leaf; weights of rows and classes count here.
-    max_samples
-        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
-        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
-    warm_start
-        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
-        the one that would have been grown at once; the seed of the first ``fit`` is kept.
     monotonic_cst
         Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
         name. For two classes, and then of the probability of the second.
-    vote
-        "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
-        equal ones; ``predict_proba`` is the mean in both cases.
+    %(parameters)s
 
     Attributes
     ----------
@@ -278,7 +265,7 @@ class ForestClassifier(ClassifierMixin, _Forest):
         self._settings()
         X, y = self._read_table(X, y)
         check_classification_targets(y)
-        used, weight = used_rows(X, sample_weight)
+        used, weight = _used_rows(X, sample_weight)
         X, y = X[used], y[used]
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.n_classes_ = len(self.classes_)
@@ -298,7 +285,7 @@ class ForestClassifier(ClassifierMixin, _Forest):
             if known.any():
                 answers, right = self.classes_[decided[known]], codes[known] == decided[known]
                 self.oob_score_ = float(self.oob_score(y[known], answers) if callable(self.oob_score) else right.mean())
-            self.oob_decision_function_ = spread_over_rows(shares, used)
+            self.oob_decision_function_ = _spread_over_rows(shares, used)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -332,42 +319,18 @@ class ForestRegressor(RegressorMixin, _Forest):
 
     Parameters
     ----------
-    n_estimators
-        Number of trees.
     criterion
         "squared_error".
-    max_depth
-        Levels of splits; None grows until leaves are pure or too small to split.
-    min_samples_split, min_samples_leaf
-        Fewest rows in a node that is split, and in a leaf, or a share of all rows. Rows are counted, not weights.
     max_features
         Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. By default all, as in
         scikit-learn.
-    max_bins
-        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
-        have about 250 in all.
-    bootstrap
-        Grow each tree on its own draw of rows, without replacement: each row with probability 1 - 1/e.
-    random_state
-        An int gives the same forest anywhere, whatever ``n_jobs``.
-    n_jobs
-        Threads; None for all cores.
     oob_score
         Score the forest on the rows that trees did not see: ``oob_score_`` and ``oob_prediction_``; by R2, or by a
         function of labels and answers.
-    feature_draw
-        "node" draws features at every node, "tree" once for a tree.
-    min_weight_fraction_leaf
-        Least share of the total weight in a leaf; weights of rows count here.
-    max_samples
-        A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
-        1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
-    warm_start
-        Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
-        the one that would have been grown at once; the seed of the first ``fit`` is kept.
     monotonic_cst
         Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
         name. Not for columns of categories.
+    %(parameters)s
 
     Attributes
     ----------
@@ -399,8 +362,8 @@ class ForestRegressor(RegressorMixin, _Forest):
         """Grow the forest."""
         self._settings()
         X, y = self._read_table(X, y)
-        y = label_numbers(y)
-        used, weight = used_rows(X, sample_weight)
+        y = _label_numbers(y)
+        used, weight = _used_rows(X, sample_weight)
         X, y = X[used], y[used]
         self._grow(X, self._settings().objective_for(0).target(y, 0, weight))
         if self.oob_score:
@@ -411,9 +374,96 @@ class ForestRegressor(RegressorMixin, _Forest):
             self.oob_score_ = float(1.0 - error / spread) if spread > 0 else np.nan
             if callable(self.oob_score) and known.any():
                 self.oob_score_ = float(self.oob_score(y[known], means[known]))
-            self.oob_prediction_ = spread_over_rows(means, used)
+            self.oob_prediction_ = _spread_over_rows(means, used)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the mean of the trees' leaves."""
         return self._scores(X)[:, 0]
+
+
+# -- what an estimator is given: tables, labels, weights of rows, shares of rows and seeds
+
+
+def _rows_in_share(name: str, share: float, n_rows: int, least: int) -> int:
+    """Return how many rows a share of all is, rounded up, as in scikit-learn."""
+    if not 0.0 < share < 1.0:
+        raise InputError(f"{name} as a share must be above 0 and below 1, got {share}")
+    return max(least, math.ceil(share * n_rows))
+
+
+def _mixed_frame(X: Any) -> nw.DataFrame[Any] | None:
+    """Return X as a data frame if it is one with columns that are not numbers, None if not."""
+    if not nw.dependencies.is_into_dataframe(X):
+        return None
+    frame = read_table(X)
+    return None if all(t.is_numeric() or t == nw.Boolean for t in frame.schema.values()) else frame
+
+
+def _check_labels_present(y: Any) -> None:
+    """Raise ``InputError`` if labels are missing; other errors are left to scikit-learn's checks."""
+    labels = np.asarray(y)
+    if labels.dtype.kind == "U" and not isinstance(y, np.ndarray):
+        labels = np.asarray(y, object)  # in a list of text, NaN would become "nan"
+    if labels.ndim != 1 or labels.dtype.kind not in "fO":
+        return
+    missing = int(np.isnan(labels).sum()) if labels.dtype.kind == "f" else sum(map(_is_missing, labels))
+    if missing:
+        raise InputError.about("y", f"is missing in {missing} of {len(labels)} rows; fill in or drop them")
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas' NA is neither true nor false
+        return True
+
+
+def _label(features: tuple[Feature, ...], classes: tuple[Any, ...] | None = None) -> Label:
+    """Return a label of a name that no column has."""
+    name = "y"
+    while any(feature.name == name for feature in features):
+        name += "_"
+    return Label(name, classes)
+
+
+def _label_numbers(y: np.ndarray) -> np.ndarray:
+    """Return labels as numbers; raise ``InputError`` if they are none, or not finite."""
+    try:
+        y = y.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError.about("y", f"must be numbers for regression, got dtype {y.dtype}") from None
+    if not np.isfinite(y).all():
+        raise InputError.about("y", f"is missing or infinite in {(~np.isfinite(y)).sum()} of {len(y)} rows; drop them")
+    return y
+
+
+def _used_rows(X: np.ndarray, weight: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return which rows count, and their weights: a row of weight zero is left out."""
+    if weight is None:
+        return np.ones(len(X), np.bool_), None
+    weight = _check_sample_weight(weight, X, dtype=np.float64)
+    if (weight < 0).any():
+        raise InputError.about("sample_weight", "must not be negative")
+    used = weight > 0
+    if not used.any():
+        raise InputError.about("sample_weight", "is zero for every row")
+    return used, weight[used]
+
+
+def _spread_over_rows(values: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """Return the values of the rows that were used at their places, NaN elsewhere."""
+    out = np.full((len(used), *values.shape[1:]), np.nan)
+    out[used] = values
+    return out
+
+
+def _seed_of(random_state: Any) -> int:
+    """Return a seed: a whole number as it is, or one drawn from a generator, as scikit-learn's estimators do."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))
+
+
+write_shared_entries(ForestClassifier, like=VotingForestParameters)
+write_shared_entries(ForestRegressor, like=VotingForestParameters)

@@ -1,7 +1,7 @@
 """Learners that grow each tree on the rows of all sites: histogram forests, and pooled ones to compare with."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,20 +18,16 @@ from silvan.algorithms.private.forms import check_private, fit_private, private_
 from silvan.algorithms.private.noisy_counts import Placing, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
 from silvan.algorithms.shared_bins import CountFine, CountGrid
-from silvan.algorithms.vertical.in_one_place import (
-    pooled_rows,
-)
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.learners.base import Learner
 from silvan.learners.federated_estimator import NO_EPSILON
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import HistogramForestParameters, PooledForestParameters
 from silvan.privacy.announce import Questions, announce
 from silvan.privacy.noise.accounting import Privacy
 from silvan.privacy.noise.laplace import check_epsilon
-from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
@@ -40,9 +36,7 @@ _WITH_NOISE = (
 )
 
 
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class HistogramForest(Learner):
+class HistogramForest(HistogramForestParameters, Learner):
     """A forest grown from summed histograms: exactly the one that all rows in one place would give.
 
     A level of all trees takes one round of messages, so ``max_depth`` is limited by default. With ``epsilon`` the
@@ -77,15 +71,6 @@ class HistogramForest(Learner):
 
     chooses_threshold: ClassVar[bool] = True
 
-    max_depth: int | None = 10
-    vote: str = "soft"
-    bins: str = "shared"
-    epsilon: float | None = None
-    private: str = "tables"
-    noise: str | None = None
-    n_rows: int | None = None
-    tolerate: int | None = None
-
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
@@ -101,13 +86,6 @@ class HistogramForest(Learner):
                 "monotonic_cst", "is for bins='shared' and no epsilon: sums that are not exact tell no order"
             )
 
-    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew; None for a private forest."""
-        if self.epsilon is not None or self.forest_ is None:
-            return None
-        rows, key = pooled_rows(federation, self.schema_)
-        return rows_of_trees(key, rows.row_keys, 0, len(self.forest_), self.row_draw())
-
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; those of a private forest are not known."""
         found = super().draws(federation, candidates)
@@ -121,8 +99,6 @@ class HistogramForest(Learner):
         if self.epsilon is not None:
             self._train_private(federation, settings, feature_key, self.epsilon)
             return
-        if self.bins not in ("shared", "adaptive"):
-            raise InputError.wrong("bins", "'shared' or 'adaptive'", self.bins)
         algorithm = histogram_forest if self.bins == "shared" else adaptive_forest
         self.forest_ = algorithm.fit(federation, self.schema_, settings, feature_key)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
@@ -217,9 +193,7 @@ class HistogramForest(Learner):
         return found
 
 
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class PooledForest(HistogramForest):
+class PooledForest(PooledForestParameters, HistogramForest):
     """The forest of all sites' rows in one place: a baseline, for federations in this process only.
 
     It takes the parameters of a ``HistogramForest``, so that one can be compared with the other.
@@ -259,7 +233,5 @@ class PooledForest(HistogramForest):
         """Grow the forest."""
         if not federation.local_sites:
             raise InputError("PooledForest needs all rows in one place: a federation in this process")
-        if self.epsilon is not None:
-            raise InputError("PooledForest is a baseline without noise; epsilon is for HistogramForest")
         self.forest_ = pooled_forest(federation, self.schema_, settings, feature_key)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)

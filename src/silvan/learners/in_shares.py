@@ -1,43 +1,95 @@
-"""The base of learners for columns: the coordinator keeps a part of the model, and every party its share."""
+"""The base of learners for columns: the coordinator keeps a part of the model, and every party its share.
+
+A saved model is a folder with the coordinator's part, and every party's share in a file of its own.
+"""
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
+import msgspec
 import numpy as np
 
+from silvan.algorithms.evaluation.candidates import Named
+from silvan.algorithms.evaluation.evaluation import Evaluation
 from silvan.algorithms.evaluation.score_groups import Answer
+from silvan.algorithms.vertical.columns import columns_of
+from silvan.algorithms.vertical.evaluate_scores import EvaluateScores, ask_label_holder
+from silvan.algorithms.vertical.in_one_place import id_column, joined_test_rows, list_rows
+from silvan.algorithms.vertical.kept_predictions import KeepPredictions, keep_predictions
 from silvan.data.schema import Schema
+from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
+from silvan.federation.message import Request
 from silvan.forest.model_in_shares import ModelInShares
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.privacy.announce import Questions
+from silvan.privacy.identity.identity import all_digests, find_digests
+from silvan.util.files import UNREADABLE, file_name, write_whole
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_PARAMETERS, _SHARE = "parameters.json", ".share.silvan"
+
+T = TypeVar("T")
+
+
+class ScoredRows(NamedTuple):
+    """Rows by id, in the order of the first party's table, and their scores."""
+
+    frame: "pl.DataFrame"
+    scores: np.ndarray
+
+    def with_answers(self, answers: dict[str, Any]) -> "pl.DataFrame":
+        """Return the data frame with columns of answers after the ids."""
+        import polars as pl
+
+        clash = [name for name in answers if name in self.frame.columns]
+        if clash:
+            raise InputError(f"the id column is called {clash[0]!r}, like an answer; rename it")
+        return pl.concat([self.frame[:, :1], pl.DataFrame(answers), self.frame[:, 1:]], how="horizontal")
 
 
 class InShares(FederatedEstimator):
     """A learner for parties that hold columns of the same rows."""
 
     federated_by: ClassVar[str] = "federate_columns"
+    file: ClassVar[str]  # that has the coordinator's part
+    model_type: ClassVar[Any]  # of the coordinator's part
+    share_type: ClassVar[Any]
+    scored_by: ClassVar[type[Request]]  # what predictions ask
+    prediction_tasks: ClassVar[int] = 1
 
+    shares_: dict[str, Any]  # of the parties whose shares are known here
     threshold_: float | None = None
     lacking_: dict[str, int]  # rows that a party lacked in the last prediction
 
-    @property
-    @abstractmethod
-    def kept(self) -> ModelInShares:
-        """The coordinator's part of the model; raise ``InputError`` before ``fit``."""
+    _kept: ModelInShares | None = None
 
     @property
-    @abstractmethod
-    def share_schemas(self) -> Mapping[str, Schema]:
+    def kept(self) -> Any:
+        """The coordinator's part of the model; raise ``InputError`` before ``fit``."""
+        if self._kept is None:
+            raise InputError("this learner is not fitted yet; call fit(federation) first")
+        return self._kept
+
+    def keep(self, model: ModelInShares, shares: dict[str, Any]) -> None:
+        """Take the coordinator's part, and the shares that are known here."""
+        self._kept, self.shares_ = model, shares
+        self.schema_ = model.named_schema(self.share_schemas)
+
+    @property
+    def share_schemas(self) -> dict[str, Schema]:
         """The columns of each party whose share is known here."""
+        return {party: share.schema for party, share in self.shares_.items()}
 
     @property
     def is_whole(self) -> bool:
         """Whether the shares of all parties are known here."""
-        return not set(self.kept.parties) - set(self.share_schemas)
+        return not set(self.kept.parties) - set(self.shares_)
 
     @property
     def named_columns(self) -> Schema:
@@ -56,36 +108,168 @@ class InShares(FederatedEstimator):
     def _whole_fingerprint(self) -> str:
         """Return the hash of a model whose shares are all known."""
 
-    @abstractmethod
+    # -- what parties are asked
+
+    def asked(
+        self, kinds: tuple[type[Request], ...], tasks: int | None = None, min_leaf: int | None = None
+    ) -> Questions:
+        """Return what this learner is about to ask of parties, for an announcement."""
+        settings = repr([type(self).__name__, sorted(self.get_params(deep=False).items(), key=str)])
+        tasks = self.prediction_tasks if tasks is None else tasks
+        return Questions(kinds, min_leaf=min_leaf, settings=settings, tasks=tasks)
+
+    def questions_of_judging(
+        self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
+    ) -> Questions:
+        """Return what an evaluation on the test rows asks of parties."""
+        return self.asked((self.scored_by, EvaluateScores))
+
     def questions_of_predicting(self) -> Questions:
         """Return what predictions of new rows, which the label holder keeps, ask of parties."""
+        return self.asked((self.scored_by, KeepPredictions))
+
+    # -- prediction
 
     @abstractmethod
-    def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
-        """Send the label holder what the model predicts for rows, to write down beside ids; return how many."""
+    def score_digests(self, federation: Federation, digests: np.ndarray, *, votes: bool = False, **how: Any) -> Any:
+        """Score rows by their digests; with ``votes`` by the share of trees that vote for each class."""
 
     @abstractmethod
-    def predict(self, X: Any, *, incomplete: bool = False) -> Any:
-        """Predict the rows of a federation by columns, or of a joined table."""
-
-    @abstractmethod
-    def predict_proba(self, X: Any, *, incomplete: bool = False) -> Any:
-        """Return class probabilities of the rows of a federation by columns, or of a joined table."""
+    def found(self, federation: Federation, digests: np.ndarray) -> dict[str, Any]:
+        """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
 
     @abstractmethod
     def answers(self, X: np.ndarray, absent: np.ndarray) -> Answer:
         """Score encoded rows of all columns, some of which may be absent, where all shares are known."""
 
-    @abstractmethod
+    def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
+        """Send the label holder what the model predicts for rows, to write down beside ids; return how many.
+
+        Where only the label holder knows what leaves are worth, it is sent leaves, and nobody else sees predictions.
+        """
+        with federation.working_on(f"predicting by {type(self).__name__}"):
+            return keep_predictions(federation, self.kept, digests, **self.found(federation, digests))
+
+    def predict_by_id(self, federation: Federation, *, votes: bool = False, **how: Any) -> "pl.DataFrame":
+        """Predict the rows of a federation: a data frame of ids and predictions."""
+        scored = self._score_by_id(federation, votes=votes, **how)
+        return scored.with_answers({"prediction": self.decided(scored.scores)})
+
+    def decided(self, scores: np.ndarray) -> Any:
+        """Return the classes that are decided on by scores, or the numbers."""
+        if self.schema_.label.classes is None:
+            return scores[:, 0]
+        codes = scores.argmax(axis=1) if self.threshold_ is None else (scores[:, 1] >= self.threshold_).astype(np.int64)
+        return [self.schema_.label.classes[code] for code in codes]
+
+    def probabilities_by_id(self, federation: Federation, **how: Any) -> "pl.DataFrame":
+        """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
+        classes = self.check_classes()
+        scored = self._score_by_id(federation, **how)
+        return scored.with_answers({str(name): scored.scores[:, code] for code, name in enumerate(classes)})
+
+    def check_classes(self) -> tuple[Any, ...]:
+        """Return the classes; raise ``InputError`` for a model of a number, and before ``fit``."""
+        _ = self.kept
+        if self.schema_.label.classes is None:
+            raise InputError("predict_proba is for classification; this model predicts a number")
+        return self.schema_.label.classes
+
+    def _score_by_id(self, federation: Federation, *, incomplete: bool = False, **how: Any) -> ScoredRows:
+        """Score the rows in common, or all rows that any party has."""
+        import polars as pl
+
+        columns = columns_of(federation)
+        digests, lacking = columns.common, {}
+        if incomplete:
+            if columns.known is None:
+                raise InputError("incomplete=True needs match='keyed': with 'psi' nobody knows the rows not in common")
+            digests = all_digests(columns.known)
+            absent = {party: find_digests(known, digests) < 0 for party, known in columns.known.items()}
+            self.lacking_ = {party: int(rows.sum()) for party, rows in absent.items()}
+            lacking = {"lacking": [", ".join(p for p, rows in absent.items() if rows[i]) for i in range(len(digests))]}
+        scores = self.score_digests(federation, digests, **how)
+        if not federation.local_sites:
+            named = {"row": [row.tobytes().hex() for row in digests.astype(">u8")]}
+            return ScoredRows(pl.DataFrame({**named, **lacking}), scores)
+        order, ids = list_rows(federation, digests)
+        frame = pl.DataFrame({id_column(federation): ids, **{k: [v[i] for i in order] for k, v in lacking.items()}})
+        return ScoredRows(frame, scores[order])
+
+    # -- evaluation
+
+    def evaluation_on_test_rows(
+        self, federation: Federation, candidates: Sequence[Named], by: Sequence[str]
+    ) -> Evaluation:
+        """Evaluate the model on test rows that all parties score, and whose labels the label holder has.
+
+        In one process it is compared with what each party has alone, were it told the label, and with the model of the
+        joined table. All parties have the same rows, so they have the same metrics.
+        """
+        columns, kept = columns_of(federation), self.kept
+        if columns.label_holder is None:
+            raise InputError("no party holds the label, so there is nothing to judge by")
+        if not len(columns.test):
+            raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
+        with federation.counted_apart():
+            found = self.found(federation, columns.test)
+        if "leaves" in found:
+            found["model"] = kept.model
+        with federation.working_on(f"judging {type(self).__name__}"):
+            row = ask_label_holder(federation, columns.label_holder, kept.schema, columns.test, **found)
+        if not federation.local_sites:
+            return Evaluation([row])
+        rows = joined_test_rows(federation)
+        everything = rows.X, rows.y, np.zeros(len(self.schema_.features), np.bool_)
+        return self.compare(federation, candidates, everything).with_metrics(row)
+
+    # -- files
+
     def save(self, folder: str | Path) -> None:
-        """Write the coordinator's part, and every share that is known here to a file of its own."""
+        """Write the coordinator's part and every share that is known here, each to a file of its own.
+
+        A party can take its own file away, or delete it: the other files hold nothing about its columns.
+        The coordinator's part is written last, so a folder that was not finished holds no model.
+        """
+        model, folder = self.kept, Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for party, share in self.shares_.items():
+            write_whole(folder / (file_name(party) + _SHARE), share.to_bytes())
+        parameters = msgspec.json.encode(self.get_params(), enc_hook=lambda numbers: numbers.tolist())
+        write_whole(folder / _PARAMETERS, parameters)
+        write_whole(folder / self.file, model.to_bytes())
 
     @classmethod
-    @abstractmethod
     def load(cls, folder: str | Path) -> Self:
         """Read what ``save`` wrote; shares that are not there are not known."""
+        folder, shares = Path(folder), {}
+        model = _read_part(folder / cls.file, cls.model_type.from_bytes)
+        for party in model.parties:
+            path = folder / (file_name(party) + _SHARE)
+            if path.exists():
+                shares[party] = _read_part(path, cls.share_type.from_bytes)
+                model.check_share(shares[party], party)
+        path = folder / _PARAMETERS
+        parameters = _read_part(path, lambda data: msgspec.json.decode(data, type=dict[str, Any]))
+        try:
+            learner = cls(**parameters)
+        except TypeError:
+            raise FormatError(f"{path}: not the parameters of {cls.__name__}") from None
+        learner.keep(model, shares)
+        return learner
 
 
 def hash_of(parts: Iterable[bytes]) -> str:
     """Return a hash of several parts, each of any length."""
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def _read_part(path: Path, read: Callable[[bytes], T]) -> T:
+    """Read a file; errors begin with its path."""
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}; is {str(path.parent)!r} a saved model?")
+    try:
+        return read(path.read_bytes())
+    except (FormatError, *UNREADABLE) as error:
+        kind = type(error) if isinstance(error, FormatError) else FormatError
+        raise kind(f"{path}: {error}") from None

@@ -1,43 +1,52 @@
 """The parameters of every learner: types, defaults, ranges and documentation, in one place.
 
-Study files are checked by these structs, at the coordinator and at sites, so nothing here imports an algorithm. The
-docstrings of the learners and the tables of docs/study.md are written from the descriptions.
+Learners inherit their constructors from these classes, and study files are checked by them, at the coordinator and at
+sites; so nothing here imports an algorithm. The docstrings of the learners and the tables of docs/study.md are written
+from the descriptions.
 """
 
 import inspect
 import re
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, fields
+from textwrap import fill, indent
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_type_hints
 
-import msgspec
 from msgspec import Meta
 
 from silvan.data.schema import MAX_BINS
 from silvan.forest.arrays import DEPTH_CAP
 from silvan.privacy.noise.laplace import MAX_EPSILON
 
+T = TypeVar("T")
+
 Positive = Annotated[int, Meta(ge=1)]
 
 
-class Parameters(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """The parameters of a learner; ``kind`` names it. A value that is not given is the default."""
-
-    @property
-    def kind(self) -> str:
-        """The learner's name."""
-        return str(self.__struct_config__.tag)
-
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Return the default of every parameter."""
-        return {field.name: field.default for field in msgspec.structs.fields(cls)}
-
-    def changed(self) -> dict[str, Any]:
-        """Return the parameters that differ from their defaults."""
-        defaults = self.defaults()
-        return {name: value for name in defaults if (value := getattr(self, name)) != defaults[name]}
+@dataclass_transform()
+def declared(cls: type[T]) -> type[T]:
+    """Make a class of parameters a dataclass, whose signature has plain types."""
+    made = dataclass(repr=False, eq=False)(cls)
+    made.__init__.__annotations__.update(get_type_hints(made.__init__))
+    return made
 
 
-class ForestParameters(Parameters, tag="forest", frozen=True, kw_only=True):
+class Parameters:
+    """The parameters of a learner. A value that is not given is the default."""
+
+
+def defaults(cls: type[Parameters]) -> dict[str, Any]:
+    """Return the default of every parameter."""
+    return {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]  # dataclasses, all of them
+
+
+def changed(parameters: Parameters) -> dict[str, Any]:
+    """Return the parameters that differ from their defaults."""
+    given = vars(parameters)
+    return {name: given[name] for name, default in defaults(type(parameters)).items() if given[name] != default}
+
+
+@declared
+class ForestParameters(Parameters):
     """What all forests have.
 
     Parameters
@@ -94,15 +103,16 @@ class ForestParameters(Parameters, tag="forest", frozen=True, kw_only=True):
     max_features: Literal["sqrt", "log2"] | Positive | Annotated[float, Meta(gt=0, le=1)] | None = "sqrt"
     max_bins: Annotated[int, Meta(ge=2, le=MAX_BINS)] = 64
     bootstrap: bool = True
-    class_weight: Literal["balanced"] | dict[str, float] | list[float] | None = None
-    random_state: Annotated[int, Meta(ge=0)] | None = None
+    class_weight: Literal["balanced"] | dict[Any, float] | list[float] | None = None
+    random_state: Annotated[int, Meta(ge=0)] = 0
     feature_draw: Literal["node", "tree"] = "node"
     threshold: Literal["youden", "f1"] | Annotated[float, Meta(gt=0, lt=1)] | None = None
     max_samples: Annotated[float, Meta(gt=0, le=1)] | None = None
     monotonic_cst: dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None = None
 
 
-class VotingForestParameters(ForestParameters, tag="voting", frozen=True, kw_only=True):
+@declared
+class VotingForestParameters(ForestParameters):
     """What forests have whose trees may vote.
 
     Parameters
@@ -115,7 +125,8 @@ class VotingForestParameters(ForestParameters, tag="voting", frozen=True, kw_onl
     vote: Literal["soft", "hard"] = "soft"
 
 
-class HistogramForestParameters(VotingForestParameters, tag="HistogramForest", frozen=True, kw_only=True):
+@declared
+class HistogramForestParameters(VotingForestParameters):
     """Of a forest grown from summed histograms.
 
     Parameters
@@ -149,7 +160,8 @@ class HistogramForestParameters(VotingForestParameters, tag="HistogramForest", f
     tolerate: Annotated[int, Meta(ge=0)] | None = None
 
 
-class PooledForestParameters(HistogramForestParameters, tag="PooledForest", frozen=True, kw_only=True):
+@declared
+class PooledForestParameters(HistogramForestParameters):
     """Of the baseline on all rows in one place: those of a ``HistogramForest``, most of them not used.
 
     Parameters
@@ -161,7 +173,8 @@ class PooledForestParameters(HistogramForestParameters, tag="PooledForest", froz
     epsilon: None = None
 
 
-class LocalForestParameters(VotingForestParameters, tag="LocalForest", frozen=True, kw_only=True):
+@declared
+class LocalForestParameters(VotingForestParameters):
     """Of each site's own forest.
 
     Parameters
@@ -173,7 +186,8 @@ class LocalForestParameters(VotingForestParameters, tag="LocalForest", frozen=Tr
     n_estimators: Positive = 100
 
 
-class MergedForestParameters(VotingForestParameters, tag="MergedForest", frozen=True, kw_only=True):
+@declared
+class MergedForestParameters(VotingForestParameters):
     """Of sites' own trees put together.
 
     Parameters
@@ -199,7 +213,8 @@ class MergedForestParameters(VotingForestParameters, tag="MergedForest", frozen=
     recount: bool = False
 
 
-class AutoForestParameters(ForestParameters, tag="AutoForest", frozen=True, kw_only=True):
+@declared
+class AutoForestParameters(ForestParameters):
     """Of a histogram and a merged forest, each weighted by its worth.
 
     Parameters
@@ -225,7 +240,8 @@ class AutoForestParameters(ForestParameters, tag="AutoForest", frozen=True, kw_o
     fit_leaves: bool | None = None
 
 
-class BOFRFParameters(ForestParameters, tag="BOFRF", frozen=True, kw_only=True):
+@declared
+class BOFRFParameters(ForestParameters):
     """Of sites' own trees, weighted by how they do at all sites.
 
     Parameters
@@ -273,7 +289,8 @@ class BOFRFParameters(ForestParameters, tag="BOFRF", frozen=True, kw_only=True):
     recount: bool = False
 
 
-class BoostingParameters(Parameters, tag="boosting", frozen=True, kw_only=True):
+@declared
+class BoostingParameters(Parameters):
     """What all learners that boost stumps have.
 
     Parameters
@@ -295,18 +312,21 @@ class BoostingParameters(Parameters, tag="boosting", frozen=True, kw_only=True):
     criterion: Literal["gini", "entropy", "log_loss", "error"] = "gini"
     min_samples_leaf: Positive = 2
     max_bins: Annotated[int, Meta(ge=2, le=MAX_BINS)] = 64
-    random_state: Annotated[int, Meta(ge=0)] | None = None
+    random_state: Annotated[int, Meta(ge=0)] = 0
 
 
-class LocalAdaBoostParameters(BoostingParameters, tag="LocalAdaBoost", frozen=True, kw_only=True):
+@declared
+class LocalAdaBoostParameters(BoostingParameters):
     """Of each site's own AdaBoost."""
 
 
-class AdaBoostPLParameters(BoostingParameters, tag="AdaBoostPL", frozen=True, kw_only=True):
+@declared
+class AdaBoostPLParameters(BoostingParameters):
     """Of stumps merged in the order of their weights."""
 
 
-class BOPPIDParameters(BoostingParameters, tag="BOPPID", frozen=True, kw_only=True):
+@declared
+class BOPPIDParameters(BoostingParameters):
     """Of AdaBoost where each site picks among the others' classifiers.
 
     Parameters
@@ -321,7 +341,8 @@ class BOPPIDParameters(BoostingParameters, tag="BOPPID", frozen=True, kw_only=Tr
     printed: bool = False
 
 
-class MultBoostParameters(BoostingParameters, tag="MultBoost", frozen=True, kw_only=True):
+@declared
+class MultBoostParameters(BoostingParameters):
     """Of a stump for all sites in every round.
 
     Parameters
@@ -333,7 +354,8 @@ class MultBoostParameters(BoostingParameters, tag="MultBoost", frozen=True, kw_o
     criterion: Literal["gini", "entropy", "log_loss", "error"] = "error"
 
 
-class VerticalForestParameters(VotingForestParameters, tag="VerticalForest", frozen=True, kw_only=True):
+@declared
+class VerticalForestParameters(VotingForestParameters):
     """Of a forest on columns that stay with their parties.
 
     Parameters
@@ -354,7 +376,8 @@ class VerticalForestParameters(VotingForestParameters, tag="VerticalForest", fro
     key_bits: Positive = 2048
 
 
-class VerticalLinearParameters(Parameters, tag="VerticalLinear", frozen=True, kw_only=True):
+@declared
+class VerticalLinearParameters(Parameters):
     """Of logistic or linear regression on columns that stay with their parties.
 
     Parameters
@@ -369,7 +392,7 @@ class VerticalLinearParameters(Parameters, tag="VerticalLinear", frozen=True, kw
     """
 
     alpha: Annotated[float, Meta(gt=0)] = 1.0
-    tol: Annotated[float, Meta(ge=1e-8, lt=1)] = 1e-4
+    tol: Annotated[float, Meta(ge=1e-8, lt=1)] = 1e-4  # sums in fixed point are no more exact than 1e-8
     max_iter: Positive = 100
 
 
@@ -381,3 +404,31 @@ def descriptions(cls: type) -> dict[str, str]:
         for names, text in re.findall(r"^(\w[\w, ]*)\n((?: {4}.*(?:\n|$))+)", entries.split("\n\n")[0], re.M):
             found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     return found
+
+
+_FIT_ATTRIBUTES = """\
+schema_
+    What the columns mean, as the sites agreed on it: a ``Schema``.
+rounds_
+    How many rounds of messages ``fit`` took.
+bytes_
+    The bytes of these messages, by site: how many it "sent" and "received"."""
+
+
+def write_shared_entries(cls: type, like: type = Parameters) -> None:
+    """Fill in a class's docstring what it shares with others, so that ``help`` shows everything.
+
+    ``%(parameters)s``, with entries of the class's own above it, stands for all its parameters, described by its bases
+    or as those of the class that it is ``like``; ``%(fit_attributes)s`` for what ``fit`` sets.
+    """
+
+    def wrapped(text: str) -> str:
+        return fill(text, 116, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+
+    texts = descriptions(like) | descriptions(cls)
+    parameters = [f"{name}\n{wrapped(texts[name])}" for name in inspect.signature(cls).parameters if name in texts]
+    entries = {"parameters": "\n".join(parameters), "fit_attributes": _FIT_ATTRIBUTES}
+    own = re.compile(
+        r"(?<=----------\n)(?:(?!\n\n).)*?^( *)%\((parameters)\)s$|^( *)%\((fit_attributes)\)s$", re.M | re.S
+    )
+    cls.__doc__ = own.sub(lambda at: indent(entries[at[2] or at[4]], at[1] or at[3]), cls.__doc__ or "")

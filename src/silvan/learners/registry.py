@@ -46,7 +46,7 @@ class LearnerSpec:
     """
 
     module: str
-    parameters: type[declared.Parameters]  # the struct that declares them
+    parameters: type[declared.Parameters]  # the class that declares them
     papers: tuple[str, ...]
     axis: Literal["rows", "columns"] = "rows"
     trees: Literal["forest", "stumps", "none"] = "forest"
@@ -58,8 +58,8 @@ class LearnerSpec:
 
     @property
     def name(self) -> str:
-        """The name of its class, which its parameters are tagged with."""
-        return str(self.parameters.__struct_config__.tag)
+        """The name of its class."""
+        return self.parameters.__name__.removesuffix("Parameters")
 
     def load(self) -> "type[FederatedEstimator]":
         """Import the learner and return its class."""

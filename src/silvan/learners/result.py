@@ -70,7 +70,7 @@ class Result:
         return None if self.forest is None or self.forest.gain is None else self.forest.importances()
 
 
-class Explained(NamedTuple):
+class ColumnEffects(NamedTuple):
     """How much columns matter, and by column some values with the mean predictions at each, (values, outputs)."""
 
     permutation: dict[str, float] | None

@@ -1,7 +1,7 @@
 """Learners of trees that each site grows on its own rows: local forests, and merged ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,19 +12,17 @@ from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal import merged_forest
 from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
-from silvan.algorithms.vertical.in_one_place import local_models, rows_drawn_at_sites
+from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.learners.base import Learner
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import LocalForestParameters, MergedForestParameters
 from silvan.tree.fit import Settings
 
 
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class LocalForest(Learner):
+class LocalForest(LocalForestParameters, Learner):
     """Each site's own forest, on its own rows: what a site has without joining.
 
     A baseline, for federations in this process only. There is no global forest, so predictions name their site.
@@ -54,8 +52,6 @@ class LocalForest(Learner):
     array([0, 0])
     """
 
-    vote: str = "soft"
-
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         if not federation.local_sites:
@@ -64,9 +60,7 @@ class LocalForest(Learner):
         self.forests_ = local_models(federation, self.schema_, settings, feature_key)
 
 
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class MergedForest(Learner):
+class MergedForest(MergedForestParameters, Learner):
     """Sites' own trees put together: one round, and only trees travel.
 
     Parameters
@@ -97,12 +91,6 @@ class MergedForest(Learner):
     sends_trees: ClassVar[bool] = True
     chooses_threshold: ClassVar[bool] = True
 
-    vote: str = "soft"
-    weights: merged_forest.Weights | None = None
-    equal: bool = False
-    max_trees: int | None = None
-    recount: bool = False
-
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
@@ -114,14 +102,6 @@ class MergedForest(Learner):
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
         chosen = asks_for_threshold(self.threshold)
         return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *counted, *chosen)
-
-    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew; None after a recount, by which trees draw rows of all sites."""
-        if self.recount:
-            return None
-        shares = {site: federation.rows[site] if self.weights == "trees" else 1 for site in federation.active}
-        n_trees = merged_forest.share_out(self.n_estimators, shares)
-        return rows_drawn_at_sites(federation, self.schema_, self.row_draw(), n_trees)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
         """Return which rows the trees of models drew; not known where a site was lost on the way."""

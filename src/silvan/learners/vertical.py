@@ -1,20 +1,16 @@
 """The learner of vertical forests: trees on columns that stay with their parties."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from silvan.algorithms.evaluation.candidates import Named
-from silvan.algorithms.evaluation.evaluation import Evaluation, answer_of
+from silvan.algorithms.evaluation.evaluation import answer_of
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical import encoded, encrypted
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.evaluate_scores import EvaluateScores, ask_label_holder
-from silvan.algorithms.vertical.kept_predictions import KeepPredictions, keep_predictions
 from silvan.algorithms.vertical.party_shares import ShowShare, restore_forest_shares, share_of, show_shares
 from silvan.algorithms.vertical.prediction import (
     ReachLeaves,
@@ -29,37 +25,18 @@ from silvan.federation.message import Request
 from silvan.forest.arrays import Combine
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
+from silvan.forest.model_in_shares import ModelInShares
 from silvan.learners.base import Learner
-from silvan.learners.column_models import (
-    ScoredRows,
-    asked_of_parties,
-    read_parameters,
-    read_part,
-    score_by_id,
-    share_file,
-    write_model,
-)
 from silvan.learners.in_shares import InShares
-from silvan.learners.parameter_docs import write_shared_entries
+from silvan.learners.parameters import VerticalForestParameters
 from silvan.learners.result import Result, SharedModel
 from silvan.privacy.announce import Questions
 from silvan.tree.fit import Settings
 
 Method = Literal["one round", "classical"]
 
-_STRUCTURE = "structure.silvan"
 
-
-class _Fitted(InShares):
-    """Attributes that ``fit`` sets; not parameters, so not fields of the dataclass below."""
-
-    structure_: Structure
-    shares_: dict[str, Share]  # of the parties whose shares are known here
-
-
-@write_shared_entries
-@dataclass(repr=False, eq=False)
-class VerticalForest(Learner, _Fitted):
+class VerticalForest(VerticalForestParameters, InShares, Learner):
     """A forest of columns that stay with their parties: exactly the one that a joined table would give.
 
     A level of all trees takes two rounds of messages, so ``max_depth`` is limited by default.
@@ -101,11 +78,16 @@ class VerticalForest(Learner, _Fitted):
     ['flower', 'prediction']
     """
 
-    max_depth: int | None = 10
-    vote: str = "soft"
-    labels: str = "encoded"
-    auditor: bool = False
-    key_bits: int = 2048
+    file: ClassVar[str] = "structure.silvan"
+    model_type: ClassVar[type[Structure]] = Structure
+    share_type: ClassVar[type[Share]] = Share
+    scored_by: ClassVar[type[Request]] = ReachLeaves
+
+    @property
+    def structure_(self) -> Structure:
+        """What the coordinator keeps."""
+        structure: Structure = self.kept
+        return structure
 
     @property
     def expected_rounds(self) -> int | None:
@@ -120,54 +102,31 @@ class VerticalForest(Learner, _Fitted):
 
     def questions(self, federation: Federation) -> Questions:
         """Return what fitting asks of parties; it is known before they agree on anything."""
-        return asked_of_parties(self, self.asks(), min_leaf=self.min_samples_leaf)
-
-    def questions_of_judging(
-        self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
-    ) -> Questions:
-        """Return what judging by the test rows asks of parties."""
-        return asked_of_parties(self, (ReachLeaves, EvaluateScores))
-
-    def questions_of_predicting(self) -> Questions:
-        """Return what predictions of new rows, which the label holder keeps, ask of parties."""
-        return asked_of_parties(self, (ReachLeaves, KeepPredictions))
+        return self.asked(self.asks(), min_leaf=self.min_samples_leaf)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         columns = columns_of(federation)
         if self.labels == "encoded":
             structure = encoded.fit(federation, columns, columns.schema, settings, feature_key)
-        elif self.labels == "encrypted":
-            structure = encrypted.fit(federation, columns, columns.schema, settings, feature_key, self.key_bits)
         else:
-            raise InputError.wrong("labels", "'encoded' or 'encrypted'", self.labels)
+            structure = encrypted.fit(federation, columns, columns.schema, settings, feature_key, self.key_bits)
         shares = show_shares(federation, structure) if self.auditor else {}
         if federation.local_sites:
             shares = {name: share_of(federation.party(name), structure.model) for name in structure.parties}
-        self._keep(structure, shares)
+        self.keep(structure, shares)
 
-    def _keep(self, structure: Structure, shares: dict[str, Share]) -> None:
+    def keep(self, model: ModelInShares, shares: dict[str, Any]) -> None:
+        """Take the structure, and the shares that are known here."""
+        super().keep(model, shares)
         self.__dict__.pop("_whole", None)
-        self.schema_ = structure.named_schema({party: share.schema for party, share in shares.items()})
-        self.structure_, self.shares_ = structure, shares
+        self.threshold_ = None if self.threshold is None else float(self.threshold)
 
     def result(self) -> Result:
         """Return what was learnt: the whole forest only where it is known."""
         shared = SharedModel(self.fingerprint, len(self.structure_), len(self.structure_.owner), self.save)
         forest = self.forest_ if self.is_whole else None
         return Result(self.rounds_, self.bytes_, forest, shared=shared, threshold=self.threshold_)
-
-    @property
-    def kept(self) -> Structure:
-        """The coordinator's part of the model; raise ``InputError`` before ``fit``."""
-        if "structure_" not in self.__dict__:
-            raise InputError("this learner is not fitted yet; call fit(federation) first")
-        return self.structure_
-
-    @property
-    def share_schemas(self) -> dict[str, Schema]:
-        """The columns of each party whose share is known here."""
-        return {party: share.schema for party, share in self.shares_.items()}
 
     def _whole_fingerprint(self) -> str:
         return self.forest_.hash
@@ -222,35 +181,17 @@ class VerticalForest(Learner, _Fitted):
         if not isinstance(X, Federation):
             return super().predict(X, site)
         _ = self.kept  # raises an error before fit
-        classes = self.schema_.label.classes
-        scored = self._score_by_id(X, votes=self._combine == "vote" and self.threshold_ is None, **how)
-        codes = scored.scores.argmax(axis=1)
-        if self.threshold_ is not None:
-            codes = (scored.scores[:, 1] >= self.threshold_).astype(np.int64)
-        answers = scored.scores[:, 0] if classes is None else [classes[code] for code in codes]
-        return scored.with_answers({"prediction": answers})
+        return self.predict_by_id(X, votes=self._combine == "vote" and self.threshold_ is None, **how)
 
     def predict_proba(self, X: Any, site: str | None = None, **how: Any) -> Any:
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
-        if not isinstance(X, Federation):
-            return super().predict_proba(X, site)
-        _ = self.kept  # raises an error before fit
-        classes = self.schema_.label.classes
-        if classes is None:
-            raise InputError("predict_proba is for classification; this forest predicts a number")
-        scored = self._score_by_id(X, **how)
-        return scored.with_answers({str(name): scored.scores[:, code] for code, name in enumerate(classes)})
+        return self.probabilities_by_id(X, **how) if isinstance(X, Federation) else super().predict_proba(X, site)
 
-    def _score_by_id(
-        self, federation: Federation, method: Method = "one round", incomplete: bool = False, votes: bool = False
-    ) -> ScoredRows:
-        def score(digests: np.ndarray) -> np.ndarray:
-            return self._scores(federation, self._leaves(federation, digests, method), votes)
-
-        scored = score_by_id(federation, score, incomplete)
-        if incomplete:
-            self.lacking_ = scored.lacking
-        return scored
+    def score_digests(  # type: ignore[override]  # also by the classical method
+        self, federation: Federation, digests: np.ndarray, *, votes: bool = False, method: Method = "one round"
+    ) -> np.ndarray:
+        """Score rows by their digests."""
+        return score_leaves(federation, self.kept, self._leaves(federation, digests, method), votes)
 
     def _leaves(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
         if method not in ("one round", "classical"):
@@ -261,30 +202,18 @@ class VerticalForest(Learner, _Fitted):
         find = find_leaves if method == "one round" else find_leaves_classically
         return find(federation, structure, digests)
 
-    def _scores(self, federation: Federation, leaves: np.ndarray, votes: bool = False) -> np.ndarray:
-        return score_leaves(federation, self.kept, leaves, votes)
-
-    def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
-        """Send the label holder what the forest predicts for rows, to write down beside ids; return how many.
-
-        Where only the label holder knows what leaves are worth, it is sent leaves, and nobody else sees predictions.
-        """
-        with federation.working_on(f"predicting by {type(self).__name__}"):
-            found = self._found(federation, self._leaves(federation, digests))
-            return keep_predictions(federation, self.kept, digests, **found)
-
-    def _found(self, federation: Federation, leaves: np.ndarray) -> dict[str, Any]:
+    def found(self, federation: Federation, digests: np.ndarray) -> dict[str, Any]:
         """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
-        structure, votes = self.kept, self._combine == "vote"
+        structure, votes, leaves = self.structure_, self._combine == "vote", self._leaves(federation, digests)
         if not len(structure.value):
             at = {} if self.threshold_ is None else {"threshold": self.threshold_}
             return {"leaves": leaves, "weights": structure.weights, "votes": votes, **at}
-        scores = self._scores(federation, leaves)
+        scores = score_leaves(federation, structure, leaves)
         found = {"scores": scores}
         if self.threshold_ is not None:
             found["decided"] = (scores[:, 1] >= self.threshold_).astype(np.int64)
         elif votes:
-            found["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
+            found["decided"] = score_leaves(federation, structure, leaves, True).argmax(axis=1)
         return found
 
     # -- evaluation
@@ -292,65 +221,3 @@ class VerticalForest(Learner, _Fitted):
     def candidates(self, federation: Federation) -> list[Named]:
         """Return the models to compare, by name; none between machines, where nobody has the whole forest."""
         return super().candidates(federation) if federation.local_sites else []
-
-    def evaluation(
-        self,
-        federation: Federation,
-        table: Any = None,
-        *,
-        candidates: Sequence[Named] | None = None,
-        epsilon: float | None = None,
-        by: Sequence[str] = (),
-    ) -> Evaluation:
-        """Evaluate the model on test rows that all parties score, and whose labels the label holder has.
-
-        In one process it is compared with what each party has alone, were it told the label, and with the forest of the
-        joined table. All parties have the same rows, so they have the same metrics.
-        """
-        columns, structure = columns_of(federation), self.kept
-        if by or epsilon is not None or table is not None or columns.label_holder is None or not len(columns.test):
-            # without a table, raises an error that names what is lacking
-            return super().evaluation(federation, table, candidates=candidates, epsilon=epsilon, by=by)
-        candidates = self.candidates(federation) if candidates is None else candidates
-        with federation.counted_apart():
-            found = self._found(federation, self._leaves(federation, columns.test))
-        if "leaves" in found:
-            found["model"] = structure.model
-        with federation.working_on(f"judging {type(self).__name__}"):
-            row = ask_label_holder(federation, columns.label_holder, structure.schema, columns.test, **found)
-        if not federation.local_sites:
-            return Evaluation([row])
-        return super().evaluation(federation, candidates=candidates).with_metrics(row)
-
-    # -- files
-
-    def save(self, folder: str | Path) -> None:
-        """Write the structure and every share that is known here, each to a file of its own.
-
-        A party can take its own file away, or delete it: the other files hold nothing about its splits.
-        The structure is written last, so a folder that was not finished holds no model.
-        """
-        parameters = self.get_params()
-        if self.vote == "soft":  # as files had it before there was a choice
-            del parameters["vote"]
-        if isinstance(self.monotonic_cst, np.ndarray):
-            parameters["monotonic_cst"] = self.monotonic_cst.tolist()
-        for name in ("threshold", "max_samples", "monotonic_cst"):
-            if parameters[name] is None:
-                del parameters[name]
-        write_model(folder, _STRUCTURE, self.kept, self.shares_, parameters)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """Read what ``save`` wrote; shares that are not there are not known."""
-        structure = read_part(Path(folder) / _STRUCTURE, Structure.from_bytes)
-        shares = {}
-        for party in structure.parties:
-            path = share_file(folder, party)
-            if path.exists():
-                shares[party] = read_part(path, Share.from_bytes)
-                structure.check_share(shares[party], party)
-        model = read_parameters(folder, cls)
-        model._keep(structure, shares)
-        model.threshold_ = model.threshold
-        return model

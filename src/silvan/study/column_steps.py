@@ -17,19 +17,19 @@ from silvan.federation.federation import OVERALL, Federation
 from silvan.learners.in_shares import InShares
 from silvan.learners.registry import learners_for
 from silvan.study.listener import Listener
-from silvan.study.run_folder import RUN, SHARES, Record, Run, Site
+from silvan.study.run_folder import RUN, SHARES, Record, Run, SiteRows
 from silvan.study.study import Study
 from silvan.study.study_file import make_federation
 from silvan.tree.draw import make_key
 from silvan.util.readable import format_names
 
 
-def parties(federation: Federation) -> list[Site]:
+def parties(federation: Federation) -> list[SiteRows]:
     """Return the parties with the number of rows in common; if all are in this process, the label may be counted."""
     schema, columns, positives = federation.schema, columns_of(federation), None
     if schema.n_classes == 2 and federation.local_sites:
         positives = float(np.mean(joined(federation, columns.common).y == 1))
-    return [Site(name, len(columns.training), len(columns.test), positives) for name in federation.sites]
+    return [SiteRows(name, len(columns.training), len(columns.test), positives) for name in federation.sites]
 
 
 def read_model(run: Run, record: Record) -> InShares:
@@ -104,14 +104,9 @@ def _predictions(model: InShares, federation: Federation, fill: bool) -> pl.Data
     """Return ids with the class and each class's probability, or with the number."""
     classes = model.schema_.label.classes
     if classes is None:
-        numbers: pl.DataFrame = model.predict(federation, incomplete=fill)
-        return numbers
-    frame: pl.DataFrame = model.predict_proba(federation, incomplete=fill)
-    shares = frame.select(map(str, classes)).to_numpy()
-    threshold, codes = model.threshold_, shares.argmax(axis=1)
-    if threshold is not None:
-        codes = (shares[:, 1] >= threshold).astype(np.int64)
-    best = pl.Series("prediction", [classes[code] for code in codes])
+        return model.predict_by_id(federation, incomplete=fill)
+    frame = model.probabilities_by_id(federation, incomplete=fill)
+    best = pl.Series("prediction", model.decided(frame.select(map(str, classes)).to_numpy()))
     named = {str(name): f"probability_{name}" for name in classes}
     rounded = frame.with_columns(pl.col(str(name)).round_sig_figs(6) for name in classes).rename(named)
     return rounded.insert_column(1, best)

@@ -1,7 +1,6 @@
 """What a run records of its evaluation: metrics, counts and curves, on test rows or on many splits."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -92,12 +91,17 @@ def _knows_test_rows(federation: Federation, study: Study) -> bool:
 
 def figures(row: Row) -> Figures:
     """Return a line of the evaluation; NaN, which JSON does not have, becomes None."""
-    values = {k: None if np.isnan(v) else float(v) for k, v in row.metrics.items()}
-    gains = row.gain, row.low, row.high, row.use, row.same_as
-    more = {name: None if np.isnan(value) else float(value) for name, value in row.more.items()}
-    beside: dict[str, Any] = {"between": row.between, "epsilon": row.epsilon, "more": more, "note": row.note}
-    beside["group"] = row.group
-    return Figures(row.site, row.model, row.rows, values, *gains, **beside)
+    known, more = ({k: None if np.isnan(v) else float(v) for k, v in of.items()} for of in (row.metrics, row.more))
+    return Figures(
+        row.site,
+        row.model,
+        row.rows,
+        known,
+        *(row.gain, row.low, row.high, row.use, row.same_as, row.between, row.epsilon),
+        more,
+        row.note,
+        row.group,
+    )
 
 
 def counts_of(row: Row, classes: list[str] | None) -> Counts:

@@ -17,14 +17,13 @@ from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import FormatError
 from silvan.federation.federation import Federation
-from silvan.federation.part import Part
 from silvan.study.run_folder import LEARNT
 from silvan.util.files import write_whole
 
 _KEY, _HASH = 16, 8
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class LearntRows(msgspec.Struct, frozen=True):
     """What the file holds: the schema by which rows are read, the key, and sorted hashes."""
 
     schema: str
@@ -36,9 +35,10 @@ class _Kept(msgspec.Struct, frozen=True):
 def keep_learnt_rows(federation: Federation, folder: Path) -> None:
     """Write the hashes of all rows to learn from, if all tables are in this process."""
     key, schema = secrets.token_bytes(_KEY), federation.schema
-    found = [_of_part(site.part(schema), key) for site in federation.local_sites.values()]
+    parts = (site.part(schema) for site in federation.local_sites.values())
+    found = [_hashes(some.X, some.y, key) for part in parts for some in part.pieces()]  # some of the rows at a time
     hashes = np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
-    write_whole(folder / LEARNT, msgspec.msgpack.encode(_Kept(schema.hash, key, hashes.tobytes())), private=True)
+    write_whole(folder / LEARNT, msgspec.msgpack.encode(LearntRows(schema.hash, key, hashes.tobytes())), private=True)
 
 
 def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, int] | None:
@@ -47,7 +47,7 @@ def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, in
     if not path.is_file():
         return None
     try:
-        kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=LearntRows)
         hashes = np.frombuffer(kept.hashes, np.uint64)
     except (msgspec.DecodeError, ValueError):
         raise FormatError(f"{path}: damaged; remove it, and rows that were learnt from are not told apart") from None
@@ -57,11 +57,6 @@ def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, in
     X, y = encode_features(frame, schema), encode_label(frame, schema)
     mine = _hashes(X, y, kept.key)
     return int(np.isin(mine, hashes).sum()), len(mine)
-
-
-def _of_part(part: Part, key: bytes) -> np.ndarray:
-    """Return the hashes of a site's rows, some of them in memory at a time."""
-    return np.concatenate([np.zeros(0, np.uint64), *(_hashes(some.X, some.y, key) for some in part.pieces())])
 
 
 def _hashes(X: Any, y: Any, key: bytes) -> np.ndarray:

@@ -14,7 +14,7 @@ _MEMORY = 40
 """The last answers, by which the pace is estimated: the first ones include compilation."""
 
 
-class Step:
+class TimedStep:
     """One step that takes a while."""
 
     def __init__(self, text: str, expected: float | None = None) -> None:
@@ -82,9 +82,9 @@ class Listener:
         """Note an event of the federation."""
 
     @contextmanager
-    def step(self, text: str, expected: float | None = None) -> Iterator[Step]:
+    def step(self, text: str, expected: float | None = None) -> Iterator[TimedStep]:
         """Follow a step that takes a while, the body of the ``with`` statement; ``expected`` is in seconds."""
-        yield Step(text, expected)
+        yield TimedStep(text, expected)
 
     def agreed(self, record: Record) -> None:
         """Note that the sites have agreed: the record has the schema and the sites."""

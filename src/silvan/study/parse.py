@@ -18,10 +18,10 @@ from silvan.federation.handlers import HANDLERS
 from silvan.learners.parameters import Parameters
 from silvan.learners.registry import LEARNERS, learners_for
 from silvan.privacy.gate import Policy
-from silvan.study.study import Evaluation, Predict, Study
+from silvan.study.study import EvaluationSettings, Predict, Study
 from silvan.study.study_tables import check_reading, check_tables
-from silvan.study.toml_lines import BEFORE, Key, Problems, key_lines, parse_toml
-from silvan.study.typed_toml import convert_entries, extras, typed_keys
+from silvan.study.toml_lines import BEFORE, Key, Problems, convert_entries, key_lines, parse_toml
+from silvan.util.declared import extras, typed_keys
 
 SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy", "predict")
 """Keys that are tables."""
@@ -50,7 +50,7 @@ def predicting(study: Study, model: str, number: int) -> Study:
 def _places() -> dict[str, str]:
     """Return where each key belongs, for those that stand somewhere else."""
     learner = {key: "in [learner]" for spec in LEARNERS.values() for key in ("kind", *typed_keys(spec.parameters))}
-    evaluation = dict.fromkeys(typed_keys(Evaluation), "in [evaluation]")
+    evaluation = dict.fromkeys(typed_keys(EvaluationSettings), "in [evaluation]")
     return {**learner, **evaluation, **{key: BEFORE for key in typed_keys(Study) if key not in SECTIONS}}
 
 
@@ -68,8 +68,10 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
         found["tables"] = check_tables(data, path.parent, problems)
         found |= {key: data[key] for key in ("sites", "parties") if key in data}
     sections: dict[str, Callable[[Any], Any]] = {
-        "learner": lambda values: check_learner(values, columns, problems, machines=machines),
-        "evaluation": lambda values: _check_evaluation(values, problems),
+        "learner": lambda values: _check_learner(values, columns, problems, found, machines=machines),
+        "evaluation": lambda values: EvaluationSettings(
+            **convert_entries(values, typed_keys(EvaluationSettings), ("evaluation",), problems, none=True)
+        ),
         "policy": lambda values: Policy(**check_policy(values, problems)),
         "reading": lambda values: check_reading(path, values, ("reading",), problems).options,
         "kinds": lambda values: _check_kinds(values, columns, problems),
@@ -157,12 +159,9 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
 # -- sections
 
 
-def _check_evaluation(values: Any, problems: Problems) -> Evaluation:
-    """Check how the model is evaluated."""
-    return Evaluation(**convert_entries(values, typed_keys(Evaluation), ("evaluation",), problems, none=True))
-
-
-def check_learner(values: Any, columns: bool, problems: Problems, *, machines: bool = False) -> Parameters:
+def _check_learner(
+    values: Any, columns: bool, problems: Problems, study: dict[str, Any], *, machines: bool
+) -> Parameters:
     """Check that a learner for rows or columns is named, and its parameters one by one."""
     known = learners_for("columns" if columns else "rows")
     default = next(iter(known))
@@ -180,7 +179,10 @@ def check_learner(values: Any, columns: bool, problems: Problems, *, machines: b
     given = {**(spec.between_machines(values) if machines else {}), **values}
     given.pop("kind", None)
     types, where = typed_keys(spec.parameters), f"[learner] of kind {kind}"
-    return spec.parameters(**convert_entries(given, types, ("learner",), problems, none=True, where=where))
+    found = convert_entries(given, types, ("learner",), problems, none=True, where=where)
+    if "random_state" in types:
+        found.setdefault("random_state", study.get("random_state", 0))
+    return spec.parameters(**found)
 
 
 def check_policy(values: Any, problems: Problems) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextCo
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from silvan.study.listener import Listener, Step
+from silvan.study.listener import Listener, TimedStep
 
 PATIENCE = 2.0
 """Seconds before anything is shown."""
@@ -27,7 +27,7 @@ class _Detail(ProgressColumn):
     """The text beside the bar."""
 
     def render(self, task: Task) -> Text:
-        step: Step = task.fields["step"]
+        step: TimedStep = task.fields["step"]
         return Text(str(step), style="dim")
 
 
@@ -35,7 +35,7 @@ class _Bar(BarColumn):
     """A bar that moves to and fro while the total is not known."""
 
     def render(self, task: Task) -> Any:
-        step: Step = task.fields["step"]
+        step: TimedStep = task.fields["step"]
         task.total, task.completed = step.total or None, step.done
         if step.expected:
             task.total = step.expected
@@ -43,16 +43,16 @@ class _Bar(BarColumn):
         return super().render(task)
 
 
-class Progress(Listener):
+class ProgressBars(Listener):
     """Shows steps on a console, by default on standard error, so that results can be piped."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = Console(stderr=True) if console is None else console
 
     @contextmanager
-    def step(self, text: str, expected: float | None = None) -> Iterator[Step]:
+    def step(self, text: str, expected: float | None = None) -> Iterator[TimedStep]:
         """Run one step, the body of the ``with`` statement; show its progress if it takes long."""
-        step, done = Step(text, expected), threading.Event()
+        step, done = TimedStep(text, expected), threading.Event()
         thread = threading.Thread(target=self._show, args=(step, done), daemon=True, name="silvan-progress")
         thread.start()
         try:
@@ -61,7 +61,7 @@ class Progress(Listener):
             done.set()
             thread.join()
 
-    def _show(self, step: Step, done: threading.Event) -> None:
+    def _show(self, step: TimedStep, done: threading.Event) -> None:
         if done.wait(PATIENCE):
             return
         if not self.console.is_terminal:

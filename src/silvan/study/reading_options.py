@@ -17,7 +17,7 @@ _OF_TEXT = ("separator", "decimal", "encoding")
 _TAB = {"tab": "\t", "\\t": "\t"}
 
 
-class Written(NamedTuple):
+class ReadAs(NamedTuple):
     """What to read a table from, and what the study's own options make of it, for people; empty if nothing."""
 
     source: Any
@@ -96,7 +96,7 @@ def _quoted(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def as_written(path: str | Path, study: Mapping[str, Any], asked: Mapping[str, Any]) -> Written:
+def as_written(path: str | Path, study: Mapping[str, Any], asked: Mapping[str, Any]) -> ReadAs:
     """Return what to read a table from, by the settings of a run's study and by what a command asks for.
 
     What is asked for goes first. Of the study's own options only those count that are for a file of this kind, and new
@@ -106,7 +106,7 @@ def as_written(path: str | Path, study: Mapping[str, Any], asked: Mapping[str, A
     if is_url(place):
         if asked:
             raise InputError("--reading is for files; a query says what columns are called: select alter as age")
-        return Written(path)
+        return ReadAs(path)
     own = _own(place, kept, asked) if isinstance(kept, dict) else {}
     said = {**own, **asked}
     if own.get("rename"):
@@ -114,7 +114,7 @@ def as_written(path: str | Path, study: Mapping[str, Any], asked: Mapping[str, A
     table = _table(place, said)
     told = ", ".join(f"{key} {_told(value)}" for key, value in own.items())
     note = f"{place} is read as the study says of its own files: {told} (--reading sets it otherwise)" if told else ""
-    return Written(table if table.options else path, note)
+    return ReadAs(table if table.options else path, note)
 
 
 def _own(path: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ SHARES = "model"
 _GAINS = ("gain", "gain_low", "gain_high")
 
 
-class Site(msgspec.Struct, frozen=True):
+class SiteRows(msgspec.Struct, frozen=True):
     """A site and its rows; ``positives`` is the share of the second of two classes."""
 
     name: str
@@ -161,7 +161,7 @@ class Record(msgspec.Struct, kw_only=True):
     label: str = "label"
     classes: list[str] | None = None
     sums: str = "trusted"
-    sites: list[Site] = []
+    sites: list[SiteRows] = []
     differences: list[Difference] = []
     columns: list[ColumnAtSites] = []  # what sites told of their columns
     warnings: list[str] = []

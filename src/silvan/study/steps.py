@@ -3,7 +3,9 @@
 The caller writes the record after each step, before the next one starts.
 """
 
+import inspect
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -16,14 +18,14 @@ from silvan.federation.agree import agree_on
 from silvan.federation.agreement import Agreement
 from silvan.federation.describe import CountRows
 from silvan.federation.federation import Federation
+from silvan.federation.handlers import HANDLERS
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import Questions, announce
 from silvan.privacy.identity.shared_key import DealKey, TakeKey
 from silvan.study import column_steps
 from silvan.study.listener import Listener
-from silvan.study.message_kinds import describe_kinds
-from silvan.study.run_folder import Dependence, Difference, Record, Run, Site, Traffic
+from silvan.study.run_folder import Dependence, Difference, Kind, Record, Run, SiteRows, Traffic
 from silvan.study.study import Study
 
 _MOST_COLUMNS = 200
@@ -75,18 +77,18 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
     if federation.columns is not None:
         record.by, record.sites = "columns", column_steps.parties(federation)
     elif study.private or not federation.local_sites:
-        record.sites = [Site(name, federation.rows.get(name, 0)) for name in federation.sites]
+        record.sites = [SiteRows(name, federation.rows.get(name, 0)) for name in federation.sites]
     else:
         record.sites = [_site(federation, name) for name in federation.sites]
 
 
-def _site(federation: Federation, name: str) -> Site:
+def _site(federation: Federation, name: str) -> SiteRows:
     """Count the rows and positives of a site in this process, whose owner therefore runs this command."""
     site, schema = federation.site(name), federation.schema
     parts = [site.part(schema), site.part(schema, test=True)]
     y = np.concatenate([part.y for part in parts])
     positives = float(np.mean(y == 1)) if schema.n_classes == 2 else None
-    return Site(name, len(parts[0]), len(parts[1]), positives)
+    return SiteRows(name, len(parts[0]), len(parts[1]), positives)
 
 
 def announce_study(
@@ -166,3 +168,17 @@ def note_traffic(record: Record, federation: Federation) -> None:
         for kind in kinds
     ]
     record.kinds = describe_kinds(kinds)
+
+
+def describe_kinds(names: Iterable[str]) -> list[Kind]:
+    """Return what each kind of request, by name, asks and answers; unknown names are left out."""
+    requests = {name: HANDLERS[name][0] for name in names if name in HANDLERS}
+    return [
+        Kind(name, _first_paragraph(request), _first_paragraph(request.reply), request.verb)
+        for name, request in requests.items()
+    ]
+
+
+def _first_paragraph(message: type) -> str:
+    """Return the first paragraph of a message's docstring, in one line."""
+    return " ".join(inspect.cleandoc(message.__doc__ or "").split("\n\n")[0].replace("``", "").split())

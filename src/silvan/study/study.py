@@ -26,12 +26,12 @@ from silvan.data.readers.table_file import Table
 from silvan.data.schema import Schema
 from silvan.errors import InputError, SiteError
 from silvan.federation.store import digest
-from silvan.learners.parameters import HistogramForestParameters, Parameters
+from silvan.learners.parameters import HistogramForestParameters, Parameters, changed
 from silvan.learners.registry import LEARNERS, LearnerSpec
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
 from silvan.study.toml_lines import Key
-from silvan.study.typed_toml import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
+from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
 
 Sources = dict[str, Path | Query | Table | Partitions]
 """Tables by site or party."""
@@ -53,7 +53,7 @@ def _each_once(names: tuple[str, ...]) -> None:
 Columns = Annotated[tuple[Text, ...], Meta(extra={"expected": "a list of columns, each once", "check": _each_once})]
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is evaluated, beside metrics of the test rows.
 
     Parameters
@@ -242,7 +242,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     kinds: Kinds = msgspec.field(default_factory=dict)
     schema: Schema | None = None
     learner: Parameters = HistogramForestParameters()
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationSettings = EvaluationSettings()
     policy: Annotated[
         Policy, about(machines="what a site lets out is the site's own policy (site.toml); leave [policy] out")
     ] = Policy()
@@ -260,14 +260,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kind(self) -> str:
         """The learner's name."""
-        return self.learner.kind
+        return type(self.learner).__name__.removesuffix("Parameters")
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The learner's parameters that differ from their defaults, and those with others between machines."""
-        changed = self.learner.changed()
-        remote = {} if self.tables else self.spec.between_machines(changed)
-        return {**{name: getattr(self.learner, name) for name in remote}, **changed}
+        given = changed(self.learner)
+        remote = {} if self.tables else self.spec.between_machines(given)
+        return {**{name: getattr(self.learner, name) for name in remote}, **given}
 
     @property
     def spec(self) -> LearnerSpec:
@@ -390,7 +390,7 @@ def _plain(value: Any) -> Any:
     """Return a setting as plain data: of a section, what differs from the defaults."""
     if isinstance(value, Schema):
         return value.to_json()
-    if isinstance(value, Evaluation | Policy):
+    if isinstance(value, EvaluationSettings | Policy):
         default = type(value)()
         kind: type = type(value)
         given = {name: getattr(value, name) for name in typed_keys(kind)}

@@ -47,8 +47,6 @@ def make_federation(study: Study, journal: Path | None = None, schema: Schema | 
 def make_learner(study: Study, schema: Schema | None) -> FederatedEstimator:
     """Return a study's learner; class weights are matched with the label's classes, if known, by their text."""
     parameters = study.parameters
-    if "random_state" in study.learner.defaults():
-        parameters.setdefault("random_state", study.random_state)
     weights = parameters.get("class_weight")
     if isinstance(weights, dict):
         classes = () if schema is None else schema.label.classes or ()
@@ -70,9 +68,4 @@ def read_study(path: str | Path) -> Study:
 
 def read_remote_study(path: Path) -> Study:
     """Read a study file for sites on other machines; the learner checks its parameters together, too."""
-    try:
-        return parse_remote_study(path.read_bytes().decode(), path, check=True)
-    except FileNotFoundError:
-        raise InputError(f"there is no study file {str(path)!r}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text; save it as such") from None
+    return parse_remote_study(read_toml(path)[0], path, check=True)

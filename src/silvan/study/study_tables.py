@@ -52,7 +52,7 @@ def _table(
     name: str, given: dict[str, Any], key: Key, folder: Path, reading: dict[str, Any], problems: Problems
 ) -> Sources:
     who = f"{'party' if key[0] == 'parties' else 'site'} {name!r}: " if name else ""
-    place = given.get("table")
+    place: Any = given.get("table")
     is_database = "query" in given or (isinstance(place, str) and "://" in place)
     in_partitions = "cluster" in given and key[0] == "sites"
     known = ["table", "query"] if is_database else ["table", "cluster"] if in_partitions else ["table", *READING]
@@ -60,12 +60,20 @@ def _table(
         if word not in known:
             problems.unknown((*key, word), known)
     if is_database:
-        return _database(name, who, given, key, folder, problems)
-    if not isinstance(place, str) or not place:
+        for word, text in given.items():
+            if not isinstance(text, str):
+                problems.add(key, f"{who}{word} must be text")
+    elif not isinstance(place, str) or not place:
         problems.add(key, f"{who}must be the path of a table, got {place!r}")
         return {}
-    if in_partitions:
-        return _partitions(name, who, Path(place), given["cluster"], key, folder, problems)
+    try:
+        if is_database:
+            return {name: Query(str(place or ""), str(given.get("query", ""))).beside(folder)}
+        if in_partitions:
+            return {name: _partitions(str(Path(place)), given["cluster"], folder)}
+    except InputError as error:
+        problems.add(key, f"{who}{error}")
+        return {}
     path, misplaced = folder / place, ""
     if problems.places.get(name) == BEFORE:
         misplaced = f"; if {name} was meant for the study, put it {BEFORE}"
@@ -82,15 +90,11 @@ def _table(
     return {name: check_reading(path, own, key, noted, who)}
 
 
-def _partitions(name: str, who: str, files: Path, cluster: Any, key: Key, folder: Path, problems: Problems) -> Sources:
-    """Check a table in partitions: that its files are there, and that the cluster has an address."""
-    try:
-        found = Partitions(str(files), cluster).beside(folder)
-        found.paths()
-    except InputError as error:
-        problems.add(key, f"{who}{error}")
-        return {}
-    return {name: found}
+def _partitions(files: str, cluster: Any, folder: Path) -> Partitions:
+    """Return a table in partitions; raise ``InputError`` if its files are not there, or the cluster has no address."""
+    found = Partitions(files, cluster).beside(folder)
+    found.paths()
+    return found
 
 
 def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:
@@ -109,15 +113,3 @@ def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: s
             problems.add((*key, error.parameter or next(iter(given))), f"{who}{error}")
             table = Table(path)
     return table
-
-
-def _database(name: str, who: str, given: dict[str, Any], key: Key, folder: Path, problems: Problems) -> Sources:
-    """Check a table in a database: its URL and its query."""
-    for word, text in given.items():
-        if not isinstance(text, str):
-            problems.add(key, f"{who}{word} must be text")
-    try:
-        return {name: Query(str(given.get("table", "")), str(given.get("query", ""))).beside(folder)}
-    except InputError as error:
-        problems.add(key, f"{who}{error}")
-    return {}

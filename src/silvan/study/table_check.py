@@ -1,8 +1,9 @@
 """Checks the tables of a study's sites before anything is learnt, where all of them are at hand."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import TypeVar
 
 from silvan.data.cells import fold, look_alike
 from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
@@ -13,6 +14,8 @@ from silvan.federation.site_table import SiteSettings, SiteTable
 from silvan.study.study import Study
 from silvan.study.unit_check import ask_about_units
 from silvan.util.readable import count_of, format_count, format_names, list_some
+
+T = TypeVar("T")
 
 _MEASURED = 10
 """Fewest values of a column that may be a measurement; fewer are codes."""
@@ -205,13 +208,21 @@ def _near_categories(profiles: Mapping[str, Sequence[ColumnProfile]], label: str
     return lines
 
 
-def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return columns that sites may have in different units."""
-    spreads: dict[str, dict[str, list[float]]] = {}
+def _by_column(
+    profiles: Mapping[str, Sequence[ColumnProfile]], value: Callable[[ColumnProfile], T | None]
+) -> dict[str, dict[str, T]]:
+    """Return a value of every column that has it, by the column's name and by site."""
+    found: dict[str, dict[str, T]] = {}
     for site, columns in profiles.items():
         for column in columns:
-            if column.spread and column.distinct >= _MEASURED:
-                spreads.setdefault(column.name, {})[site] = column.spread
+            if (one := value(column)) is not None:
+                found.setdefault(column.name, {})[site] = one
+    return found
+
+
+def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
+    """Return columns that sites may have in different units."""
+    spreads = _by_column(profiles, lambda column: (column.distinct >= _MEASURED and column.spread) or None)
     return [line for name, by_site in spreads.items() for line in ask_about_units(name, by_site)]
 
 
@@ -220,13 +231,8 @@ def _leaks(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
     One that does so at some sites, by few rows, and well enough at the others, is a good measurement.
     """
-    found: dict[str, dict[str, float]] = {}
-    for site, columns in profiles.items():
-        for column in columns:
-            if column.auc is not None:
-                found.setdefault(column.name, {})[site] = column.auc
     lines = []
-    for name, by_site in found.items():
+    for name, by_site in _by_column(profiles, lambda column: column.auc).items():
         high = {site: auc for site, auc in by_site.items() if auc > _LEAK}
         rest = [auc for site, auc in by_site.items() if site not in high]
         if high and not (rest and median(rest) > _GOOD):

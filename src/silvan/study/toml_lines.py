@@ -1,4 +1,4 @@
-"""Finds the line of every key in a TOML file, and collects errors that point to lines.
+"""Finds the line of every key in a TOML file, converts what it says, and collects errors that point to lines.
 
 tomllib does not tell lines of keys. But lines in which all brackets and strings are closed are one statement, and
 there is exactly one key or header in it. A text may be made to harm: a coordinator's, which a site reads before its
@@ -7,12 +7,13 @@ owner has approved anything, must cost no more than its length.
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import SequenceMatcher, get_close_matches
 from pathlib import Path
 from typing import Any
 
 from silvan.errors import InputError
+from silvan.util.declared import convert, may_be_none
 
 Key = tuple[str, ...]
 
@@ -174,3 +175,40 @@ class Problems:
         """Raise one ``InputError`` with all errors, if there are any."""
         if self.found:
             raise InputError("\n".join(dict.fromkeys(text for _, text in sorted(self.found))))
+
+
+def convert_entries(
+    values: Any,
+    known: Mapping[str, Any],
+    section: Key,
+    problems: Problems,
+    *,
+    none: bool = False,
+    check: Callable[[str, Any], object] | None = None,
+    where: str = "",
+) -> dict[str, Any]:
+    """Convert the entries of a table to their types; note all that is wrong, and return the rest.
+
+    With ``none`` a key whose value may be None can be set to "none". ``check`` raises ``InputError`` for a value that
+    is wrong all the same. ``where`` is the place of the keys in an error about an unknown one.
+    """
+    if not isinstance(values, dict):
+        name = section[-1]
+        problems.add(section, f"{name} must be a section: [{name}], with {', '.join(known)}")
+        return {}
+    found = {}
+    for name, value in values.items():
+        key = (*section, name)
+        if name not in known:
+            problems.unknown(key, known, where and f"unknown key {name!r} in {where}")
+            continue
+        try:
+            if none and value == "none" and may_be_none(known[name]):  # TOML has no null
+                value = None
+            value = convert(name, value, known[name], repr("none") if none else "")
+            if check is not None:
+                check(name, value)
+            found[name] = value
+        except InputError as error:
+            problems.add(key, str(error))
+    return found

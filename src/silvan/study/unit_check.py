@@ -63,13 +63,10 @@ def ask_about_units(name: str, spreads: Mapping[str, Sequence[float]]) -> list[s
     ``spreads`` are quantiles of the column's values other than zero, as many at every site.
     """
     with np.errstate(over="ignore"):  # beyond all numbers is far apart too
-        return _questions(name, _groups({site: np.clip(spread, -_MOST, _MOST) for site, spread in spreads.items()}))
-
-
-def _questions(name: str, groups: list[_Group]) -> list[str]:
-    most = max(range(len(groups)), key=lambda place: len(groups[place]))
-    pairs = [(min(place, most), max(place, most)) for place in range(len(groups)) if place != most]
-    return [line for low, high in pairs for line in _question(name, groups[low], groups[high])]
+        groups = _groups({site: np.clip(spread, -_MOST, _MOST) for site, spread in spreads.items()})
+        most = max(range(len(groups)), key=lambda place: len(groups[place]))
+        pairs = [(min(place, most), max(place, most)) for place in range(len(groups)) if place != most]
+        return [line for low, high in pairs for line in _question(name, groups[low], groups[high])]
 
 
 def _groups(spreads: _Group) -> list[_Group]:

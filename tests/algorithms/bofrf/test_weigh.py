@@ -241,17 +241,17 @@ def test_sums_of_either_kind_give_the_same(task):
 def test_parameters_are_checked():
     fed = federate(parts(table(), 2))
     for given, said in [
-        ({"tau": 1.0}, "tau must be at least 0 and below 1, got 1.0"),
+        ({"tau": 1.0}, "tau must be a number of at least 0 and below 1, got 1.0"),
         ({"tau": -0.1}, "tau must be"),
         ({"tau": "0.2"}, "tau must be"),
         ({"protocol": "fair"}, "protocol must be 'honest' or 'paper', got 'fair'"),
-        ({"validation": 0.0}, "validation must be a share above 0"),
-        ({"validation": 0.8}, "validation must be a share above 0"),
+        ({"validation": 0.0}, "validation must be a number above 0"),
+        ({"validation": 0.8}, "validation must be a number above 0"),
         ({"validation": 0.2, "protocol": "paper"}, "leave validation out"),
         ({"bootstrap": False}, "set validation=0.2, or bootstrap=True"),
         ({"tune": "random"}, "tune must be"),
         ({"clusters": 3}, "clusters must be a whole number from 1 to the 2 sites, got 3"),
-        ({"metric": "cosine"}, "metric must be one of"),
+        ({"metric": "cosine"}, "metric must be"),
         ({"first": "site 0"}, "set clusters, or leave it out"),
         ({"personal": "yes"}, "personal must be True or False, got 'yes'"),
         (

@@ -106,7 +106,7 @@ def test_the_threshold_is_the_same_however_sums_are_made(sums):
 @pytest.mark.parametrize(
     ("learner", "threshold", "message"),
     [
-        (sv.HistogramForest, "best", "threshold must be 'youden', 'f1'"),
+        (sv.HistogramForest, "best", "threshold must be 'f1', 'youden'"),
         (sv.HistogramForest, 1.0, "above 0 and below 1"),
         (sv.HistogramForest, True, "above 0 and below 1"),
         (sv.PooledForest, "youden", "cannot be chosen by this learner"),

@@ -86,7 +86,7 @@ def test_the_test_part_does_not_count():
 
 def test_what_may_be_asked_for():
     fed = federate(uneven())
-    with pytest.raises(InputError, match="weights must be None, 'trees' or 'votes', got 'rows'"):
+    with pytest.raises(InputError, match="weights must be 'trees', 'votes' or None, got 'rows'"):
         merged(fed, weights="rows")
     assert len(merged(fed, n_estimators=2)) == 2  # fewer trees than sites
     assert sv.MergedForest(n_estimators=1).fit(federate({"only": table()})).rounds_ == 1

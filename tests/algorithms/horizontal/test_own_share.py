@@ -238,10 +238,10 @@ def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken
     [
         ({"choose": "yes"}, "choose must be True or False, got 'yes'"),
         ({"bootstrap": False}, "leaves no rows to choose on"),
-        ({"recount": 1.5}, "recount must be True or False"),
+        ({"recount": 1.5}, "recount must be True, False or None"),
         ({"fit_leaves": "no"}, "fit_leaves must be True, False or None, got 'no'"),
         ({"fit_leaves": True, "choose": False}, "fit_leaves is for sites that choose"),
-        ({"threshold": 0}, "a number above 0 and below 1, or None, got 0"),
+        ({"threshold": 0}, "a number above 0 and below 1 or None, got 0"),
         ({"fit_leaves": True, "monotonic_cst": {"age": 1}}, "need not keep the order that monotonic_cst asks for"),
     ],
 )

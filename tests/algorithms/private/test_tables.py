@@ -230,15 +230,15 @@ def three_hundred():
     [
         (sv.HistogramForest(epsilon=0.0), "epsilon"),
         (sv.HistogramForest(epsilon="much"), "epsilon"),
-        (sv.HistogramForest(epsilon=1.0, private="trees"), "private must be one of 'tables', 'levels', 'input'"),
-        (sv.HistogramForest(epsilon=1.0, noise="both"), "noise must be 'total', 'site' or None"),
+        (sv.HistogramForest(epsilon=1.0, private="trees"), "private must be 'input', 'levels' or 'tables'"),
+        (sv.HistogramForest(epsilon=1.0, noise="both"), "noise must be 'site', 'total' or None"),
         (sv.HistogramForest(epsilon=1.0, n_rows=0), "n_rows"),
         (sv.HistogramForest(epsilon=1.0, n_rows=2.5), "n_rows"),
         (sv.HistogramForest(epsilon=1.0, tolerate=3), "tolerate"),
         (sv.HistogramForest(epsilon=1.0, tolerate=-1), "tolerate"),
         (sv.HistogramForest(epsilon=1.0, bins="adaptive"), "bins must be 'shared' with epsilon"),
         (sv.HistogramForest(epsilon=1.0, private="input", noise="total"), "noise is for sums"),
-        (sv.PooledForest(epsilon=1.0), "baseline without noise"),
+        (sv.PooledForest(epsilon=1.0), "epsilon must be None"),
     ],
     ids=lambda value: str(value).replace("\n", ""),
 )

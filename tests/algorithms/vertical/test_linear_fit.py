@@ -439,8 +439,8 @@ def test_parameters(name, value):
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (lambda fed: sv.VerticalLinear(tol=1.5).fit(fed), "tol must be a number from 1e-08 to 1"),
-        (lambda fed: sv.VerticalLinear(tol=1e-9).fit(fed), "tol must be a number from 1e-08 to 1"),
+        (lambda fed: sv.VerticalLinear(tol=1.5).fit(fed), "tol must be a number of at least 1e-08"),
+        (lambda fed: sv.VerticalLinear(tol=1e-9).fit(fed), "tol must be a number of at least 1e-08"),
         (lambda fed: sv.VerticalLinear().fit(federate_rows(parts(table(), 2))), "a federation by columns is needed"),
         (lambda fed: sv.VerticalLinear().fit(wide()), r"fit\(sv.federate_columns\(tables\)\), and no y; got DataFrame"),
         (lambda fed: sv.VerticalLinear().fit(scoring(wide())), "no party holds the label"),

@@ -18,7 +18,7 @@ from silvan.algorithms.vertical.in_one_place import joined, own_schema
 from silvan.algorithms.vertical.party_shares import share_key
 from silvan.algorithms.vertical.prediction import LeafSets, LeftRows
 from silvan.forest.forest_shares import Share, Structure
-from silvan.learners import column_models
+from silvan.learners import in_shares
 
 
 @cache
@@ -228,21 +228,21 @@ def test_a_party_that_deletes_its_file(tmp_path):
 
 def test_a_folder_that_was_not_finished_holds_no_model(tmp_path, monkeypatch):
     model, other = fitted(), fitted(random_state=1)
-    write = column_models.write_whole
+    write = in_shares.write_whole
 
     def full(path, data):
         if path.name == "structure.silvan":
             raise OSError("no space left")
         write(path, data)
 
-    monkeypatch.setattr(column_models, "write_whole", full)
+    monkeypatch.setattr(in_shares, "write_whole", full)
     with pytest.raises(OSError, match="no space"):
         model.save(tmp_path / "new")
     with pytest.raises(sv.InputError, match="there is no file"):
         sv.VerticalForest.load(tmp_path / "new")
-    monkeypatch.setattr(column_models, "write_whole", write)
+    monkeypatch.setattr(in_shares, "write_whole", write)
     other.save(tmp_path / "old")
-    monkeypatch.setattr(column_models, "write_whole", full)
+    monkeypatch.setattr(in_shares, "write_whole", full)
     with pytest.raises(OSError, match="no space"):
         model.save(tmp_path / "old")
     with pytest.raises(sv.FormatError, match="not the share of party"):

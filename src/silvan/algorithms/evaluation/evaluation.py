@@ -227,18 +227,19 @@ def evaluate_answers(
     return compared(listed, between, fingerprints)
 
 
+EncodedRows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Features, labels, and which columns are absent."""
+
+
 def evaluate_forests(
     schema: Schema,
     models: Sequence[tuple[str, Forest | Mapping[str, Forest]]],
     sites: Sequence[str],
-    rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+    rows: EncodedRows,
     key: np.ndarray,
     threshold: float | None = None,
 ) -> list[Row]:
-    """Evaluate models on encoded rows, as each site would, and those that all sites share also over all.
-
-    ``rows`` are features, labels, and which columns are absent.
-    """
+    """Evaluate models on encoded rows, as each site would, and those that all sites share also over all."""
     X, y, absent = rows
     known: dict[str, Answer] = {}
 
@@ -260,7 +261,7 @@ def evaluate_forests(
     return listed + at(OVERALL, {name: model for name, model in models if isinstance(model, Forest)})
 
 
-def read_rows(schema: Schema, table: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def read_rows(schema: Schema, table: Any) -> EncodedRows:
     """Read a table with the label: features, labels, and which columns are absent."""
     frame = read_table(table, schema.label.name, schema)
     absent = np.array([name not in frame.columns for name in schema.columns], np.bool_)

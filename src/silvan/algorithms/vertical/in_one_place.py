@@ -7,7 +7,7 @@ import numpy as np
 
 from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.boosting.stumps import Boosting
-from silvan.algorithms.keyed_rows import possible_draw
+from silvan.algorithms.keyed_rows import Draws, possible_draw
 from silvan.algorithms.local_forest import local_forest
 from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, rows_blob
 from silvan.algorithms.vertical.row_draws import row_draws
@@ -20,7 +20,7 @@ from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 from silvan.privacy.identity.identity import places_of
-from silvan.tree.draw import RowDraw, rows_of_trees
+from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
 
 
@@ -82,22 +82,27 @@ class AloneParty(Site):
         return self.rows
 
 
-def rows_drawn_at_sites(federation: Federation, schema: Schema, draw: RowDraw, n_trees: dict[str, int]) -> np.ndarray:
-    """Return which rows each tree drew where every site grew some: bool (trees, all sites' training rows).
+def drawn_rows(federation: Federation, schema: Schema, draws: Draws) -> np.ndarray:
+    """Return which rows each tree drew: bool (trees, all sites' training rows).
 
-    A site's trees see rows of that site alone.
+    Trees of a site see rows of that site alone, and trees of no site, which come first, those of all.
     """
-    blocks = []
+    if not draws.owners:
+        rows, key = pooled_rows(federation, schema)
+        return rows_of_trees(key, rows.row_keys, 0, sum(draws.sizes), draws.bootstrap)
+    n_trees = {"": 0, **dict.fromkeys(federation.active, 0), **dict(zip(draws.owners, draws.sizes, strict=True))}
+    tree = n_trees.pop("")
+    parts = {name: federation.site(name).part(schema) for name in n_trees}
+    drawn = np.zeros((sum(draws.sizes), sum(map(len, parts.values()))), np.bool_)
+    if tree:
+        drawn[:tree] = drawn_rows(federation, schema, Draws((tree,), bootstrap=draws.bootstrap))
+    row = 0
     for name, n in n_trees.items():
-        site = federation.site(name)
-        part = site.part(schema)
-        possible = possible_draw(site, part, draw, n) if n else False
-        blocks.append(rows_of_trees(site.sampling_key, part.row_keys, 0, n, possible))
-    drawn = np.zeros((sum(map(len, blocks)), sum(block.shape[1] for block in blocks)), np.bool_)
-    tree = row = 0
-    for block in blocks:
-        drawn[tree : tree + len(block), row : row + block.shape[1]] = block
-        tree, row = tree + len(block), row + block.shape[1]
+        site, part = federation.site(name), parts[name]
+        possible = possible_draw(site, part, draws.bootstrap, n) if n else False
+        own = rows_of_trees(site.sampling_key, part.row_keys, 0, n, possible)
+        drawn[tree : tree + n, row : row + len(part)] = own
+        tree, row = tree + n, row + len(part)
     return drawn
 
 

@@ -132,6 +132,11 @@ class LinearShare:
     design: Design
     coefficients: np.ndarray
 
+    @property
+    def schema(self) -> Schema:
+        """The party's columns."""
+        return self.design.schema
+
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return what the party's columns add to the predictors of encoded rows: (rows, predictors)."""
         part: np.ndarray = self.design.apply(X) @ self.coefficients

@@ -14,9 +14,9 @@ from silvan.federation.handlers import HANDLERS
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.noisy_request import Noisy
 from silvan.privacy.site_folder import Approval
-from silvan.study.message_kinds import describe_kinds
 from silvan.study.parse import check_parameters
 from silvan.study.run_folder import Kind
+from silvan.study.steps import describe_kinds
 from silvan.study.study import Study
 from silvan.tree.fit import Settings
 from silvan.util.readable import count_of

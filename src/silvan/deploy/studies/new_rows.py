@@ -17,7 +17,7 @@ from silvan.learners.in_shares import InShares
 from silvan.privacy.announce import Questions, announce
 from silvan.study.column_steps import read_model
 from silvan.study.parse import predicting
-from silvan.study.run_folder import Record, Run, Site
+from silvan.study.run_folder import Record, Run, SiteRows
 from silvan.study.steps import note_traffic, start_record
 from silvan.study.study import Study
 
@@ -67,7 +67,7 @@ def predict_new_rows(federation: Federation, study: Study, run: Run, stage: Call
     rows = model.send_predictions(federation, digests)
     record = start_record(study, study.unique_name)
     record.by, record.label, record.sums = "columns", study.label, federation.sums.name
-    record.sites = [Site(name, rows) for name in federation.sites]
+    record.sites = [SiteRows(name, rows) for name in federation.sites]
     record.rounds, record.agreement_rounds, record.bytes = (
         federation.rounds,
         federation.agreement_rounds,

@@ -4,6 +4,7 @@ The study is run as its coordinator would run it, in small. The kinds of message
 those that the study announces to sites. So the list is what the program does, not what a text says about it.
 """
 
+import dataclasses
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from silvan.federation.agree import ask_rows
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.in_shares import InShares
-from silvan.learners.parameters import Parameters
+from silvan.learners.parameters import Parameters, defaults
 from silvan.privacy.announce import Questions, announce
 from silvan.privacy.gate import Policy
 from silvan.study.listener import Listener
@@ -101,7 +102,8 @@ def _in_small(plan: Study, frame: pl.DataFrame) -> Study:
 
 def _with_known(learner: Parameters, values: dict[str, Any]) -> Parameters:
     """Return a learner's parameters with other values for those that it has."""
-    return replace(learner, **{key: value for key, value in values.items() if key in learner.defaults()})
+    known = {key: value for key, value in values.items() if key in defaults(type(learner))}
+    return dataclasses.replace(learner, **known)  # type: ignore[type-var]  # a dataclass
 
 
 def _try_predicting(plan: Study, federate: Callable[[float], Federation]) -> TrialRun:

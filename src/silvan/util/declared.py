@@ -1,22 +1,18 @@
-"""Checks what a TOML file says against declared types, entry by entry, so that one error lists all that is wrong.
+"""Checks values against declared types, and says in plain words what was expected.
 
-msgspec converts and checks the values, but stops at the first error and speaks of types; so each entry is converted by
-itself, and what was expected is said in the words of a study file.
+msgspec converts and checks the values, but speaks of types. Parameters of learners and keys of study files are declared
+with ``Annotated``; both get the same words.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from datetime import date, time
-from functools import cache
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, inspect
 
 from silvan.errors import InputError
-from silvan.study.toml_lines import Key, Problems
-
-NONE = "none"
-"""TOML has no null; where None has a meaning, this text stands for it."""
 
 NOT_EMPTY = r"\S"
 """The pattern of a text that is not empty."""
@@ -37,7 +33,6 @@ def about(**more: Any) -> Meta:
     return Meta(extra=more)
 
 
-@cache
 def typed_keys(struct: type) -> Mapping[str, Any]:
     """Return the types of the fields of a struct or dataclass that are in a file, by name."""
     hints = get_type_hints(struct, include_extras=True)
@@ -52,52 +47,19 @@ def extras(hint: Any) -> dict[str, Any]:
     return found
 
 
-def convert_entries(
-    values: Any,
-    known: Mapping[str, Any],
-    section: Key,
-    problems: Problems,
-    *,
-    none: bool = False,
-    check: Callable[[str, Any], object] | None = None,
-    where: str = "",
-) -> dict[str, Any]:
-    """Convert the entries of a table to their types; note all that is wrong, and return the rest.
-
-    With ``none`` a key whose value may be None can be set to "none". ``check`` raises ``InputError`` for a value that
-    is wrong all the same. ``where`` is the place of the keys in an error about an unknown one.
-    """
-    if not isinstance(values, dict):
-        name = section[-1]
-        problems.add(section, f"{name} must be a section: [{name}], with {', '.join(known)}")
-        return {}
-    found = {}
-    for name, value in values.items():
-        key = (*section, name)
-        if name not in known:
-            problems.unknown(key, known, where and f"unknown key {name!r} in {where}")
-            continue
-        try:
-            converted = _converted(name, value, known[name], none)
-            if check is not None:
-                check(name, converted)
-            found[name] = converted
-        except InputError as error:
-            problems.add(key, str(error))
-    return found
-
-
-def _converted(name: str, value: Any, hint: Any, none: bool) -> Any:
+def convert(name: str, value: Any, hint: Any, none: str = "None") -> Any:
+    """Convert a value to its declared type; raise ``InputError`` if it is wrong. ``none`` is what None is called."""
     more = extras(hint)
     try:
-        if none and value == NONE and any(isinstance(kind, inspect.NoneType) for kind in _members(hint)):
-            return None
         converted = msgspec.convert(value, hint)
         more.get("check", lambda value: None)(converted)
-    except (msgspec.ValidationError, InputError):
+        if isinstance(converted, float) and not math.isfinite(converted):
+            raise ValueError
+    except (msgspec.ValidationError, ValueError):
         expected = more.get("expected") or describe(hint, none=none)
         given = "a date or a time" if isinstance(value, date | time) else repr(value)
-        raise InputError(f"{name} must be {expected}, got {given}") from None
+        text = f"{name} must be {expected}, got {given}"
+        raise InputError(text, parameter=name, given=value, expected=expected) from None
     return converted
 
 
@@ -112,16 +74,23 @@ def _members(hint: Any) -> list[inspect.Type]:
     return [one for member in kind.types for one in _members(member)] if isinstance(kind, inspect.UnionType) else [kind]
 
 
-def describe(hint: Any, *, none: bool = False) -> str:
-    """Return what a value may be, in the words of a study file; None is "none" where that may be written."""
+def may_be_none(hint: Any) -> bool:
+    """Return whether None is of a type."""
+    return any(isinstance(kind, inspect.NoneType) for kind in _members(hint))
+
+
+def describe(hint: Any, *, none: str = "") -> str:
+    """Return what a value may be, in plain words; None is called ``none``, and left out if that is empty."""
     words: list[str] = []
     for kind in _members(hint):
         if isinstance(kind, inspect.LiteralType):
             words += map(repr, kind.values)
+        elif isinstance(kind, inspect.BoolType):
+            words += ["True", "False"] if none == "None" else ["true", "false"]
         elif not isinstance(kind, inspect.NoneType):
             words.append(_words(kind))
         elif none:
-            words.append(repr(NONE))
+            words.append(none)
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
@@ -134,8 +103,6 @@ def _words(kind: inspect.Type) -> str:
         ).strip()
     if isinstance(kind, inspect.StrType):
         return "text" if kind.pattern is None else "text that is not empty"
-    if isinstance(kind, inspect.BoolType):
-        return "true or false"
     if isinstance(kind, inspect.CollectionType):
         return f"a list of {_several(kind.item_type)}"
     if isinstance(kind, inspect.DictType):
