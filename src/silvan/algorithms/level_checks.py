@@ -9,6 +9,12 @@ from silvan.tree.objectives import Measure
 from silvan.util.kernels import njit
 
 
+def check_arrays(complaint: str, *expected: tuple[np.ndarray, tuple[int, ...], type[np.generic]]) -> None:
+    """Raise ``FormatError`` with a text unless each array has the shape and element type beside it."""
+    if any(array.shape != shape or array.dtype != dtype for array, shape, dtype in expected):
+        raise FormatError(complaint)
+
+
 def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:
     """Raise ``FormatError`` for a question about nodes or features that do not exist, or come twice."""
     if nodes.ndim != 1 or features.ndim != 2 or len(features) != len(nodes):

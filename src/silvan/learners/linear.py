@@ -22,9 +22,7 @@ from silvan.algorithms.evaluation.evaluation import (
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical import linear_fit
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.evaluate_scores import EvaluateScores, ask_label_holder
 from silvan.algorithms.vertical.in_one_place import alone_at, joined, joined_test_rows, own_schema
-from silvan.algorithms.vertical.kept_predictions import KeepPredictions, keep_predictions
 from silvan.algorithms.vertical.linear_shares import (
     LinearModel,
     LinearShare,
@@ -34,6 +32,13 @@ from silvan.algorithms.vertical.linear_shares import (
     restore_linear_shares,
 )
 from silvan.algorithms.vertical.linear_steps import fit_joined_rows
+from silvan.algorithms.vertical.scores_of_rows import (
+    EvaluateScores,
+    KeepPredictions,
+    RowScores,
+    ask_label_holder,
+    keep_predictions,
+)
 from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
@@ -261,9 +266,9 @@ class VerticalLinear(InShares):
 
     def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
         """Send the label holder what the model predicts for rows, to write down beside ids; return how many."""
-        scores = self._scores(federation, digests)
+        found = RowScores(self._scores(federation, digests))
         with federation.working_on("keeping predictions"):
-            return keep_predictions(federation, self.kept, digests, scores=scores)
+            return keep_predictions(federation, self.kept, digests, found)
 
     def _on_table(self, table: Any) -> np.ndarray:
         _ = self.kept  # raises an error before fit
@@ -313,9 +318,9 @@ class VerticalLinear(InShares):
         if not len(columns.test):
             raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
         with federation.counted_apart():
-            scores = self._scores(federation, columns.test)
+            found = RowScores(self._scores(federation, columns.test))
         with federation.working_on(f"judging {type(self).__name__}"):
-            row = ask_label_holder(federation, columns.label_holder, model.schema, columns.test, scores)
+            row = ask_label_holder(federation, columns.label_holder, model.schema, columns.test, found)
         if not federation.local_sites:
             return Evaluation([row])
         rows = joined_test_rows(federation)

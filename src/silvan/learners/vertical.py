@@ -1,6 +1,6 @@
 """The learner of vertical forests: trees on columns that stay with their parties."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,14 +13,16 @@ from silvan.algorithms.evaluation.evaluation import Evaluation, answer_of
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical import encoded, encrypted
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.evaluate_scores import EvaluateScores, ask_label_holder
-from silvan.algorithms.vertical.kept_predictions import KeepPredictions, keep_predictions
 from silvan.algorithms.vertical.party_shares import ShowShare, restore_forest_shares, share_of, show_shares
-from silvan.algorithms.vertical.prediction import (
-    ReachLeaves,
-    find_leaves,
-    find_leaves_classically,
-    score_leaves,
+from silvan.algorithms.vertical.prediction import ReachLeaves, find_leaves, find_leaves_classically
+from silvan.algorithms.vertical.scores_of_rows import (
+    EvaluateScores,
+    KeepPredictions,
+    RowLeaves,
+    RowScores,
+    ask_label_holder,
+    keep_predictions,
+    scores_of_leaves,
 )
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -223,11 +225,14 @@ class VerticalForest(Learner, _Fitted):
             return super().predict(X, site)
         _ = self.kept  # raises an error before fit
         classes = self.schema_.label.classes
-        scored = self._score_by_id(X, votes=self._combine == "vote" and self.threshold_ is None, **how)
-        codes = scored.scores.argmax(axis=1)
-        if self.threshold_ is not None:
-            codes = (scored.scores[:, 1] >= self.threshold_).astype(np.int64)
-        answers = scored.scores[:, 0] if classes is None else [classes[code] for code in codes]
+
+        def answer(found: RowScores) -> np.ndarray:
+            if classes is None:
+                return found.scores[:, 0]
+            return found.scores.argmax(axis=1) if found.decided is None else found.decided
+
+        scored = self._score_by_id(X, answer, **how)
+        answers = scored.scores if classes is None else [classes[code] for code in scored.scores]
         return scored.with_answers({"prediction": answers})
 
     def predict_proba(self, X: Any, site: str | None = None, **how: Any) -> Any:
@@ -238,19 +243,38 @@ class VerticalForest(Learner, _Fitted):
         classes = self.schema_.label.classes
         if classes is None:
             raise InputError("predict_proba is for classification; this forest predicts a number")
-        scored = self._score_by_id(X, **how)
+        scored = self._score_by_id(X, lambda found: found.scores, **how)
         return scored.with_answers({str(name): scored.scores[:, code] for code, name in enumerate(classes)})
 
     def _score_by_id(
-        self, federation: Federation, method: Method = "one round", incomplete: bool = False, votes: bool = False
+        self,
+        federation: Federation,
+        answer: Callable[[RowScores], np.ndarray],
+        method: Method = "one round",
+        incomplete: bool = False,
     ) -> ScoredRows:
         def score(digests: np.ndarray) -> np.ndarray:
-            return self._scores(federation, self._leaves(federation, digests, method), votes)
+            found = self._found(self._leaves(federation, digests, method))
+            return answer(
+                scores_of_leaves(self._secret_values(federation), found) if isinstance(found, RowLeaves) else found
+            )
 
         scored = score_by_id(federation, score, incomplete)
         if incomplete:
             self.lacking_ = scored.lacking
         return scored
+
+    def _secret_values(self, federation: Federation) -> np.ndarray:
+        """Return what leaves are worth from the share of the label holder, if that is known here."""
+        holder = self.kept.label_holder
+        if holder in federation.local_sites:
+            return share_of(federation.party(holder), self.kept.model).value
+        if holder not in self.shares_:
+            raise InputError(
+                f"only party {holder!r} knows what the leaves are worth, so predictions stay with it; predict in a "
+                "study, or fit with auditor=True"
+            )
+        return self.shares_[holder].value
 
     def _leaves(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
         if method not in ("one round", "classical"):
@@ -261,31 +285,19 @@ class VerticalForest(Learner, _Fitted):
         find = find_leaves if method == "one round" else find_leaves_classically
         return find(federation, structure, digests)
 
-    def _scores(self, federation: Federation, leaves: np.ndarray, votes: bool = False) -> np.ndarray:
-        return score_leaves(federation, self.kept, leaves, votes)
-
     def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
         """Send the label holder what the forest predicts for rows, to write down beside ids; return how many.
 
         Where only the label holder knows what leaves are worth, it is sent leaves, and nobody else sees predictions.
         """
         with federation.working_on(f"predicting by {type(self).__name__}"):
-            found = self._found(federation, self._leaves(federation, digests))
-            return keep_predictions(federation, self.kept, digests, **found)
+            return keep_predictions(federation, self.kept, digests, self._found(self._leaves(federation, digests)))
 
-    def _found(self, federation: Federation, leaves: np.ndarray) -> dict[str, Any]:
+    def _found(self, leaves: np.ndarray) -> RowScores | RowLeaves:
         """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
-        structure, votes = self.kept, self._combine == "vote"
-        if not len(structure.value):
-            at = {} if self.threshold_ is None else {"threshold": self.threshold_}
-            return {"leaves": leaves, "weights": structure.weights, "votes": votes, **at}
-        scores = self._scores(federation, leaves)
-        found = {"scores": scores}
-        if self.threshold_ is not None:
-            found["decided"] = (scores[:, 1] >= self.threshold_).astype(np.int64)
-        elif votes:
-            found["decided"] = self._scores(federation, leaves, votes=True).argmax(axis=1)
-        return found
+        structure = self.kept
+        found = RowLeaves(structure.model, leaves, structure.weights, self._combine == "vote", self.threshold_)
+        return scores_of_leaves(structure.value[structure.leaf_row], found) if len(structure.value) else found
 
     # -- evaluation
 
@@ -313,11 +325,9 @@ class VerticalForest(Learner, _Fitted):
             return super().evaluation(federation, table, candidates=candidates, epsilon=epsilon, by=by)
         candidates = self.candidates(federation) if candidates is None else candidates
         with federation.counted_apart():
-            found = self._found(federation, self._leaves(federation, columns.test))
-        if "leaves" in found:
-            found["model"] = structure.model
+            found = self._found(self._leaves(federation, columns.test))
         with federation.working_on(f"judging {type(self).__name__}"):
-            row = ask_label_holder(federation, columns.label_holder, structure.schema, columns.test, **found)
+            row = ask_label_holder(federation, columns.label_holder, structure.schema, columns.test, found)
         if not federation.local_sites:
             return Evaluation([row])
         return super().evaluation(federation, candidates=candidates).with_metrics(row)

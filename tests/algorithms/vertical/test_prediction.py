@@ -13,10 +13,10 @@ from helpers.studies import TASKS
 
 import silvan as sv
 from silvan.algorithms.vertical import prediction
-from silvan.algorithms.vertical.evaluate_scores import ScoreMetrics
 from silvan.algorithms.vertical.in_one_place import joined, own_schema
 from silvan.algorithms.vertical.party_shares import share_key
 from silvan.algorithms.vertical.prediction import LeafSets, LeftRows
+from silvan.algorithms.vertical.scores_of_rows import ScoreMetrics
 from silvan.forest.forest_shares import Share, Structure
 from silvan.learners import column_models
 
