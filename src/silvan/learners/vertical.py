@@ -11,8 +11,10 @@ import numpy as np
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.evaluation import Evaluation, answer_of
 from silvan.algorithms.evaluation.score_groups import Answer
-from silvan.algorithms.vertical import encoded, encrypted
 from silvan.algorithms.vertical.columns import columns_of
+from silvan.algorithms.vertical.coordinator import VerticalCoordinator
+from silvan.algorithms.vertical.encoded import EncodedCoordinator
+from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
 from silvan.algorithms.vertical.party_shares import ShowShare, restore_forest_shares, share_of, show_shares
 from silvan.algorithms.vertical.prediction import ReachLeaves, find_leaves, find_leaves_classically
 from silvan.algorithms.vertical.scores_of_rows import (
@@ -117,7 +119,7 @@ class VerticalForest(Learner, _Fitted):
 
     def asks(self, schema: Schema | None = None) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of parties, whatever their columns are."""
-        kinds = encrypted.ASKS if self.labels == "encrypted" else encoded.ASKS
+        kinds = (EncryptedCoordinator if self.labels == "encrypted" else EncodedCoordinator).asks
         return (*kinds, ShowShare) if self.auditor else kinds
 
     def questions(self, federation: Federation) -> Questions:
@@ -137,12 +139,14 @@ class VerticalForest(Learner, _Fitted):
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         columns = columns_of(federation)
+        coordinator: VerticalCoordinator
         if self.labels == "encoded":
-            structure = encoded.fit(federation, columns, columns.schema, settings, feature_key)
+            coordinator = EncodedCoordinator(federation, columns, columns.schema, settings)
         elif self.labels == "encrypted":
-            structure = encrypted.fit(federation, columns, columns.schema, settings, feature_key, self.key_bits)
+            coordinator = EncryptedCoordinator(federation, columns, columns.schema, settings, self.key_bits)
         else:
             raise InputError.wrong("labels", "'encoded' or 'encrypted'", self.labels)
+        structure = coordinator.grow(feature_key)
         shares = show_shares(federation, structure) if self.auditor else {}
         if federation.local_sites:
             shares = {name: share_of(federation.party(name), structure.model) for name in structure.parties}

@@ -4,13 +4,15 @@ What the label holder will need at the end to work out leaf values it hands the 
 alone.
 """
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.algorithms.vertical.encrypted_labels import truth_of, weighted
+from silvan.algorithms.level_checks import check_arrays
+from silvan.algorithms.vertical.encrypted_labels import truth_of
 from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
 from silvan.algorithms.vertical.party_shares import Keeping, LeafValues, store_share
 from silvan.data.schema import Label
@@ -20,7 +22,8 @@ from silvan.federation.message import Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.category_set import SET_WORDS
-from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
+from silvan.privacy.identity.seal import LABEL_HOLDER, unseal
+from silvan.tree.level import add_nodes
 from silvan.tree.partition import count_sides, pack_sides
 from silvan.tree.split import Splits
 
@@ -38,12 +41,11 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What the label holder seals for itself: statistics of the roots, at first, and of both sides of each split.
+    """What the label holder seals for itself: statistics of both sides of each split.
 
     Where trees must be monotonic, also what the predictions of every node so far are held to.
     """
 
-    roots: np.ndarray
     sides: np.ndarray
     bounds: np.ndarray | UnsetType = UNSET
 
@@ -82,8 +84,7 @@ def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
     party, nodes, needed = party_of(site), request.nodes, request.needed
     descent = descend(party, request.ground)
     descent.check(nodes, request.features)
-    if needed.shape != nodes.shape or needed.dtype != np.bool_:
-        raise FormatError("the nodes do not match")
+    check_arrays("the nodes do not match", (needed, nodes.shape, np.bool_))
     splits = _open_choices(party, request.ground, nodes, [request.choice])
     some = np.flatnonzero(needed)
     bits = pack_sides(descent.rows, nodes[some], Splits(*(column[some] for column in splits)), descent.threads)
@@ -96,7 +97,7 @@ def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
 
 def _open_choices(party: Party, ground: GrowingContext, nodes: np.ndarray, sealed: list[bytes]) -> Splits:
     """Unseal the splits that the label holder chose for this party, and check them against its columns."""
-    choices = [wire.decode(unseal(_choice_key(party, party.name), box, LABEL_HOLDER), Choice) for box in sealed]
+    choices = [wire.decode(unseal(choice_key(party, party.name), box, LABEL_HOLDER), Choice) for box in sealed]
     empty = Choice(*(np.zeros(shape, dtype) for shape, dtype in _CHOICE.values()))
     joined = {name: np.concatenate([getattr(c, name) for c in (empty, *choices)]) for name in _CHOICE}
     if any(joined[name].dtype != dtype or len(joined[name]) != len(nodes) for name, (_, dtype) in _CHOICE.items()):
@@ -136,7 +137,8 @@ def keep_chosen(site: Site, request: KeepChosen) -> LeafValues:
 # -- at the label holder
 
 
-def _choice_key(party: Party, name: str) -> bytes:
+def choice_key(party: Party, name: str) -> bytes:
+    """Return the key that seals the choices for a winner."""
     return party.key_for(f"choices for {name}")
 
 
@@ -144,27 +146,15 @@ def _leaf_values(party: Party, request: KeepChosen) -> np.ndarray | None:
     """Return the leaf values from the label holder's own notes; None at other parties."""
     if request.label is None or request.leaves is None:
         return None
-    settings = weighted(request.ground.settings, request.class_weight)
-    truth = truth_of(party, request.ground.rows, request.label, settings)
-    notes = [open_note(party, sealed) for sealed in request.notes]
-    if not notes:
-        raise FormatError("there are no notes of what the leaves are worth")
-    # roots are noted anew as long as none of them is split; nodes are numbered by the first time
-    stats = np.concatenate([notes[0].roots, *(note.sides for note in notes)])
+    ground = request.ground
+    settings = replace(ground.settings, class_weight=request.class_weight)
+    truth = truth_of(party, ground.rows, request.label, settings)
+    roots = add_nodes(truth.label(descend(party, ground).rows), np.arange(settings.n_estimators))
+    stats = np.concatenate([roots, *(open_note(party, sealed).sides for sealed in request.notes)])
     leaves = request.leaves
     if leaves.shape != (request.n_leaves,) or not 0 <= leaves.min(initial=0) <= leaves.max(initial=0) < len(stats):
         raise FormatError("the leaves do not match the notes")
     return truth.measure.leaf_values(stats[leaves])
-
-
-def seal_choice(party: Party, winner: str, choice: Choice) -> bytes:
-    """Seal for a winner how to split what it won."""
-    return seal(_choice_key(party, winner), wire.encode(choice))
-
-
-def seal_note(party: Party, note: Note) -> bytes:
-    """Seal what the label holder needs again at the end."""
-    return seal(party.secret_for("notes"), wire.encode(note))
 
 
 def open_note(party: Party, sealed: bytes) -> Note:

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from silvan.algorithms.level_checks import are_different, check_nodes
+from silvan.algorithms.level_checks import are_different, check_arrays, check_nodes
 from silvan.algorithms.vertical.coordinator import best_offers
 from silvan.algorithms.vertical.encrypted_labels import (
     Encryption,
@@ -17,9 +17,8 @@ from silvan.algorithms.vertical.encrypted_labels import (
     received_rows,
     stream,
     truth_of,
-    weighted,
 )
-from silvan.algorithms.vertical.encrypted_splits import Choice, Note, open_note, seal_choice, seal_note
+from silvan.algorithms.vertical.encrypted_splits import Choice, Note, choice_key, open_note
 from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
 from silvan.data.bins.bins import HistogramBins
 from silvan.data.schema import MAX_BINS, Label
@@ -68,12 +67,10 @@ class Layout(msgspec.Struct, frozen=True):
     def bins(self) -> HistogramBins:
         """Return the bins of the columns; raise ``FormatError`` for what cannot be."""
         last, shift, categorical = self.last, self.shift, self.categorical
-        if last.ndim != 1 or last.dtype != np.int32 or not len(last) or not 0 <= last.min() <= last.max() <= MAX_BINS:
-            raise FormatError("the bins of a party are not possible")
-        if shift.shape != last.shape or shift.dtype != np.uint8 or shift.max() > 2:
-            raise FormatError("the bins of a party are not possible")
-        if categorical.shape != last.shape or categorical.dtype != np.bool_ or shift[categorical].any():
-            raise FormatError("the bins of a party are not possible")
+        complaint, n = "the bins of a party are not possible", last.size
+        check_arrays(complaint, (last, (n,), np.int32), (shift, (n,), np.uint8), (categorical, (n,), np.bool_))
+        if not n or not 0 <= last.min() <= last.max() <= MAX_BINS or shift.max() > 2 or shift[categorical].any():
+            raise FormatError(complaint)
         return HistogramBins.of(last, shift)
 
 
@@ -172,18 +169,18 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
     """Decrypt all parties' sums and choose the best split of every node."""
     party = party_of(site)
     descent = descend(party, request.ground)
-    truth = truth_of(party, request.ground.rows, request.label, weighted(request.ground.settings, request.class_weight))
-    nodes, n = request.nodes, len(request.nodes)
-    if nodes.ndim != 1 or nodes.dtype != np.int32:
-        raise FormatError("the nodes do not match")
+    settings = replace(request.ground.settings, class_weight=request.class_weight)
+    truth = truth_of(party, request.ground.rows, request.label, settings)
+    nodes, n = request.nodes, request.nodes.size
+    barren = np.zeros(n, np.bool_) if request.barren is None else request.barren
+    check_arrays(
+        "the nodes do not match", (nodes, (n,), np.int32), (request.deeper, (n,), np.bool_), (barren, (n,), np.bool_)
+    )
     if not are_different(nodes, len(descent.is_split)):
         raise FormatError("an open node does not exist, or comes twice")
-    if request.deeper.shape != (n,) or request.deeper.dtype != np.bool_ or party.name not in request.parties:
+    if party.name not in request.parties:
         raise FormatError("the nodes do not match")
-    if request.barren is not None and (request.barren.shape != (n,) or request.barren.dtype != np.bool_):
-        raise FormatError("the nodes do not match")
-    table = replace(descent.rows.table, target=truth.target, n_stats=truth.measure.n_stats)
-    rows = replace(descent.rows, table=table)
+    rows = truth.label(descent.rows)
     totals, known = add_nodes(rows, nodes), _known_bounds(party, request, len(descent.is_split))
     ties = descent.ties(request.seeds, n)
     if known is not None:
@@ -240,9 +237,8 @@ def _not_as_told(party: Party, request: DecideNodes, n_nodes: int, totals: np.nd
 
 
 def _check_places(which: np.ndarray, n: int) -> np.ndarray:
-    if which.ndim != 1 or which.dtype != np.int64 or (np.diff(which) <= 0).any():
-        raise FormatError("the nodes do not match")
-    if which.min(initial=0) < 0 or which.max(initial=0) >= n:
+    check_arrays("the nodes do not match", (which, (which.size,), np.int64))
+    if (np.diff(which) <= 0).any() or which.min(initial=0) < 0 or which.max(initial=0) >= n:
         raise FormatError("the nodes do not match")
     return which
 
@@ -321,15 +317,14 @@ def _decide(
             chosen.missing_left[place],
             chosen.words[place],
         )
-        choices[name] = seal_choice(party, name, choice)
+        choices[name] = seal(choice_key(party, name), wire.encode(choice))
     chosen.total[:] = totals
     finish_splits(chosen, truth.rule)
     sides = np.stack([chosen.left, totals - chosen.left], axis=1)
     is_open = truth.rule.open_nodes(sides.reshape(-1, totals.shape[1])).reshape(-1, 2) & request.deeper[:, None]
     alone = winner < 0
     is_open[alone, 0], is_open[alone, 1] = truth.rule.open_nodes(totals[alone]) & ~varies[alone], False
-    roots = totals if not request.ground.rounds and n == request.ground.settings.n_estimators else totals[:0]
-    note = Note(roots, sides[~alone].reshape(-1, totals.shape[1]))
+    note = Note(sides[~alone].reshape(-1, totals.shape[1]))
     if known is not None:
         above, split = known[request.nodes[~alone]], ~alone
         below = child_bounds(above, signs[split], chosen.left[split], totals[split], truth.rule)
@@ -340,5 +335,5 @@ def _decide(
         rows=sizes,
         is_open=is_open,
         choices=choices,
-        note=seal_note(party, note),
+        note=seal(party.secret_for("notes"), wire.encode(note)),
     )

@@ -184,8 +184,8 @@ def _look_up(party: Party, found: RowLeaves) -> RowScores:
         raise RefusedError("the party does not keep what leaves are worth")
     check_arrays(
         "the leaves do not match the trees",
-        (leaves, (len(leaves), len(weights)), np.int64),
-        (weights, (len(weights),), np.float64),
+        (leaves, (*leaves.shape[:1], weights.size), np.int64),
+        (weights, (weights.size,), np.float64),
     )
     if leaves.min(initial=0) < 0 or leaves.max(initial=0) >= share.n_leaves:
         raise FormatError("there is no such leaf")
