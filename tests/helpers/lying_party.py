@@ -72,7 +72,7 @@ UNSEEN = {
     "Decisions": "what labels make the best split",
     "LeafValues": "what labels make of leaves",
     "Unexplained": "what labels leave unexplained",
-    "Kept": "what labels make of the constant",
+    "KeptConstant": "what labels make of the constant",
     "ScoreMetrics": "figures",
     "PredictionsKept": "what it wrote down",
 }

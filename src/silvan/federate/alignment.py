@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from silvan.algorithms.vertical.coded_names import named_feature, named_label
-from silvan.algorithms.vertical.columns import DescribeColumns, Description, describe, left_out, owner_of, stretches
+from silvan.algorithms.vertical.columns import (
+    DescribeColumns,
+    DescribedColumns,
+    describe,
+    left_out,
+    owner_of,
+    stretches,
+)
 from silvan.data.encode import Task
 from silvan.data.schema import CROWDED, Label, Schema
 from silvan.errors import AgreementError
@@ -87,7 +94,7 @@ def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
     return Agreement(schema, differences, dict.fromkeys(replies, len(columns.training)), columns)
 
 
-def _with_names(parties: Mapping[str, Party], told: Description, holder: str | None, how: Alignment) -> Schema:
+def _with_names(parties: Mapping[str, Party], told: DescribedColumns, holder: str | None, how: Alignment) -> Schema:
     """Return the schema by name: where all parties are in this process, whoever called has their tables."""
     named = [named_feature(party, feature) for name, party in parties.items() for feature in told.features[name]]
     label = Label(how.label) if how.schema is None else how.schema.label

@@ -23,15 +23,16 @@ from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical import linear_fit
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.in_one_place import alone_at, joined, joined_test_rows, own_schema
+from silvan.algorithms.vertical.kept_shares import restore_shares
+from silvan.algorithms.vertical.linear_fit import fit_joined_rows
 from silvan.algorithms.vertical.linear_shares import (
     LinearModel,
     LinearShare,
     SumPredictors,
+    linear_key,
     linear_share_of,
     predict,
-    restore_linear_shares,
 )
-from silvan.algorithms.vertical.linear_steps import fit_joined_rows
 from silvan.algorithms.vertical.scores_of_rows import (
     EvaluateScores,
     KeepPredictions,
@@ -259,8 +260,7 @@ class VerticalLinear(InShares):
 
     def _scores(self, federation: Federation, digests: np.ndarray) -> np.ndarray:
         model = self.kept
-        if federation.local_sites:
-            restore_linear_shares(federation, model, self.shares_)
+        restore_shares(federation, model, linear_key(model.model), self.shares_, self.share_schemas)
         with federation.working_on(f"predicting by {type(self).__name__}"):
             return predict(federation, model, digests)
 

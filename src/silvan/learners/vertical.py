@@ -15,7 +15,8 @@ from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.coordinator import VerticalCoordinator
 from silvan.algorithms.vertical.encoded import EncodedCoordinator
 from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
-from silvan.algorithms.vertical.party_shares import ShowShare, restore_forest_shares, share_of, show_shares
+from silvan.algorithms.vertical.kept_shares import restore_shares
+from silvan.algorithms.vertical.party_shares import ShowShare, share_key, share_of, show_shares
 from silvan.algorithms.vertical.prediction import ReachLeaves, find_leaves, find_leaves_classically
 from silvan.algorithms.vertical.scores_of_rows import (
     EvaluateScores,
@@ -284,8 +285,7 @@ class VerticalForest(Learner, _Fitted):
         if method not in ("one round", "classical"):
             raise InputError.wrong("method", "'one round' or 'classical'", method)
         structure = self.kept
-        if federation.local_sites:
-            restore_forest_shares(federation, structure, self.shares_)
+        restore_shares(federation, structure, share_key(structure.model), self.shares_, self.share_schemas)
         find = find_leaves if method == "one round" else find_leaves_classically
         return find(federation, structure, digests)
 

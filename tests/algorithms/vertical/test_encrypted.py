@@ -12,8 +12,15 @@ from helpers.studies import TASKS, Reversed, Shuffled, Stop, stopping
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels
-from silvan.algorithms.vertical.encrypted_splits import KeepChosen, LeftBits, SplitChosen
-from silvan.algorithms.vertical.encrypted_sums import DecideNodes, Decisions, EncryptedSums, SumLabels
+from silvan.algorithms.vertical.encrypted_splits import (
+    DecideNodes,
+    Decisions,
+    EncryptedSums,
+    KeepChosen,
+    LeftBits,
+    SplitChosen,
+    SumLabels,
+)
 from silvan.algorithms.vertical.party_shares import LeafValues
 from silvan.algorithms.vertical.scores_of_rows import EvaluateScores, RowLeaves, ask_label_holder
 from silvan.federation import wire

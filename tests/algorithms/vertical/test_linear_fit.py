@@ -25,9 +25,17 @@ import silvan as sv
 from silvan.algorithms.vertical import in_one_place, linear_fit
 from silvan.algorithms.vertical.design_matrix import Design
 from silvan.algorithms.vertical.in_one_place import list_rows, own_schema
-from silvan.algorithms.vertical.linear_fit import Explain, KeepCoefficients, Kept, OfferDirection, Unexplained
+from silvan.algorithms.vertical.linear_fit import (
+    FRACTION,
+    Explain,
+    KeepCoefficients,
+    KeptConstant,
+    Offer,
+    OfferDirection,
+    Unexplained,
+    open_step,
+)
 from silvan.algorithms.vertical.linear_shares import LinearModel, LinearShare, Predictors, linear_key
-from silvan.algorithms.vertical.linear_steps import FRACTION, Offer, open_step
 from silvan.federation import wire
 from silvan.federation.in_process import InProcess
 
@@ -490,7 +498,7 @@ LIES = {
     "another type": (Offer, {"column": lambda c: c.astype(np.float64)}, "does not match the rows"),
     "more products": (Offer, {"products": lambda p: np.concatenate([p, p])}, "does not match the rows"),
     "too large": (Offer, {"column": lambda c: np.full_like(c, 1 << 62)}, "too large"),
-    "a constant of others": (Kept, {"constant": lambda c: np.ones(1)}, "does not hold the label"),
+    "a constant of others": (KeptConstant, {"constant": lambda c: np.ones(1)}, "does not hold the label"),
 }
 
 
@@ -527,9 +535,9 @@ def test_columns_that_mean_nothing():
     [
         (Unexplained, {"width": lambda w: 5}, "not as many as the label has classes"),
         (Unexplained, {"width": lambda w: 0}, "not as many as the label has classes"),
-        (Kept, {"constant": lambda c: c * np.nan}, "its constant"),
-        (Kept, {"present": lambda p: p + 1}, "its classes"),
-        (Kept, {"unit": lambda u: u[:1]}, "its constant"),
+        (KeptConstant, {"constant": lambda c: c * np.nan}, "its constant"),
+        (KeptConstant, {"present": lambda p: p + 1}, "its classes"),
+        (KeptConstant, {"unit": lambda u: u[:1]}, "its constant"),
     ],
 )
 def test_a_label_holder_that_answers_nonsense(kind, changes, text):

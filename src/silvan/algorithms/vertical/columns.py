@@ -166,7 +166,7 @@ def owner_of(
     return holders[0] if holders else None
 
 
-class Description(NamedTuple):
+class DescribedColumns(NamedTuple):
     """What the parties' columns are, as the coordinator is told it, and what one of them drew."""
 
     features: dict[str, tuple[Feature, ...]]
@@ -183,7 +183,7 @@ def describe(
     task: Task | None,
     holder: str | None,
     test: float,
-) -> Description:
+) -> DescribedColumns:
     """Ask every party what its columns are, and the label holder, or else the first party, for draws of rows."""
     drawer, n = holder or federation.sites[0], len(common)
 
@@ -210,7 +210,7 @@ def describe(
     held = np.unpackbits(np.frombuffer(drawn.held_out, np.uint8), count=n).astype(np.bool_)
     order = np.arange(n) if drawn.order is None else drawn.order
     features = {name: tuple(reply.features) for name, reply in kinds.items()}
-    return Description(features, labels[0] if labels else None, common[order], held[order], drawn.draws)
+    return DescribedColumns(features, labels[0] if labels else None, common[order], held[order], drawn.draws)
 
 
 def _check_names(features: Mapping[str, Sequence[Feature]]) -> None:

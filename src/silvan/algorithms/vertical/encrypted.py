@@ -24,8 +24,16 @@ from silvan.algorithms.vertical.encrypted_labels import (
     check_labels,
     read_key,
 )
-from silvan.algorithms.vertical.encrypted_splits import KeepChosen, LeftBits, SplitChosen
-from silvan.algorithms.vertical.encrypted_sums import DecideNodes, Decisions, EncryptedSums, Offer, SumLabels
+from silvan.algorithms.vertical.encrypted_splits import (
+    DecideNodes,
+    Decisions,
+    EncryptedSums,
+    KeepChosen,
+    LeftBits,
+    PartySums,
+    SplitChosen,
+    SumLabels,
+)
 from silvan.algorithms.vertical.party_shares import Keeping
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
@@ -95,7 +103,7 @@ class EncryptedCoordinator(VerticalCoordinator):
         self.split_by += np.repeat(decisions.winner[decisions.winner >= 0], 2).tolist()
         return splits
 
-    def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, Offer]:
+    def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, PartySums]:
         requests = {
             party: SumLabels(
                 ground=self.context(party), nodes=nodes[which], features=features, encryption=self.encryption
@@ -109,11 +117,13 @@ class EncryptedCoordinator(VerticalCoordinator):
 
         replies: dict[str, EncryptedSums] = self.federation.ask(requests, check=check_sums) if requests else {}
         return {
-            party: Offer(*drawn[party], reply.layout, reply.sums, self.owners[party].start)
+            party: PartySums(*drawn[party], reply.layout, reply.sums, self.owners[party].start)
             for party, reply in replies.items()
         }
 
-    def _decisions(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray, offers: dict[str, Offer]) -> Decisions:
+    def _decisions(
+        self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray, offers: dict[str, PartySums]
+    ) -> Decisions:
         nodes = frontier.node.astype(np.int32)
         which, features = drawn[self.holder]
 

@@ -4,7 +4,6 @@ A party that has forgotten its splits finds them again from the question, so an 
 share is final: nobody else knows how the party split its nodes.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ import numpy as np
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical.coded_names import code_features, named_columns, named_label
 from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
-from silvan.algorithms.vertical.kept_shares import read_share, restore_label, restore_shares
+from silvan.algorithms.vertical.kept_shares import read_share
 from silvan.algorithms.vertical.party_rows import Growing, descend
 from silvan.data.schema import Label, Schema
 from silvan.federation.federation import Federation
@@ -148,9 +147,3 @@ def show_shares(federation: Federation, structure: Structure) -> dict[str, Share
 
     replies: dict[str, ShownShare] = federation.ask(ShowShare(model=structure.model), to=structure.parties, check=check)
     return {party: Share.from_bytes(reply.share) for party, reply in replies.items()}
-
-
-def restore_forest_shares(federation: Federation, structure: Structure, shares: Mapping[str, Share]) -> None:
-    """Put shares that are known here into the stores of parties in this process that lack theirs."""
-    restore_shares(federation, share_key(structure.model), shares)
-    restore_label(federation, structure, {party: share.schema for party, share in shares.items()})
