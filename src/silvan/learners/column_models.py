@@ -5,7 +5,7 @@ A saved model is a folder with the coordinator's part, and every party's share i
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.in_one_place import id_column, list_rows
+from silvan.algorithms.vertical.kept_shares import Writable
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
@@ -80,15 +81,8 @@ def score_by_id(
 # -- files
 
 
-class Written(Protocol):
-    """Something that can be written to a file."""
-
-    def to_bytes(self) -> bytes:
-        """Return the bytes of the file."""
-
-
 def write_model(
-    folder: str | Path, name: str, model: Written, shares: Mapping[str, Written], parameters: dict[str, Any]
+    folder: str | Path, name: str, model: Writable, shares: Mapping[str, Writable], parameters: dict[str, Any]
 ) -> None:
     """Write all shares that are known here, the parameters and, last, the model: an unfinished folder has none."""
     folder = Path(folder)

@@ -134,6 +134,20 @@ def columns_of(federation: Federation) -> Columns:
     return federation.columns
 
 
+def label_holder_of(columns: Columns) -> str:
+    """Return the party that holds the label; raise ``InputError`` if none does."""
+    if columns.label_holder is None:
+        raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
+    return columns.label_holder
+
+
+def own_columns_blob(federation: Federation, columns: Columns, schema: Schema, party: str) -> Blob:
+    """Return a reference to the schema of one party's columns, without the classes of the label."""
+    own = columns.owners[party]
+    mine = Schema(schema.features[own.start : own.stop], Label(schema.label.name))
+    return federation.blob(mine.to_json().encode())
+
+
 def rows_blob(federation: Federation, digests: np.ndarray) -> Blob:
     """Return a reference to rows, for requests."""
     return federation.blob(wire.encode(Rows(digests)))

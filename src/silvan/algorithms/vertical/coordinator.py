@@ -13,10 +13,10 @@ import numpy as np
 
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.requests import MAX_TREES
-from silvan.algorithms.vertical.columns import rows_blob
+from silvan.algorithms.vertical.columns import label_holder_of, own_columns_blob, rows_blob
 from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
-from silvan.data.schema import Label, Schema
+from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
@@ -44,14 +44,12 @@ class VerticalCoordinator(ABC):
     rule: Any  # by which nodes may be split, given the statistics that ``decide`` returns
 
     def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
-        if columns.label_holder is None:
-            raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
+        self.holder = label_holder_of(columns)
         if not 1 <= settings.n_estimators <= MAX_TREES:
             raise InputError.wrong("n_estimators", f"1 to {MAX_TREES}", settings.n_estimators)
         settings.check_compiled("for columns at several parties")
         self.federation, self.schema, self.settings = federation, schema, settings
-        self.holder: str = columns.label_holder
-        self.owners, self.parties = columns.owners, list(columns.owners)
+        self.columns, self.owners, self.parties = columns, columns.owners, list(columns.owners)
         # what predictions are held to is the parties' business: they alone know by which column a node is split
         self.plan: Plan = replace(settings.federated_plan(len(schema.features)), monotonic=())
         self.rows, self.draws = rows_blob(federation, columns.training), columns.draws
@@ -66,10 +64,9 @@ class VerticalCoordinator(ABC):
         for party in self.parties:
             own = self.owners[party]
             mine = None if signs is None else signs[own.start : own.stop]
-            schema = Schema(self.schema.features[own.start : own.stop], Label(self.schema.label.name))
             self.contexts[party] = GrowingContext(
                 rows=self.rows,
-                schema=self.federation.blob(schema.to_json().encode()),
+                schema=own_columns_blob(self.federation, self.columns, self.schema, party),
                 n_columns=len(self.schema.features),
                 settings=replace(self.settings, class_weight=None, monotonic_cst=mine),
                 draws=self.draws,

@@ -6,7 +6,7 @@ coordinator as notes, sealed for itself alone.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -232,32 +232,33 @@ def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
 
 def _open_choices(party: Party, ground: GrowingContext, nodes: np.ndarray, sealed: list[bytes]) -> Splits:
     """Unseal the splits that the label holder chose for this party, and check them against its columns."""
-    choices = [wire.decode(unseal(choice_key(party, party.name), box, LABEL_HOLDER), Choice) for box in sealed]
-    empty = Choice(*(np.zeros(shape, dtype) for shape, dtype in _CHOICE.values()))
-    joined = {name: np.concatenate([getattr(c, name) for c in (empty, *choices)]) for name in _CHOICE}
-    if any(joined[name].dtype != dtype or len(joined[name]) != len(nodes) for name, (_, dtype) in _CHOICE.items()):
+    splits, start = Splits.empty(len(nodes), 1), 0
+    for box in sealed:
+        choice = wire.decode(unseal(choice_key(party, party.name), box, LABEL_HOLDER), Choice)
+        n, complaint = choice.nodes.size, "the choices do not match the nodes"
+        check_arrays(
+            complaint,
+            (choice.nodes, (n,), np.int32),
+            (choice.feature, (n,), np.int32),
+            (choice.bin, (n,), np.int32),
+            (choice.missing_left, (n,), np.bool_),
+            (choice.words, (n, SET_WORDS), np.uint64),
+        )
+        here = slice(start, start + n)
+        if not np.array_equal(choice.nodes, nodes[here]):
+            raise FormatError(complaint)
+        splits.feature[here], splits.bin[here] = choice.feature, choice.bin
+        splits.missing_left[here], splits.words[here] = choice.missing_left, choice.words
+        start += n
+    if start != len(nodes):
         raise FormatError("the choices do not match the nodes")
-    feature, bin_ = joined["feature"], joined["bin"]
-    if not np.array_equal(joined["nodes"], nodes):
-        raise FormatError("the choices do not match the nodes")
-    last = descend(party, ground).rows.table.bins.last if len(nodes) else np.zeros(0, np.int32)
-    if len(nodes) and not (feature.min() >= 0 and feature.max() < len(last)):
-        raise FormatError("a choice of a column that does not exist")
-    if (bin_ < 0).any() or (bin_ > last[feature]).any():
-        raise FormatError("a choice of a bin that does not exist")
-    splits = Splits.empty(len(nodes), 1)
-    splits.feature[:], splits.bin[:] = feature, bin_
-    splits.missing_left[:], splits.words[:] = joined["missing_left"], joined["words"]
+    if len(nodes):
+        last = descend(party, ground).rows.table.bins.last
+        if splits.feature.min() < 0 or splits.feature.max() >= len(last):
+            raise FormatError("a choice of a column that does not exist")
+        if (splits.bin < 0).any() or (splits.bin > last[splits.feature]).any():
+            raise FormatError("a choice of a bin that does not exist")
     return splits
-
-
-_CHOICE: dict[str, tuple[tuple[int, ...], Any]] = {
-    "nodes": ((0,), np.int32),
-    "feature": ((0,), np.int32),
-    "bin": ((0,), np.int32),
-    "missing_left": ((0,), np.bool_),
-    "words": ((0, SET_WORDS), np.uint64),
-}
 
 
 @answers(KeepChosen)

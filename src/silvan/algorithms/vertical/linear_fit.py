@@ -23,7 +23,7 @@ import numpy as np
 
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical.coded_names import named_columns, named_label
-from silvan.algorithms.vertical.columns import encode_labels, encode_rows, rows_blob
+from silvan.algorithms.vertical.columns import encode_labels, encode_rows, label_holder_of, own_columns_blob, rows_blob
 from silvan.algorithms.vertical.design_matrix import Design
 from silvan.algorithms.vertical.linear_shares import ROOM, LinearModel, LinearShare, check_kept, linear_key, to_whole
 from silvan.algorithms.vertical.solver import Block, MisfitError, ReducedColumns, Regression, RegressionTarget
@@ -446,16 +446,31 @@ class Fitted:
 
 def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: float, tol: float, max_iter: int) -> Fitted:
     """Fit the regression of all parties' columns; every party keeps the coefficients of its own."""
-    holder, n = columns.label_holder, len(columns.training)
-    if holder is None:
-        raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
+    holder, n = label_holder_of(columns), len(columns.training)
     if schema.n_classes == 1:
         raise InputError("the label has one class only; there is nothing to tell apart")
     terms = _terms(federation, columns, schema, alpha, tol)
     offered: list[Blob] = []  # sums of what the others offered
     steps: list[Blob] = []  # what the label holder could not explain, sealed
-    explain = partial(_explain, federation, holder, terms[holder], schema)
-    unexplained = explain(offered, steps)
+    widest = schema.n_classes if schema.n_classes > 2 else 1
+
+    def check_reply(site: str, reply: Unexplained) -> None:
+        if not reply.broken and not (1 <= reply.width <= widest and reply.width != 2):
+            raise FormatError("its predictors are not as many as the label has classes")
+
+    def fit_offered() -> Unexplained:
+        """Ask the label holder to fit all that was offered; what it cannot explain is added to the steps."""
+        request = Explain(terms=terms[holder], label=schema.label, offered=list(offered))
+        reply: Unexplained = federation.ask(request, to=[holder], check=check_reply)[holder]
+        if reply.broken:
+            raise FederationError(
+                "what the parties offer does not fit together, so some party answers nonsense; from a sum nobody can "
+                "tell which"
+            )
+        steps.append(federation.blob(reply.step))
+        return reply
+
+    unexplained = fit_offered()
     alone = not any(len(own) for party, own in columns.owners.items() if party != holder)
     most = min(max_iter, HISTORY // (8 * n * unexplained.width))
     while not (alone or unexplained.done) and len(offered) < most:
@@ -463,45 +478,20 @@ def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: floa
         check = partial(_check_offer, rows=n, width=unexplained.width, products=len(steps) + 1)
         offer: Offer = federation.total(requests, check=check)
         offered.append(federation.blob(wire.encode(offer)))
-        unexplained = explain(offered, steps)
+        unexplained = fit_offered()
     model = _keep(federation, columns, schema, terms, steps, offered)
     return Fitted(model, len(offered), alone or unexplained.done)
-
-
-def _explain(
-    federation: Federation, holder: str, terms: RegressionTerms, schema: Schema, offered: list[Blob], steps: list[Blob]
-) -> Unexplained:
-    """Ask the label holder to fit all that was offered; what it cannot explain is added to the steps."""
-    request = Explain(terms=terms, label=schema.label, offered=list(offered))
-    reply: Unexplained = federation.ask(
-        request, to=[holder], check=lambda _, reply: _check_reply(reply, schema.n_classes)
-    )[holder]
-    if reply.broken:
-        raise FederationError(
-            "what the parties offer does not fit together, so some party answers nonsense; from a sum nobody can "
-            "tell which"
-        )
-    steps.append(federation.blob(reply.step))
-    return reply
 
 
 def _terms(
     federation: Federation, columns: Columns, schema: Schema, alpha: float, tol: float
 ) -> dict[str, RegressionTerms]:
     """Return what each party is told of the regression: the rows, and the schema of its own columns."""
-    rows, terms = rows_blob(federation, columns.training), {}
-    for party, own in columns.owners.items():
-        # classes are the label holder's business
-        mine = Schema(schema.features[own.start : own.stop], Label(schema.label.name))
-        blob = federation.blob(mine.to_json().encode())
-        terms[party] = RegressionTerms(rows, blob, schema.label.classes is None, alpha, tol)
-    return terms
-
-
-def _check_reply(reply: Unexplained, n_classes: int) -> None:
-    most = n_classes if n_classes > 2 else 1
-    if not reply.broken and not (1 <= reply.width <= most and reply.width != 2):
-        raise FormatError("its predictors are not as many as the label has classes")
+    rows, numbers = rows_blob(federation, columns.training), schema.label.classes is None
+    return {
+        party: RegressionTerms(rows, own_columns_blob(federation, columns, schema, party), numbers, alpha, tol)
+        for party in columns.owners
+    }
 
 
 def _check_offer(site: str, reply: Offer, rows: int, width: int, products: int) -> None:
@@ -520,8 +510,7 @@ def _keep(
     offered: list[Blob],
 ) -> LinearModel:
     """Ask every party to keep its coefficients; return the model, with the constant from the label holder."""
-    holder = columns.label_holder
-    assert holder is not None  # noqa: S101
+    holder = label_holder_of(columns)
     determined = [federation.study, schema.hash, terms[holder].alpha, terms[holder].tol, terms[holder].rows.hash]
     model = digest(msgspec.json.encode([*determined, *(blob.hash for blob in steps)]))
 
