@@ -36,7 +36,7 @@ from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
 from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 from silvan.privacy.paillier.cipher import Ciphertexts
-from silvan.privacy.paillier.packing import AskedHistograms, RowsByNode, read_sums, sum_rows
+from silvan.privacy.paillier.packing import AskedHistograms, read_sums, sum_rows
 from silvan.privacy.paillier.paillier_keys import PrivateKey
 from silvan.tree.draw import Monotonic, Ties, tie_ranks
 from silvan.tree.gain import child_bounds
@@ -192,23 +192,10 @@ def sum_labels(site: Site, request: SumLabels) -> EncryptedSums:
     party = party_of(site)
     descent = descend(party, request.ground)
     descent.check(request.nodes, request.features)
-    table, stretches = descent.rows.table, descent.rows
+    table = descent.rows.table
     rows = received_rows(party, request.encryption, len(table))
-    counts, sums = sum_rows(
-        rows,
-        masks_for(party, rows.key),
-        RowsByNode(
-            table.codes,
-            stretches.order,
-            stretches.starts[request.nodes],
-            stretches.stops[request.nodes],
-            stretches.offsets[request.nodes],
-            table.bins.shift,
-        ),
-        AskedHistograms(request.features, table.bins.n_bins),
-        party.n_jobs,
-        stream(party, f"sums of {digest(wire.encode(request))}"),
-    )
+    masks, entropy = masks_for(party, rows.key), stream(party, f"sums of {digest(wire.encode(request))}")
+    counts, sums = sum_rows(rows, masks, descent.rows, request.nodes, request.features, party.n_jobs, entropy)
     layout = BinLayout(counts, table.bins.last, table.bins.shift, table.bins.categorical)
     return EncryptedSums(layout=seal(party.key_for("layout of sums"), wire.encode(layout)), sums=sums)
 
