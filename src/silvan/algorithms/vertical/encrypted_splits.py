@@ -141,7 +141,7 @@ class DecideNodes(Request, frozen=True, kw_only=True):
     features: np.ndarray
     offers: dict[str, PartySums]
     note: bytes = b""  # of the level before, to compare the rows with
-    barren: np.ndarray | None = None  # bool, of the nodes: whether a split must have a gain
+    barren: np.ndarray  # bool, of the nodes: whether a split must have a gain
     monotonic_cst: list[int] | UnsetType = UNSET  # which way predictions may go with each column of all parties
 
     @property
@@ -268,9 +268,11 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
     settings = replace(request.ground.settings, class_weight=request.class_weight)
     truth = truth_of(party, request.ground.rows, request.label, settings)
     nodes, n = request.nodes, request.nodes.size
-    barren = np.zeros(n, np.bool_) if request.barren is None else request.barren
     check_arrays(
-        "the nodes do not match", (nodes, (n,), np.int32), (request.deeper, (n,), np.bool_), (barren, (n,), np.bool_)
+        "the nodes do not match",
+        (nodes, (n,), np.int32),
+        (request.deeper, (n,), np.bool_),
+        (request.barren, (n,), np.bool_),
     )
     if not are_different(nodes, len(descent.is_split)):
         raise FormatError("an open node does not exist, or comes twice")
@@ -392,8 +394,7 @@ def _decide(
         varies[which] |= splits.varies
     best = best_offers(offers, ranks)
     value = offers[best, np.arange(n)]
-    refused = (value <= 0.0) & (np.False_ if request.barren is None else request.barren)
-    winner = np.where((value > -np.inf) & ~refused, best, -1).astype(np.int32)
+    winner = np.where((value > -np.inf) & ~(request.barren & (value <= 0.0)), best, -1).astype(np.int32)
     chosen = Splits.empty(n, totals.shape[1])
     choices, signs = {}, np.zeros(n, np.int8)
     for k, name in enumerate(request.parties):

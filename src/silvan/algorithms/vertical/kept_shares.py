@@ -24,8 +24,9 @@ class Writable(Protocol):
 S = TypeVar("S", bound=Writable)
 
 
-def read_share(party: Party, key: str, read: Callable[[bytes], S]) -> S:
-    """Read the share that a party's store has under a key; refuse if there is none."""
+def read_share(party: Party, model: str, key: str, read: Callable[[bytes], S]) -> S:
+    """Read the share of a model that the store has under a key; refuse if there is none, or the study is of another."""
+    party.check_model(model)
     data = party.store.get(key)
     if data is None:
         raise RefusedError("the party has no share of this model: it never had one, or deleted it")

@@ -175,8 +175,7 @@ def linear_key(model: str) -> str:
 
 def linear_share_of(party: Party, model: str) -> LinearShare:
     """Read a party's share of a model."""
-    party.check_model(model)
-    return read_share(party, linear_key(model), LinearShare.from_bytes)
+    return read_share(party, model, linear_key(model), LinearShare.from_bytes)
 
 
 @answers(SumPredictors)

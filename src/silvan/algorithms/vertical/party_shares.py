@@ -132,8 +132,7 @@ def share_key(model: str) -> str:
 
 def share_of(party: Party, model: str) -> Share:
     """Read a party's share of a model."""
-    party.check_model(model)
-    return read_share(party, share_key(model), Share.from_bytes)
+    return read_share(party, model, share_key(model), Share.from_bytes)
 
 
 # -- at the coordinator
