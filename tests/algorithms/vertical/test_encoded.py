@@ -4,6 +4,7 @@ from functools import cache
 
 import msgspec
 import numpy as np
+import polars as pl
 import pytest
 from helpers.column_studies import ID, MATCHING, SMALL, Recorded, asking, federate, lying, split, wide
 from helpers.studies import TASKS, Stop, stopping
@@ -395,3 +396,17 @@ def test_names_of_caches_are_of_what_they_hold():
     alone = first.fit(fed).forest_
     second.fit(fed)
     assert first.fit(fed).forest_ == alone
+
+
+def test_a_split_is_remembered_for_its_own_seed_alone():
+    """Forests that differ where columns tie: none is grown from what another left in a party's memory."""
+    frame = wide()
+    table = frame.select(ID, "age").with_columns(same=pl.col("age"))
+    fed = federate({"a": frame.select(ID, "label"), "b": table})
+    hashes = set()
+    for seed in range(5):
+        parameters = {"n_estimators": 3, "max_depth": 1, "max_features": None, "random_state": seed}
+        forest = sv.VerticalForest(**parameters).fit(fed).forest_
+        assert forest.hash == sv.PooledForest(**parameters).fit(fed).forest_.hash
+        hashes.add(forest.hash)
+    assert len(hashes) > 1

@@ -11,7 +11,6 @@ the one of the joined table.
 from typing import Any, ClassVar
 
 import numpy as np
-from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, best_offers
@@ -64,7 +63,7 @@ class Sides(Reply, frozen=True, kw_only=True):
 
     left: np.ndarray
     bits: np.ndarray
-    signs: np.ndarray | UnsetType = UNSET  # int8, of the columns that split: told where trees must be monotonic
+    signs: np.ndarray | None = None  # int8, of the columns that split: told where trees must be monotonic
 
 
 class SplitNodes(Growing, frozen=True, kw_only=True):
@@ -117,8 +116,7 @@ def split_nodes(site: Site, request: SplitNodes) -> Sides:
     splits = descent.own_splits(nodes, request.features, request.seeds, request.bounds)
     some = np.flatnonzero(deeper & _open_below(splits.left, splits.total, descent.rule))
     chosen = Splits(*(column[some] for column in splits))
-    asked = not isinstance(request.bounds, UnsetType)
-    signs = descent.signs[descent.first_column + splits.feature] if asked else UNSET
+    signs = None if request.bounds is None else descent.signs[descent.first_column + splits.feature]
     return Sides(left=splits.left, bits=pack_sides(descent.rows, nodes[some], chosen, descent.threads), signs=signs)
 
 
@@ -155,9 +153,9 @@ class EncodedCoordinator(VerticalCoordinator):
         signs = [-sign if reply.turned else sign for sign in settings.signs] or None
         self.make_contexts(signs, labels=federation.blob(reply.labels), measure=reply.measure)
 
-    def bounds_of(self, nodes: np.ndarray) -> np.ndarray | UnsetType:
+    def bounds_of(self, nodes: np.ndarray) -> np.ndarray | None:
         """Return what the predictions of nodes are held to, as questions have it."""
-        return UNSET if self.bounds is None else self.bounds[nodes]
+        return None if self.bounds is None else self.bounds[nodes]
 
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Ask all parties for their best values, and the winners for the sides."""
@@ -275,7 +273,7 @@ class EncodedCoordinator(VerticalCoordinator):
         signs = np.zeros(len(nodes), np.int8)
         for party, reply in replies.items():
             splits.left[won[party][0]] = reply.left
-            signs[won[party][0]] = 0 if isinstance(reply.signs, UnsetType) else reply.signs
+            signs[won[party][0]] = 0 if reply.signs is None else reply.signs
         found = splits.feature >= 0
         needed = deeper & found & _open_below(splits.left, splits.total, self.rule)
         bits = {party: (won[party][0], reply.bits) for party, reply in replies.items()}
@@ -313,7 +311,7 @@ class EncodedCoordinator(VerticalCoordinator):
         if self.bounds is None:
             return
         signs = reply.signs
-        if isinstance(signs, UnsetType):
+        if signs is None:
             raise FormatError("it does not tell which way predictions go")
         check_arrays("it does not tell which way predictions go", (signs, nodes.shape, np.int8))
         if not are_allowed(reply.left, total, self.rule, signs, self.bounds[nodes]):

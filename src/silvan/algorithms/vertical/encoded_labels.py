@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.shared_bins import label_counts
@@ -35,7 +34,7 @@ class EncodedLabels(Reply, frozen=True, kw_only=True):
 
     labels: bytes
     measure: Measure
-    turned: bool | UnsetType = UNSET  # whether the code turns the order round; told where trees must be monotonic
+    turned: bool | None = None  # whether the code turns the order round; told where trees must be monotonic
 
 
 class EncodeLabels(Request, frozen=True, kw_only=True):
@@ -106,7 +105,7 @@ def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
         target = _sign(party, request.rows) * measure.to_integers(y)
         shown = msgspec.structs.replace(measure, offset=0.0, scale=1.0)
     labels = seal(party.key_for("labels"), wire.encode(SealedLabels(target)))
-    return EncodedLabels(labels=labels, measure=shown, turned=turned if request.settings.signs else UNSET)
+    return EncodedLabels(labels=labels, measure=shown, turned=turned if request.settings.signs else None)
 
 
 def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode) -> np.ndarray:

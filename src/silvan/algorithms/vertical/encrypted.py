@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from msgspec import UNSET
 
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical import encrypted_labels
@@ -144,7 +143,7 @@ class EncryptedCoordinator(VerticalCoordinator):
             features=features,
             offers=offers,
             note=self.notes[-1] if self.notes else b"",
-            monotonic_cst=self.settings.signs or UNSET,
+            monotonic_cst=self.settings.signs or None,
         )
         reply: Decisions = self.federation.ask(request, to=[self.holder], check=check)[self.holder]
         if reply.wrong is not None:

@@ -10,7 +10,6 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.level_checks import are_different, check_arrays, check_nodes
 from silvan.algorithms.vertical.coordinator import best_offers
@@ -65,7 +64,7 @@ class Note(msgspec.Struct, frozen=True):
     """
 
     sides: np.ndarray
-    bounds: np.ndarray | UnsetType = UNSET
+    bounds: np.ndarray | None = None
 
 
 class EncryptedSums(Reply, frozen=True, kw_only=True):
@@ -142,7 +141,7 @@ class DecideNodes(Request, frozen=True, kw_only=True):
     offers: dict[str, PartySums]
     note: bytes = b""  # of the level before, to compare the rows with
     barren: np.ndarray  # bool, of the nodes: whether a split must have a gain
-    monotonic_cst: list[int] | UnsetType = UNSET  # which way predictions may go with each column of all parties
+    monotonic_cst: list[int] | None = None  # which way predictions may go with each column of all parties
 
     @property
     def min_leaf(self) -> int:
@@ -306,14 +305,14 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
 
 def _known_bounds(party: Party, request: DecideNodes, n_nodes: int) -> np.ndarray | None:
     """Return what the predictions of every node are held to, None if nothing is asked."""
-    if isinstance(request.monotonic_cst, UnsetType):
+    if request.monotonic_cst is None:
         return None
     if len(request.monotonic_cst) != request.ground.n_columns or not set(request.monotonic_cst) <= {-1, 0, 1}:
         raise FormatError("not every column is told which way it may go")
     if not request.note:
         return np.tile([-np.inf, np.inf], (n_nodes, 1))
     bounds = open_note(party, request.note).bounds
-    if isinstance(bounds, UnsetType) or bounds.shape != (n_nodes, 2):
+    if bounds is None or bounds.shape != (n_nodes, 2):
         raise FormatError("the note is of other nodes")
     return bounds
 

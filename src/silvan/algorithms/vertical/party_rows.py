@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
 
 from silvan.algorithms.level_checks import are_different, check_arrays, check_nodes
 from silvan.algorithms.requests import MAX_TREES
@@ -66,7 +65,7 @@ class Growing(Request, frozen=True, kw_only=True):
     ground: GrowingContext
     nodes: np.ndarray  # int32
     features: np.ndarray  # int32 (nodes, most), of the party's own columns, -1 after the last
-    bounds: np.ndarray | UnsetType = UNSET  # float64 (nodes, 2) in code, where trees must be monotonic
+    bounds: np.ndarray | None = None  # float64 (nodes, 2) in code, where trees must be monotonic
 
     @property
     def min_leaf(self) -> int:
@@ -95,7 +94,7 @@ class Descent:
     first_column: int
     signs: np.ndarray  # of all columns up to the party's last: which way predictions in code may go with its own
     found: Splits  # by node, like the next: the best split that was found there last
-    drawn: np.ndarray  # uint64, a word for the features that it was found among
+    chosen_by: np.ndarray  # uint64, a word for the features, seed and bounds by which that was found
     done: list[str] = field(default_factory=list)
 
     def check(self, nodes: np.ndarray, features: np.ndarray) -> None:
@@ -109,30 +108,30 @@ class Descent:
             raise RefusedError("the party has no labels to judge splits by")
         return self.given_rule
 
-    def ties(self, seeds: np.ndarray, n: int, bounds: np.ndarray | UnsetType = UNSET) -> Ties:
+    def ties(self, seeds: np.ndarray, n: int, bounds: np.ndarray | None = None) -> Ties:
         """Return what decides between the splits of nodes with these seeds, and bounds if there are any."""
         check_arrays("the seeds do not match the nodes", (seeds, (n,), np.uint64))
-        if isinstance(bounds, UnsetType):
+        if bounds is None:
             return Ties(self.tie_key, seeds, self.first_column)
         check_arrays("the bounds do not match the nodes", (bounds, (n, 2), np.float64))
         return Ties(self.tie_key, seeds, self.first_column, Monotonic(self.signs, bounds))
 
     def find(
-        self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | UnsetType = UNSET
+        self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | None = None
     ) -> Splits:
         """Return the best split of each node, feature -1 where there is none; what is remembered is not found again."""
         self.check(nodes, features)
-        ties, words = self.ties(seeds, len(nodes), bounds), _draw_words(features)
-        new = np.flatnonzero(self.drawn[nodes] != words)
+        ties, words = self.ties(seeds, len(nodes), bounds), _choice_words(features, seeds, bounds)
+        new = np.flatnonzero(self.chosen_by[nodes] != words)
         if len(new):
             splits = find_listed(self.rows, nodes[new], features[new], self.rule, ties.take(new), self.threads)
             for known, column in zip(self.found, splits, strict=True):
                 known[nodes[new]] = column
-            self.drawn[nodes[new]] = words[new]
+            self.chosen_by[nodes[new]] = words[new]
         return Splits(*(column[nodes] for column in self.found))
 
     def own_splits(
-        self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | UnsetType
+        self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | None
     ) -> Splits:
         """Return the best split of each node; refuse if the party has none there."""
         splits = self.find(nodes, features, seeds, bounds)
@@ -160,15 +159,17 @@ class Descent:
         self.is_split[nodes] = True
         more = 2 * len(nodes)
         self.is_split = np.concatenate([self.is_split, np.zeros(more, np.bool_)])
-        self.drawn = np.concatenate([self.drawn, np.zeros(more, np.uint64)])
+        self.chosen_by = np.concatenate([self.chosen_by, np.zeros(more, np.uint64)])
         empty = Splits.empty(more, self.rows.table.n_stats)
         self.found = Splits(*(np.concatenate(both) for both in zip(self.found, empty, strict=True)))
 
 
-def _draw_words(features: np.ndarray) -> np.ndarray:
-    """Return a word for the features drawn at each node; 0 for none."""
-    powers = np.uint64(6364136223846793005) ** np.arange(features.shape[1], dtype=np.uint64)
-    words: np.ndarray = (features + 1).astype(np.uint64) @ powers
+def _choice_words(features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | None) -> np.ndarray:
+    """Return a word for each node that stands for all by which its split is chosen: features, seed and bounds."""
+    odd = np.uint64(6364136223846793005)
+    words: np.ndarray = (features + 1).astype(np.uint64) @ odd ** np.arange(features.shape[1], dtype=np.uint64) ^ seeds
+    if bounds is not None:
+        words = words ^ (np.ascontiguousarray(bounds).view(np.uint64) @ np.array([1, 3], np.uint64))
     return words
 
 
@@ -210,5 +211,5 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
         raise FormatError("not every column is told which way it may go")
     signs = np.array([0] * first + own, np.int8)
     n = settings.n_estimators
-    found, drawn = Splits.empty(n, n_stats), np.zeros(n, np.uint64)
-    return Descent(rows, rule, threads, np.zeros(n, np.bool_), row_key, first, signs, found, drawn)
+    found, chosen_by = Splits.empty(n, n_stats), np.zeros(n, np.uint64)
+    return Descent(rows, rule, threads, np.zeros(n, np.bool_), row_key, first, signs, found, chosen_by)
