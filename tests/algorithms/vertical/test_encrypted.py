@@ -1,5 +1,7 @@
 """Encrypted labels give the same trees, and only the label holder learns what splits and leaves are worth."""
 
+from collections import Counter
+from copy import copy
 from functools import cache
 
 import msgspec
@@ -180,6 +182,19 @@ def test_prediction_takes_one_round(task):
         assert np.array_equal(proba, model.forest_.predict_proba(frame.sort(ID)))  # to the bit
 
 
+def test_predictions_elsewhere_need_the_share_of_the_label_holder(monkeypatch):
+    """As between machines, where the coordinator has shares only if an auditor was shown them."""
+    fed, model = recorded()
+    expected = model.predict(fed).sort(ID)["prediction"].to_list()
+    monkeypatch.setattr(type(fed), "local_sites", property(lambda self: {}))
+    model = copy(model)
+    model.shares_ = {"party 0": model.shares_["party 0"]}
+    assert Counter(model.predict(fed)["prediction"]) == Counter(expected)
+    model.shares_ = {}
+    with pytest.raises(sv.InputError, match="only party 'party 0' knows what the leaves are worth"):
+        model.predict(fed)
+
+
 def test_what_leaves_are_worth_stays_with_the_label_holder(tmp_path):
     fed = federate(split(wide("several", n=200), 2, holder=1), Recorded)
     model = sv.VerticalForest(**ENCRYPTED).fit(fed)
@@ -225,6 +240,13 @@ def test_evaluate():
 
 
 # -- who is told what
+
+
+def test_ciphertexts_of_labels_are_not_sent_back_to_the_label_holder():
+    fed, _ = recorded()
+    [(_, labels)] = messages(fed, "sent", EncryptedLabels)
+    received = [(site, e.blobs.values()) for site, way, e in fed.transport.record if way == "received"]
+    assert {site for site, blobs in received if labels.labels in blobs} == {"party 1"}
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -133,7 +133,7 @@ class EncryptedCoordinator(VerticalCoordinator):
             ground=self.context(self.holder),
             label=self.schema.label,
             class_weight=self.settings.class_weight,
-            encryption=self.encryption,
+            lanes=self.encryption.lanes,
             parties=self.parties,
             nodes=nodes,
             seeds=frontier.seed,

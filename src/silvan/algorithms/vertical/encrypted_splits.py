@@ -35,7 +35,7 @@ from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
 from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 from silvan.privacy.paillier.cipher import Ciphertexts
-from silvan.privacy.paillier.packing import AskedHistograms, read_sums, sum_rows
+from silvan.privacy.paillier.packing import AskedHistograms, Lanes, read_sums, sum_rows
 from silvan.privacy.paillier.paillier_keys import PrivateKey
 from silvan.tree.draw import Monotonic, Ties, tie_ranks
 from silvan.tree.gain import child_bounds
@@ -131,7 +131,7 @@ class DecideNodes(Request, frozen=True, kw_only=True):
     ground: GrowingContext
     label: Label
     class_weight: str | list[float] | None
-    encryption: Encryption
+    lanes: Lanes  # of the sums
     parties: list[str]
     nodes: np.ndarray
     seeds: np.ndarray  # of the nodes: by them, and a key of its own, the label holder decides between equal gains
@@ -293,7 +293,7 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
             raise FormatError("an offer of nobody")
         which = _check_places(offer.which, n)
         theirs = ties.take(which)._replace(first=offer.first_column)
-        key = private_key(party, request.encryption.lanes.bits, offer.sums.key)
+        key = private_key(party, request.lanes.bits, offer.sums.key)
         try:
             splits = _splits_of(party, request, offer, key, truth, rows, totals[which], theirs, descent.threads)
         except (FormatError, RefusedError) as error:
@@ -361,7 +361,7 @@ def _splits_of(
     check_nodes(places, offer.features, len(nodes), len(bins.n_bins))
     sums = read_sums(
         key,
-        request.encryption.lanes,
+        request.lanes,
         AskedHistograms(offer.features, bins.n_bins),
         layout.counts,
         offer.sums,
