@@ -95,8 +95,7 @@ def assert_like_scikit_learn(fed, task, alpha=1.0):
     return model
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("n_parties", [1, 2, 8])
+@pytest.mark.parametrize(("task", "n_parties"), [*((task, 2) for task in TASKS), ("binary", 1), ("several", 8)])
 def test_number_of_parties(task, n_parties):
     fed = federate(split(wide(task), n_parties, holder=n_parties // 2), test=0.2)
     model = assert_like_scikit_learn(fed, task)
@@ -294,8 +293,14 @@ def scoring(frame, n_parties=3, **settings):
     return federate(split(frame.drop("label"), n_parties, holder=-1), label=None, **settings)
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("how", [{}, {"cold": True}, {"sums": "ring"}, {"random_state": None}], ids=str)
+@pytest.mark.parametrize(
+    ("task", "how"),
+    [
+        *((task, {}) for task in TASKS),
+        *(("several", how) for how in ({"cold": True}, {"sums": "ring"}, {"random_state": None})),
+    ],
+    ids=str,
+)
 def test_new_rows(task, how):
     model = fitted(task, 3)
     frame = wide(task, n=100, seed=5)
@@ -589,8 +594,7 @@ def test_a_coordinator_that_asks_nonsense(nonsense):
         sv.VerticalLinear().fit(fed)
 
 
-@pytest.mark.parametrize("task", ["binary", "number"])
-@pytest.mark.parametrize("site", ["party 0", "party 1"])
+@pytest.mark.parametrize(("task", "site"), [("binary", "party 1"), ("number", "party 0")])
 def test_a_coordinator_that_lies(task, site):
     """Whatever is asked, a party answers, or says that it cannot."""
 

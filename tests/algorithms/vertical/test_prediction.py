@@ -39,8 +39,14 @@ def scoring(frame, n_parties=3, **settings):
     return federate(tables, label=None, **settings)
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("how", [{}, {"cold": True}, {"random_state": 9}, {"random_state": None}], ids=str)
+@pytest.mark.parametrize(
+    ("task", "how"),
+    [
+        *((task, {}) for task in TASKS),
+        *(("several", how) for how in ({"cold": True}, {"random_state": 9}, {"random_state": None})),
+    ],
+    ids=str,
+)
 def test_new_rows(task, how):
     model, frame = fitted(task), wide(task, n=100, seed=5)
     fed = scoring(frame, **how)
