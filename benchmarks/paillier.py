@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Goal, Report, interleave, ratio
+from silvan.data.bins.bins import Bins
 from silvan.privacy.paillier.cipher import Masks, decrypt
 from silvan.privacy.paillier.modular_kernels import has_vectors
 from silvan.privacy.paillier.packing import (
     AskedHistograms,
     EncryptedRows,
     Lanes,
-    RowsByNode,
     encrypt_rows,
     list_cells,
     read_sums,
@@ -22,6 +22,7 @@ from silvan.privacy.paillier.packing import (
 )
 from silvan.privacy.paillier.paillier_keys import PrivateKey, generate
 from silvan.tree.level import fill_bases
+from silvan.tree.node_rows import Binned, NodeRows
 from silvan.util.threads import thread_count
 
 ROWS, TREES, DEPTH, FEATURES, BINS, COLUMNS, BITS = 20_000, 10, 6, 5, 64, 30, 2048
@@ -51,8 +52,11 @@ class Level:
     def sum(self, rows: EncryptedRows, masks: Masks, n_jobs: int | None = None) -> tuple[np.ndarray, Any]:
         """Do the adding party's work."""
         start, stop = self.cuts[:-1], self.cuts[1:]
-        nodes = RowsByNode(self.codes, self.order, start, stop, np.zeros_like(start), np.zeros(COLUMNS, np.uint8))
-        return sum_rows(rows, masks, nodes, self.asked, n_jobs)
+        nothing, codes = np.zeros(COLUMNS, np.uint8), np.arange(1, BINS, dtype=np.uint8)
+        bins = Bins((np.zeros(BINS - 2),) * COLUMNS, (codes,) * COLUMNS, nothing.astype(np.bool_), nothing, nothing)
+        table = Binned(self.codes, self.y.astype(np.uint16), np.zeros(len(self.y), np.uint64), bins, 2)
+        by_node = NodeRows(table, self.order, start, stop, np.zeros_like(start))
+        return sum_rows(rows, masks, by_node, np.arange(len(start)), self.features, n_jobs)
 
     def read(self, counts: np.ndarray, sums: Any, n_jobs: int | None = None) -> np.ndarray:
         """Do the label holder's work."""

@@ -100,5 +100,5 @@ def lacking_with_gmpy():
     try:
         import gmpy2  # noqa: F401
     except ImportError:
-        return {"SumLabels", "DecideNodes", "SplitChosen", "KeepChosen", "LookUp"}
+        return {"SumLabels", "DecideNodes", "SplitChosen", "KeepChosen"}
     return set()

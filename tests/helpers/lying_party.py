@@ -71,9 +71,8 @@ UNSEEN = {
     "EncryptedLabels": "labels",
     "Decisions": "what labels make the best split",
     "LeafValues": "what labels make of leaves",
-    "LeafScores": "what labels make of leaves",
     "Unexplained": "what labels leave unexplained",
-    "Kept": "what labels make of the constant",
+    "KeptConstant": "what labels make of the constant",
     "ScoreMetrics": "figures",
     "PredictionsKept": "what it wrote down",
 }

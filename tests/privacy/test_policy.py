@@ -9,7 +9,7 @@ from helpers.runs import silvan
 from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.vertical.evaluate_scores import ask_label_holder
+from silvan.algorithms.vertical.scores_of_rows import RowScores, ask_label_holder
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.identity.shared_key import share_key
@@ -195,13 +195,13 @@ def test_scores_are_judged_once():
     scores = np.full((len(digests), 2), 0.5)
     holder = fed.columns.label_holder
     with fed.working_on("judging"):
-        first = ask_label_holder(fed, holder, fed.columns.schema, digests, scores).metrics
-        again = ask_label_holder(fed, holder, fed.columns.schema, digests, scores).metrics
+        first = ask_label_holder(fed, holder, fed.columns.schema, digests, RowScores(scores)).metrics
+        again = ask_label_holder(fed, holder, fed.columns.schema, digests, RowScores(scores)).metrics
         assert again == pytest.approx(first, nan_ok=True)
         other = scores.copy()
         other[0] = [0.0, 1.0]
         with pytest.raises(RefusedError, match="in another form"):
-            ask_label_holder(fed, holder, fed.columns.schema, digests, other)
+            ask_label_holder(fed, holder, fed.columns.schema, digests, RowScores(other))
 
 
 def test_scores_that_set_a_row_apart_do_not_tell_its_label():
@@ -213,13 +213,13 @@ def test_scores_that_set_a_row_apart_do_not_tell_its_label():
         scores, apart = np.full((len(digests), 2), 0.5), np.zeros(len(digests), np.int64)
         apart[3] = 1
         with fed.working_on("one row decided apart"):
-            told[groups] = ask_label_holder(fed, holder, schema, digests, scores, apart).detail
+            told[groups] = ask_label_holder(fed, holder, schema, digests, RowScores(scores, apart)).detail
         ranks = np.linspace(0.01, 0.99, len(digests))
         with fed.working_on("every row its own score"):
-            row = ask_label_holder(fed, holder, schema, digests, np.column_stack([1 - ranks, ranks]))
+            row = ask_label_holder(fed, holder, schema, digests, RowScores(np.column_stack([1 - ranks, ranks])))
         assert all(value == round(value, 3) for value in row.metrics.values()) == (groups > 1)
         with fed.working_on("a third"), pytest.raises(RefusedError, match="2 at most"):
-            ask_label_holder(fed, holder, schema, digests, scores)
+            ask_label_holder(fed, holder, schema, digests, RowScores(scores))
     assert told[1].confusion[:, 1].sum() == 1  # of this row: whether it is of the class
     assert told[5].confusion[:, 1].sum() == 0
 
@@ -228,7 +228,7 @@ def test_rows_of_one_class_are_not_judged_in_groups():
     frame = wide(n=160).with_columns(label=pl.Series(["yes"] + ["no"] * 159))
     fed = federate_by_columns(split(frame, 2), test=0.25, policy=sv.Policy(score_groups=5))
     scores = np.full((len(fed.columns.test), 2), 0.5)
-    row = ask_label_holder(fed, fed.columns.label_holder, fed.columns.schema, fed.columns.test, scores)
+    row = ask_label_holder(fed, fed.columns.label_holder, fed.columns.schema, fed.columns.test, RowScores(scores))
     assert np.isnan(list(row.metrics.values())).all()
     assert not len(row.detail.metrics)
 

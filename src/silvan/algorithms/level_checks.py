@@ -24,6 +24,12 @@ from silvan.tree.split import Splits
 from silvan.util.kernels import njit
 
 
+def check_arrays(complaint: str, *expected: tuple[np.ndarray, tuple[int, ...], type[np.generic]]) -> None:
+    """Raise ``FormatError`` with a text unless each array has the shape and element type beside it."""
+    if any(array.shape != shape or array.dtype != dtype for array, shape, dtype in expected):
+        raise FormatError(complaint)
+
+
 class Level(msgspec.Struct, frozen=True):
     """The trace of a question about a level: which nodes were open, and what was asked about which of them."""
 

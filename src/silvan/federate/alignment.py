@@ -2,12 +2,17 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from silvan.algorithms.vertical.coded_names import named_feature, named_label
-from silvan.algorithms.vertical.columns import DescribeColumns, Description, describe, left_out, owner_of, stretches
+from silvan.algorithms.vertical.columns import (
+    DescribeColumns,
+    describe,
+    left_out,
+    owner_of,
+)
 from silvan.data.encode import Task
 from silvan.data.schema import CROWDED, Label, Schema
 from silvan.errors import AgreementError
@@ -66,15 +71,12 @@ def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
     if absent:
         raise AgreementError(f"no party has {format_names(absent)}, which the schema names")
     known, common = _match(federation, replies, how.match, holder or federation.sites[0])
-    told = describe(federation, common, replies, how.task, holder, how.test)
-    features = {name: told.features[name] for name in replies}
-    found = sum(map(len, features.values()))
+    told = describe(federation, common, replies, how.task, how.label, holder, how.test)
+    columns, found = replace(told, known=known), len(told.schema.features)
     if found < len(wanted):
         raise AgreementError(f"the parties have {found} of the {count_of(len(wanted), 'column')} that the schema names")
-    coded = Schema(tuple(f for own in features.values() for f in own), told.label or Label(how.label))
-    columns = Columns(stretches(features), holder, told.common, told.held_out, coded, known, told.draws)
     differences = left_out(replies, len(common))
-    schema = _with_names(parties, told, holder, how) if parties else coded
+    schema = _with_names(parties, columns, how) if parties else columns.schema
     crowded = [feature.name for feature in schema.features if feature.crowded]
     differences.warnings += [
         f"column {name!r} {CROWDED}; if they matter, its holder can group them" for name in crowded
@@ -84,13 +86,12 @@ def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
     return Agreement(schema, differences, dict.fromkeys(replies, len(columns.training)), columns)
 
 
-def _with_names(parties: Mapping[str, Party], told: Description, holder: str | None, how: Alignment) -> Schema:
+def _with_names(parties: Mapping[str, Party], columns: Columns, how: Alignment) -> Schema:
     """Return the schema by name: where all parties are in this process, whoever called has their tables."""
-    named = [named_feature(party, feature) for name, party in parties.items() for feature in told.features[name]]
+    coded, holder = columns.schema, columns.label_holder
+    named = [named_feature(parties[name], coded.features[i]) for name, own in columns.owners.items() for i in own]
     label = Label(how.label) if how.schema is None else how.schema.label
-    if holder is not None and told.label is not None:
-        label = named_label(parties[holder], told.label)
-    return Schema(tuple(named), label)
+    return Schema(tuple(named), label if holder is None else named_label(parties[holder], coded.label))
 
 
 def common_rows(federation: Federation, match: Match, label_holder: str) -> np.ndarray:

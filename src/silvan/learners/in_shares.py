@@ -16,9 +16,15 @@ from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.evaluation import Evaluation
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.evaluate_scores import EvaluateScores, ask_label_holder
 from silvan.algorithms.vertical.in_one_place import id_column, joined_test_rows, list_rows
-from silvan.algorithms.vertical.kept_predictions import KeepPredictions, keep_predictions
+from silvan.algorithms.vertical.scores_of_rows import (
+    EvaluateScores,
+    KeepPredictions,
+    RowLeaves,
+    RowScores,
+    ask_label_holder,
+    keep_predictions,
+)
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
@@ -131,12 +137,12 @@ class InShares(FederatedEstimator):
     # -- prediction
 
     @abstractmethod
-    def score_digests(self, federation: Federation, digests: np.ndarray, *, votes: bool = False, **how: Any) -> Any:
-        """Score rows by their digests; with ``votes`` by the share of trees that vote for each class."""
+    def found(self, federation: Federation, digests: np.ndarray, **how: Any) -> RowScores | RowLeaves:
+        """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
 
     @abstractmethod
-    def found(self, federation: Federation, digests: np.ndarray) -> dict[str, Any]:
-        """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
+    def scores_here(self, federation: Federation, found: RowScores | RowLeaves) -> RowScores:
+        """Return the scores of rows, if they can be known here."""
 
     @abstractmethod
     def answers(self, X: np.ndarray, absent: np.ndarray) -> Answer:
@@ -148,24 +154,32 @@ class InShares(FederatedEstimator):
         Where only the label holder knows what leaves are worth, it is sent leaves, and nobody else sees predictions.
         """
         with federation.working_on(f"predicting by {type(self).__name__}"):
-            return keep_predictions(federation, self.kept, digests, **self.found(federation, digests))
+            return keep_predictions(federation, self.kept, digests, self.found(federation, digests))
 
-    def predict_by_id(self, federation: Federation, *, votes: bool = False, **how: Any) -> "pl.DataFrame":
+    def predict_by_id(self, federation: Federation, **how: Any) -> "pl.DataFrame":
         """Predict the rows of a federation: a data frame of ids and predictions."""
-        scored = self._score_by_id(federation, votes=votes, **how)
-        return scored.with_answers({"prediction": self.decided(scored.scores)})
+        _ = self.kept  # raises an error before fit
+        scored = self._score_by_id(federation, self.decided, **how)
+        return scored.with_answers({"prediction": self.named(scored.scores)})
 
-    def decided(self, scores: np.ndarray) -> Any:
-        """Return the classes that are decided on by scores, or the numbers."""
+    def decided(self, found: RowScores) -> np.ndarray:
+        """Return the codes of the classes that are decided on by scores, or the numbers."""
         if self.schema_.label.classes is None:
-            return scores[:, 0]
-        codes = scores.argmax(axis=1) if self.threshold_ is None else (scores[:, 1] >= self.threshold_).astype(np.int64)
-        return [self.schema_.label.classes[code] for code in codes]
+            return found.scores[:, 0]
+        if found.decided is not None:
+            return found.decided
+        at = self.threshold_
+        return found.scores.argmax(axis=1) if at is None else (found.scores[:, 1] >= at).astype(np.int64)
+
+    def named(self, decided: np.ndarray) -> Any:
+        """Return classes by their codes, or numbers as they are."""
+        classes = self.schema_.label.classes
+        return decided if classes is None else [classes[code] for code in decided]
 
     def probabilities_by_id(self, federation: Federation, **how: Any) -> "pl.DataFrame":
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
         classes = self.check_classes()
-        scored = self._score_by_id(federation, **how)
+        scored = self._score_by_id(federation, lambda found: found.scores, **how)
         return scored.with_answers({str(name): scored.scores[:, code] for code, name in enumerate(classes)})
 
     def check_classes(self) -> tuple[Any, ...]:
@@ -175,8 +189,15 @@ class InShares(FederatedEstimator):
             raise InputError("predict_proba is for classification; this model predicts a number")
         return self.schema_.label.classes
 
-    def _score_by_id(self, federation: Federation, *, incomplete: bool = False, **how: Any) -> ScoredRows:
-        """Score the rows in common, or all rows that any party has."""
+    def _score_by_id(
+        self,
+        federation: Federation,
+        answer: Callable[[RowScores], np.ndarray],
+        *,
+        incomplete: bool = False,
+        **how: Any,
+    ) -> ScoredRows:
+        """Score the rows in common, or all rows that any party has, and take something of the scores."""
         import polars as pl
 
         columns = columns_of(federation)
@@ -188,7 +209,7 @@ class InShares(FederatedEstimator):
             absent = {party: find_digests(known, digests) < 0 for party, known in columns.known.items()}
             self.lacking_ = {party: int(rows.sum()) for party, rows in absent.items()}
             lacking = {"lacking": [", ".join(p for p, rows in absent.items() if rows[i]) for i in range(len(digests))]}
-        scores = self.score_digests(federation, digests, **how)
+        scores = answer(self.scores_here(federation, self.found(federation, digests, **how)))
         if not federation.local_sites:
             named = {"row": [row.tobytes().hex() for row in digests.astype(">u8")]}
             return ScoredRows(pl.DataFrame({**named, **lacking}), scores)
@@ -213,10 +234,8 @@ class InShares(FederatedEstimator):
             raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
         with federation.counted_apart():
             found = self.found(federation, columns.test)
-        if "leaves" in found:
-            found["model"] = kept.model
         with federation.working_on(f"judging {type(self).__name__}"):
-            row = ask_label_holder(federation, columns.label_holder, kept.schema, columns.test, **found)
+            row = ask_label_holder(federation, columns.label_holder, kept.schema, columns.test, found)
         if not federation.local_sites:
             return Evaluation([row])
         rows = joined_test_rows(federation)

@@ -21,15 +21,17 @@ from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical import linear_fit
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.in_one_place import alone_at, joined, own_schema
+from silvan.algorithms.vertical.kept_shares import restore_shares
+from silvan.algorithms.vertical.linear_fit import fit_joined_rows
 from silvan.algorithms.vertical.linear_shares import (
     LinearModel,
     LinearShare,
     SumPredictors,
+    linear_key,
     linear_share_of,
     predict,
-    restore_linear_shares,
 )
-from silvan.algorithms.vertical.linear_steps import fit_joined_rows
+from silvan.algorithms.vertical.scores_of_rows import RowLeaves, RowScores
 from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
@@ -179,7 +181,7 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         """
         if isinstance(X, Federation):
             return self.predict_by_id(X, incomplete=incomplete)
-        return np.asarray(self.decided(self._on_table(X)))
+        return np.asarray(self.named(self.decided(RowScores(self._on_table(X)))))
 
     def predict_proba(self, X: Any, incomplete: bool = False) -> Any:
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
@@ -188,16 +190,18 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         self.check_classes()
         return self._on_table(X)
 
-    def score_digests(self, federation: Federation, digests: np.ndarray, **how: Any) -> np.ndarray:
-        """Score rows by their digests."""
-        if federation.local_sites:
-            restore_linear_shares(federation, self.kept, self.shares_)
-        with federation.working_on(f"predicting by {type(self).__name__}"):
-            return predict(federation, self.kept, digests)
-
-    def found(self, federation: Federation, digests: np.ndarray) -> dict[str, Any]:
+    def found(self, federation: Federation, digests: np.ndarray, **how: Any) -> RowScores:
         """Return what the label holder is sent of rows: their scores."""
-        return {"scores": self.score_digests(federation, digests)}
+        model = self.kept
+        restore_shares(federation, model, linear_key(model.model), self.shares_, self.share_schemas)
+        with federation.working_on(f"predicting by {type(self).__name__}"):
+            return RowScores(predict(federation, model, digests))
+
+    def scores_here(self, federation: Federation, found: RowScores | RowLeaves) -> RowScores:
+        """Return the scores of rows, which the coordinator of a linear model knows."""
+        if not isinstance(found, RowScores):
+            raise TypeError("a linear model has no leaves")
+        return found
 
     def _on_table(self, table: Any) -> np.ndarray:
         _ = self.kept  # raises an error before fit

@@ -9,15 +9,14 @@ import numpy as np
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.evaluation import answer_of
 from silvan.algorithms.evaluation.score_groups import Answer
-from silvan.algorithms.vertical import encoded, encrypted
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.party_shares import ShowShare, restore_forest_shares, share_of, show_shares
-from silvan.algorithms.vertical.prediction import (
-    ReachLeaves,
-    find_leaves,
-    find_leaves_classically,
-    score_leaves,
-)
+from silvan.algorithms.vertical.coordinator import VerticalCoordinator
+from silvan.algorithms.vertical.encoded import EncodedCoordinator
+from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
+from silvan.algorithms.vertical.kept_shares import restore_shares
+from silvan.algorithms.vertical.party_shares import ShowShare, share_key, share_of, show_shares
+from silvan.algorithms.vertical.prediction import ReachLeaves, find_leaves, find_leaves_classically
+from silvan.algorithms.vertical.scores_of_rows import RowLeaves, RowScores, scores_of_leaves
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -97,7 +96,7 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
 
     def asks(self, schema: Schema | None = None) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of parties, whatever their columns are."""
-        kinds = encrypted.ASKS if self.labels == "encrypted" else encoded.ASKS
+        kinds = (EncryptedCoordinator if self.labels == "encrypted" else EncodedCoordinator).asks
         return (*kinds, ShowShare) if self.auditor else kinds
 
     def questions(self, federation: Federation) -> Questions:
@@ -107,10 +106,12 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         columns = columns_of(federation)
+        coordinator: VerticalCoordinator
         if self.labels == "encoded":
-            structure = encoded.fit(federation, columns, columns.schema, settings, feature_key)
+            coordinator = EncodedCoordinator(federation, columns, columns.schema, settings)
         else:
-            structure = encrypted.fit(federation, columns, columns.schema, settings, feature_key, self.key_bits)
+            coordinator = EncryptedCoordinator(federation, columns, columns.schema, settings, self.key_bits)
+        structure = coordinator.grow(feature_key)
         shares = show_shares(federation, structure) if self.auditor else {}
         if federation.local_sites:
             shares = {name: share_of(federation.party(name), structure.model) for name in structure.parties}
@@ -180,41 +181,41 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         """
         if not isinstance(X, Federation):
             return super().predict(X, site)
-        _ = self.kept  # raises an error before fit
-        return self.predict_by_id(X, votes=self._combine == "vote" and self.threshold_ is None, **how)
+        return self.predict_by_id(X, **how)
 
     def predict_proba(self, X: Any, site: str | None = None, **how: Any) -> Any:
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
         return self.probabilities_by_id(X, **how) if isinstance(X, Federation) else super().predict_proba(X, site)
 
-    def score_digests(  # type: ignore[override]  # also by the classical method
-        self, federation: Federation, digests: np.ndarray, *, votes: bool = False, method: Method = "one round"
-    ) -> np.ndarray:
-        """Score rows by their digests."""
-        return score_leaves(federation, self.kept, self._leaves(federation, digests, method), votes)
-
     def _leaves(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
         if method not in ("one round", "classical"):
             raise InputError.wrong("method", "'one round' or 'classical'", method)
         structure = self.kept
-        if federation.local_sites:
-            restore_forest_shares(federation, structure, self.shares_)
+        restore_shares(federation, structure, share_key(structure.model), self.shares_, self.share_schemas)
         find = find_leaves if method == "one round" else find_leaves_classically
         return find(federation, structure, digests)
 
-    def found(self, federation: Federation, digests: np.ndarray) -> dict[str, Any]:
+    def found(  # type: ignore[override]  # also by the classical method
+        self, federation: Federation, digests: np.ndarray, *, method: Method = "one round"
+    ) -> RowScores | RowLeaves:
         """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
-        structure, votes, leaves = self.structure_, self._combine == "vote", self._leaves(federation, digests)
-        if not len(structure.value):
-            at = {} if self.threshold_ is None else {"threshold": self.threshold_}
-            return {"leaves": leaves, "weights": structure.weights, "votes": votes, **at}
-        scores = score_leaves(federation, structure, leaves)
-        found = {"scores": scores}
-        if self.threshold_ is not None:
-            found["decided"] = (scores[:, 1] >= self.threshold_).astype(np.int64)
-        elif votes:
-            found["decided"] = score_leaves(federation, structure, leaves, True).argmax(axis=1)
-        return found
+        structure, leaves = self.structure_, self._leaves(federation, digests, method)
+        found = RowLeaves(structure.model, leaves, structure.weights, self._combine == "vote", self.threshold_)
+        return scores_of_leaves(structure.value[structure.leaf_row], found) if len(structure.value) else found
+
+    def scores_here(self, federation: Federation, found: RowScores | RowLeaves) -> RowScores:
+        """Return the scores of rows: by the share of the label holder, if only that has the values of leaves."""
+        if isinstance(found, RowScores):
+            return found
+        holder = self.structure_.label_holder
+        if holder in federation.local_sites:
+            return scores_of_leaves(share_of(federation.party(holder), found.model).value, found)
+        if holder not in self.shares_:
+            raise InputError(
+                f"only party {holder!r} knows what the leaves are worth, so predictions stay with it; predict in a "
+                "study, or fit with auditor=True"
+            )
+        return scores_of_leaves(self.shares_[holder].value, found)
 
     # -- evaluation
 

@@ -9,6 +9,7 @@ import polars as pl
 from silvan.algorithms.evaluation.evaluation import FEDERATED, Row, evaluate_answers, read_rows
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.in_one_place import joined
+from silvan.algorithms.vertical.scores_of_rows import RowScores
 from silvan.data.readers.table_file import Table
 from silvan.data.table import open_table
 from silvan.errors import FormatError, InputError
@@ -106,7 +107,7 @@ def _predictions(model: InShares, federation: Federation, fill: bool) -> pl.Data
     if classes is None:
         return model.predict_by_id(federation, incomplete=fill)
     frame = model.probabilities_by_id(federation, incomplete=fill)
-    best = pl.Series("prediction", model.decided(frame.select(map(str, classes)).to_numpy()))
+    best = pl.Series("prediction", model.named(model.decided(RowScores(frame.select(map(str, classes)).to_numpy()))))
     named = {str(name): f"probability_{name}" for name in classes}
     rounded = frame.with_columns(pl.col(str(name)).round_sig_figs(6) for name in classes).rename(named)
     return rounded.insert_column(1, best)

@@ -4,6 +4,7 @@ from functools import cache
 
 import msgspec
 import numpy as np
+import polars as pl
 import pytest
 from helpers.column_studies import ID, MATCHING, SMALL, Recorded, asking, federate, lying, split, wide
 from helpers.studies import TASKS, Stop, stopping
@@ -219,16 +220,16 @@ LIES = {
     "endless": ("party 1", Values, {"values": lambda values: np.full_like(values, np.inf)}, "are not numbers"),
     "values of fewer nodes": ("party 1", Values, {"values": lambda values: values[1:]}, "not as many as the nodes"),
     "roots of no rows": ("party 1", Values, {"totals": lambda totals: totals - 10**6}, "statistics are not possible"),
-    "roots of other shape": ("party 1", Values, {"totals": lambda totals: totals[1:]}, "statistics are not possible"),
-    "leaf values of others": ("party 1", LeafValues, {"value": lambda value: np.ones((3, 2))}, "not hold the label"),
+    "roots of other shape": ("party 1", Values, {"totals": lambda totals: totals[1:]}, "not as many as the nodes"),
+    "leaf values of others": ("party 1", LeafValues, {"value": lambda value: np.ones((3, 2))}, "speaks of leaf values"),
     "values of fewer leaves": ("party 0", LeafValues, {"value": lambda value: value[1:]}, "not as many as the leaves"),
     "leaves of no number": (
         "party 0",
         LeafValues,
         {"value": lambda value: value * np.nan},
-        "not as many as the leaves",
+        "leaf values are not possible",
     ),
-    "more than all": ("party 0", LeafValues, {"value": lambda value: value + 2}, "no shares"),
+    "more than all": ("party 0", LeafValues, {"value": lambda value: value + 2}, "are not possible"),
     "another measure": (
         "party 0",
         EncodedLabels,
@@ -395,3 +396,17 @@ def test_names_of_caches_are_of_what_they_hold():
     alone = first.fit(fed).forest_
     second.fit(fed)
     assert first.fit(fed).forest_ == alone
+
+
+def test_a_split_is_remembered_for_its_own_seed_alone():
+    """Forests that differ where columns tie: none is grown from what another left in a party's memory."""
+    frame = wide()
+    table = frame.select(ID, "age").with_columns(same=pl.col("age"))
+    fed = federate({"a": frame.select(ID, "label"), "b": table})
+    hashes = set()
+    for seed in range(5):
+        parameters = {"n_estimators": 3, "max_depth": 1, "max_features": None, "random_state": seed}
+        forest = sv.VerticalForest(**parameters).fit(fed).forest_
+        assert forest.hash == sv.PooledForest(**parameters).fit(fed).forest_.hash
+        hashes.add(forest.hash)
+    assert len(hashes) > 1

@@ -25,9 +25,17 @@ import silvan as sv
 from silvan.algorithms.vertical import in_one_place, linear_fit
 from silvan.algorithms.vertical.design_matrix import Design
 from silvan.algorithms.vertical.in_one_place import list_rows, own_schema
-from silvan.algorithms.vertical.linear_fit import Explain, KeepCoefficients, Kept, OfferDirection, Unexplained
+from silvan.algorithms.vertical.linear_fit import (
+    FRACTION,
+    Explain,
+    KeepCoefficients,
+    KeptConstant,
+    Offer,
+    OfferDirection,
+    Unexplained,
+    open_step,
+)
 from silvan.algorithms.vertical.linear_shares import LinearModel, LinearShare, Predictors, linear_key
-from silvan.algorithms.vertical.linear_steps import FRACTION, Offer, open_step
 from silvan.federation import wire
 from silvan.federation.in_process import InProcess
 
@@ -87,8 +95,7 @@ def assert_like_scikit_learn(fed, task, alpha=1.0):
     return model
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("n_parties", [1, 2, 8])
+@pytest.mark.parametrize(("task", "n_parties"), [*((task, 2) for task in TASKS), ("binary", 1), ("several", 8)])
 def test_number_of_parties(task, n_parties):
     fed = federate(split(wide(task), n_parties, holder=n_parties // 2), test=0.2)
     model = assert_like_scikit_learn(fed, task)
@@ -286,8 +293,14 @@ def scoring(frame, n_parties=3, **settings):
     return federate(split(frame.drop("label"), n_parties, holder=-1), label=None, **settings)
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("how", [{}, {"cold": True}, {"sums": "ring"}, {"random_state": None}], ids=str)
+@pytest.mark.parametrize(
+    ("task", "how"),
+    [
+        *((task, {}) for task in TASKS),
+        *(("several", how) for how in ({"cold": True}, {"sums": "ring"}, {"random_state": None})),
+    ],
+    ids=str,
+)
 def test_new_rows(task, how):
     model = fitted(task, 3)
     frame = wide(task, n=100, seed=5)
@@ -490,7 +503,7 @@ LIES = {
     "another type": (Offer, {"column": lambda c: c.astype(np.float64)}, "does not match the rows"),
     "more products": (Offer, {"products": lambda p: np.concatenate([p, p])}, "does not match the rows"),
     "too large": (Offer, {"column": lambda c: np.full_like(c, 1 << 62)}, "too large"),
-    "a constant of others": (Kept, {"constant": lambda c: np.ones(1)}, "does not hold the label"),
+    "a constant of others": (KeptConstant, {"constant": lambda c: np.ones(1)}, "does not hold the label"),
 }
 
 
@@ -527,9 +540,9 @@ def test_columns_that_mean_nothing():
     [
         (Unexplained, {"width": lambda w: 5}, "not as many as the label has classes"),
         (Unexplained, {"width": lambda w: 0}, "not as many as the label has classes"),
-        (Kept, {"constant": lambda c: c * np.nan}, "its constant"),
-        (Kept, {"present": lambda p: p + 1}, "its classes"),
-        (Kept, {"unit": lambda u: u[:1]}, "its constant"),
+        (KeptConstant, {"constant": lambda c: c * np.nan}, "its constant"),
+        (KeptConstant, {"present": lambda p: p + 1}, "its classes"),
+        (KeptConstant, {"unit": lambda u: u[:1]}, "its constant"),
     ],
 )
 def test_a_label_holder_that_answers_nonsense(kind, changes, text):
@@ -581,8 +594,7 @@ def test_a_coordinator_that_asks_nonsense(nonsense):
         sv.VerticalLinear().fit(fed)
 
 
-@pytest.mark.parametrize("task", ["binary", "number"])
-@pytest.mark.parametrize("site", ["party 0", "party 1"])
+@pytest.mark.parametrize(("task", "site"), [("binary", "party 1"), ("number", "party 0")])
 def test_a_coordinator_that_lies(task, site):
     """Whatever is asked, a party answers, or says that it cannot."""
 

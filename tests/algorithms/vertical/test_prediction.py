@@ -13,10 +13,10 @@ from helpers.studies import TASKS
 
 import silvan as sv
 from silvan.algorithms.vertical import prediction
-from silvan.algorithms.vertical.evaluate_scores import ScoreMetrics
 from silvan.algorithms.vertical.in_one_place import joined, own_schema
 from silvan.algorithms.vertical.party_shares import share_key
 from silvan.algorithms.vertical.prediction import LeafSets, LeftRows
+from silvan.algorithms.vertical.scores_of_rows import ScoreMetrics
 from silvan.forest.forest_shares import Share, Structure
 from silvan.learners import in_shares
 
@@ -39,8 +39,14 @@ def scoring(frame, n_parties=3, **settings):
     return federate(tables, label=None, **settings)
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("how", [{}, {"cold": True}, {"random_state": 9}, {"random_state": None}], ids=str)
+@pytest.mark.parametrize(
+    ("task", "how"),
+    [
+        *((task, {}) for task in TASKS),
+        *(("several", how) for how in ({"cold": True}, {"random_state": 9}, {"random_state": None})),
+    ],
+    ids=str,
+)
 def test_new_rows(task, how):
     model, frame = fitted(task), wide(task, n=100, seed=5)
     fed = scoring(frame, **how)

@@ -8,7 +8,7 @@ from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silvan.data.bins.bins import HistogramBins
+from silvan.data.bins.bins import Bins, HistogramBins
 from silvan.errors import CipherError, InputError
 from silvan.federation import wire
 from silvan.privacy.paillier import modular
@@ -17,7 +17,6 @@ from silvan.privacy.paillier.modular_kernels import has_vectors
 from silvan.privacy.paillier.packing import (
     AskedHistograms,
     Lanes,
-    RowsByNode,
     encrypt_rows,
     list_cells,
     read_sums,
@@ -27,6 +26,7 @@ from silvan.privacy.paillier.packing import (
 from silvan.privacy.paillier.paillier_keys import PrivateKey
 from silvan.tree.histogram import fill_naive
 from silvan.tree.level import fill_bases
+from silvan.tree.node_rows import Binned, NodeRows
 
 pytest.importorskip("gmpy2", reason="no gmpy2, so encrypted sums are not tested; pip install '.[vertical]'")
 
@@ -66,8 +66,14 @@ class Study:
 
     @property
     def asked(self):
-        nodes = RowsByNode(self.codes, self.order, self.starts, self.stops, self.offsets, self.shift)
-        return nodes, AskedHistograms(self.features, self.n_bins)
+        """The rows by node, which nodes are asked for, and of which features."""
+        n_bins, shift = self.n_bins, self.shift
+        bins = Bins((), (), np.zeros(len(n_bins), np.bool_), n_bins, shift)
+        object.__setattr__(bins, "in_histograms", HistogramBins(n_bins, shift, n_bins))
+        keys = np.zeros(len(self.codes), np.uint64)
+        table = Binned(self.codes, np.zeros(len(self.codes), np.uint16), keys, bins, 1)
+        rows = NodeRows(table, self.order, self.starts, self.stops, self.offsets)
+        return rows, np.arange(len(self.starts)), self.features
 
     def nodes(self):
         return [self.order[a:b] for a, b in zip(self.starts, self.stops, strict=True)]
@@ -88,7 +94,8 @@ class Study:
         return sum_rows(rows, MASKS, *self.asked, n_jobs, **options)
 
     def read(self, counts, sums, n_jobs=1):
-        return read_sums(KEY, self.lanes, self.asked[1], counts, sums, self.sizes, self.totals, n_jobs)
+        asked = AskedHistograms(self.features, self.n_bins)
+        return read_sums(KEY, self.lanes, asked, counts, sums, self.sizes, self.totals, n_jobs)
 
 
 @st.composite

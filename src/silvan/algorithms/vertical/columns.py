@@ -8,7 +8,7 @@ party's table, so a party's features are a stretch of all of them.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -136,6 +136,20 @@ def columns_of(federation: Federation) -> Columns:
     return federation.columns
 
 
+def label_holder_of(columns: Columns) -> str:
+    """Return the party that holds the label; raise ``InputError`` if none does."""
+    if columns.label_holder is None:
+        raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
+    return columns.label_holder
+
+
+def own_columns_blob(federation: Federation, columns: Columns, schema: Schema, party: str) -> Blob:
+    """Return a reference to the schema of one party's columns, without the classes of the label."""
+    own = columns.owners[party]
+    mine = Schema(schema.features[own.start : own.stop], Label(schema.label.name))
+    return federation.blob(mine.to_json().encode())
+
+
 def rows_blob(federation: Federation, digests: np.ndarray) -> Blob:
     """Return a reference to rows, for requests."""
     return federation.blob(wire.encode(RowDigests(digests)))
@@ -168,24 +182,15 @@ def owner_of(
     return holders[0] if holders else None
 
 
-class Description(NamedTuple):
-    """What the parties' columns are, as the coordinator is told it, and what one of them drew."""
-
-    features: dict[str, tuple[Feature, ...]]
-    label: Label | None
-    common: np.ndarray  # digests of the rows in common, in the order that was drawn
-    held_out: np.ndarray  # bool, which of them are kept for judging
-    draws: bytes
-
-
 def describe(
     federation: Federation,
     common: np.ndarray,
     introductions: dict[str, Introduction],
     task: Task | None,
+    label: str,
     holder: str | None,
     test: float,
-) -> Description:
+) -> Columns:
     """Ask every party what its columns are, and the label holder, or else the first party, for draws of rows."""
     drawer, n = holder or federation.sites[0], len(common)
 
@@ -207,12 +212,14 @@ def describe(
     with federation.counted_apart():
         kinds: dict[str, ColumnKinds] = federation.ask(requests, check=check)
     _check_names({name: reply.features for name, reply in kinds.items()})
-    labels = [reply.label for reply in kinds.values() if reply.label is not None]
     drawn = kinds[drawer]
     held = np.unpackbits(np.frombuffer(drawn.held_out, np.uint8), count=n).astype(np.bool_)
     order = np.arange(n) if drawn.order is None else drawn.order
-    features = {name: tuple(reply.features) for name, reply in kinds.items()}
-    return Description(features, labels[0] if labels else None, common[order], held[order], drawn.draws)
+    features = [kinds[name].features for name in introductions]
+    ends = accumulate(map(len, features), initial=0)
+    owners = {name: range(a, b) for name, (a, b) in zip(introductions, pairwise(ends), strict=True)}
+    schema = Schema(tuple(feature for own in features for feature in own), drawn.label or Label(label))
+    return Columns(owners, holder, common[order], held[order], schema, draws=drawn.draws)
 
 
 def _check_names(features: Mapping[str, Sequence[Feature]]) -> None:
@@ -226,12 +233,6 @@ def _check_names(features: Mapping[str, Sequence[Feature]]) -> None:
                     "them answers nonsense, or has to be renamed"
                 )
             first[feature.name] = party
-
-
-def stretches(features: dict[str, tuple[Feature, ...]]) -> dict[str, range]:
-    """Return the range of features of each party."""
-    ends = accumulate((len(own) for own in features.values()), initial=0)
-    return {name: range(a, b) for name, (a, b) in zip(features, pairwise(ends), strict=True)}
 
 
 def left_out(introductions: dict[str, Introduction], common: int) -> Differences:

@@ -11,16 +11,17 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.requests import MAX_TREES
-from silvan.algorithms.vertical.columns import rows_blob
+from silvan.algorithms.vertical.columns import label_holder_of, own_columns_blob, rows_blob
 from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
-from silvan.data.schema import Label, Schema
+from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob
+from silvan.federation.message import Blob, Request
 from silvan.federation.store import digest
 from silvan.forest.forest_shares import Structure
 from silvan.tree.fit import Settings, level_order
@@ -36,18 +37,19 @@ Drawn = dict[str, tuple[np.ndarray, np.ndarray]]
 class VerticalCoordinator(ABC):
     """Grows a vertical forest; subclasses find a level's splits, which depends on how labels are kept secret."""
 
+    asks: ClassVar[tuple[type[Request], ...]]  # kinds of messages that growing asks
     keeping: ClassVar[type[Keeping]] = KeepShare
     model_prefix: ClassVar[str]  # hashed into the id of a model, so it never changes
+    tells_values: ClassVar[bool] = True  # whether the label holder says what leaves are worth
+    rule: Any  # by which nodes may be split, given the statistics that ``decide`` returns
 
     def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
-        if columns.label_holder is None:
-            raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
+        self.holder = label_holder_of(columns)
         if not 1 <= settings.n_estimators <= MAX_TREES:
             raise InputError.wrong("n_estimators", f"1 to {MAX_TREES}", settings.n_estimators)
         settings.check_compiled("for columns at several parties")
         self.federation, self.schema, self.settings = federation, schema, settings
-        self.holder: str = columns.label_holder
-        self.owners, self.parties = columns.owners, list(columns.owners)
+        self.columns, self.owners, self.parties = columns, columns.owners, list(columns.owners)
         # what predictions are held to is the parties' business: they alone know by which column a node is split
         self.plan: Plan = replace(settings.federated_plan(len(schema.features)), monotonic=())
         self.rows, self.draws = rows_blob(federation, columns.training), columns.draws
@@ -62,10 +64,9 @@ class VerticalCoordinator(ABC):
         for party in self.parties:
             own = self.owners[party]
             mine = None if signs is None else signs[own.start : own.stop]
-            schema = Schema(self.schema.features[own.start : own.stop], Label(self.schema.label.name))
             self.contexts[party] = GrowingContext(
                 rows=self.rows,
-                schema=self.federation.blob(schema.to_json().encode()),
+                schema=own_columns_blob(self.federation, self.columns, self.schema, party),
                 n_columns=len(self.schema.features),
                 settings=replace(self.settings, class_weight=None, monotonic_cst=mine),
                 draws=self.draws,
@@ -82,12 +83,8 @@ class VerticalCoordinator(ABC):
     def grow(self, feature_key: np.ndarray) -> Structure:
         """Grow all trees; return their structure, while every party keeps its share."""
         trees = np.arange(self.settings.n_estimators)
-        grown = grow(trees, feature_key, self.plan, self.rule(), self._find, self._apply)
+        grown = grow(trees, feature_key, self.plan, self.rule, self._find, self._apply)
         return self._finish(grown, feature_key)
-
-    @abstractmethod
-    def rule(self) -> Any:
-        """Return the rule by which nodes may be split, given the statistics that ``decide`` returns."""
 
     @abstractmethod
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
@@ -148,7 +145,7 @@ class VerticalCoordinator(ABC):
         fields = self.keeping_fields(grown, nodes[structure.leaves])
         replies: dict[str, LeafValues] = self.federation.ask(
             {party: self._keep(structure, party, place, fields.get(party, {})) for party in self.parties},
-            check=lambda site, reply: self.check_values(reply.value, structure, site),
+            check=lambda site, reply: self._check_values(reply.value, structure, site),
         )
         value = replies[self.holder].value
         if len(value):
@@ -162,7 +159,7 @@ class VerticalCoordinator(ABC):
         inner = split_of >= 0
         owner, gain = np.full(len(split_of), -1, np.int32), np.zeros(len(split_of))
         owner[inner], gain[inner] = grown.feature[split_of[inner]], grown.gain[split_of[inner]]
-        drew = self.drew(grown.stats[: grown.n_trees])
+        drew = self.n_rows(grown.stats[: grown.n_trees]) > 0
         if not drew.any():
             raise InputError(
                 "no tree drew any row: there are too few rows in common; set bootstrap=False, or a larger max_samples"
@@ -183,12 +180,20 @@ class VerticalCoordinator(ABC):
         )
 
     @abstractmethod
-    def drew(self, roots: np.ndarray) -> np.ndarray:
-        """Return which trees have drawn any row, given the statistics of their roots."""
+    def n_rows(self, stats: np.ndarray) -> np.ndarray:
+        """Count the rows behind statistics that ``decide`` returned."""
 
-    @abstractmethod
-    def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
+    def _check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
         """Raise ``FormatError`` for leaf values that are not possible, or that a party should not send."""
+        if site != self.holder or not self.tells_values:
+            if len(value):
+                raise FormatError("it speaks of leaf values")
+            return
+        n_classes = self.schema.n_classes
+        complaint = "its leaf values are not as many as the leaves"
+        check_arrays(complaint, (value, (structure.n_leaves, max(n_classes, 1)), np.float64))
+        if not np.isfinite(value).all() or (n_classes and ((value < 0) | (value > 1)).any()):
+            raise FormatError("its leaf values are not possible")
 
     def _keep(self, structure: Structure, party: str, place: np.ndarray, fields: dict[str, Any]) -> Keeping:
         """Return the question that tells a party where in the forest its splits are."""
@@ -229,12 +234,3 @@ def own_columns(features: np.ndarray, own: range) -> tuple[np.ndarray, np.ndarra
     # drawn features rise, so a party's stand side by side
     listed[np.arange(listed.shape[1]) < counts[which, None]] = features[mine] - own.start
     return which, listed
-
-
-def check_leaf_values(value: np.ndarray, structure: Structure) -> None:
-    """Raise ``FormatError`` for what cannot be the values of a forest's leaves."""
-    shape = (structure.n_leaves, max(structure.schema.n_classes, 1))
-    if value.shape != shape or value.dtype != np.float64 or not np.isfinite(value).all():
-        raise FormatError("its leaf values are not as many as the leaves")
-    if structure.schema.n_classes and ((value < 0) | (value > 1)).any():
-        raise FormatError("its leaf values are no shares")

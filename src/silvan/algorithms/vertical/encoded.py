@@ -11,9 +11,9 @@ the one of the joined table.
 from typing import Any, ClassVar
 
 import numpy as np
-from msgspec import UNSET, UnsetType
 
-from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, best_offers, check_leaf_values
+from silvan.algorithms.level_checks import check_arrays
+from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, best_offers
 from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, LeafCode, check_measure
 from silvan.algorithms.vertical.party_rows import Descent, Growing, descend
 from silvan.algorithms.vertical.party_shares import KeepShare
@@ -24,7 +24,6 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Request
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
-from silvan.forest.forest_shares import Structure
 from silvan.tree.draw import tie_ranks
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule, are_allowed, child_bounds
@@ -64,7 +63,7 @@ class Sides(Reply, frozen=True, kw_only=True):
 
     left: np.ndarray
     bits: np.ndarray
-    signs: np.ndarray | UnsetType = UNSET  # int8, of the columns that split: told where trees must be monotonic
+    signs: np.ndarray | None = None  # int8, of the columns that split: told where trees must be monotonic
 
 
 class SplitNodes(Growing, frozen=True, kw_only=True):
@@ -86,7 +85,6 @@ def find_values(site: Site, request: FindValues) -> Values:
     splits = Splits.empty(0, descent.rows.table.n_stats)  # the label holder may have no column there
     if len(request.nodes):
         splits = descent.find(request.nodes, request.features, request.seeds, request.bounds)
-    descent.found = (request.nodes, request.features, splits)
     return Values(
         values=np.where(splits.feature >= 0, splits.gain, -np.inf),
         totals=_totals(party_of(site), descent, request, splits.total) if request.totals else splits.total[:0],
@@ -98,7 +96,8 @@ def find_values(site: Site, request: FindValues) -> Values:
 def _totals(party: Party, descent: Descent, request: FindValues, found: np.ndarray) -> np.ndarray:
     """Return the statistics of nodes: of roots, and from the label holder of all that are no smaller than a leaf."""
     others, n = np.zeros(0, np.int32) if request.others is None else request.others, len(descent.is_split)
-    if others.ndim != 1 or others.dtype != np.int32 or not 0 <= others.min(initial=0) <= others.max(initial=0) < n:
+    check_arrays("the nodes do not match", (others, (others.size,), np.int32))
+    if not 0 <= others.min(initial=0) <= others.max(initial=0) < n:
         raise FormatError("the nodes do not match")
     nodes = np.concatenate([request.nodes, others])
     sizes = (descent.rows.stops - descent.rows.starts)[nodes]
@@ -112,34 +111,13 @@ def _totals(party: Party, descent: Descent, request: FindValues, found: np.ndarr
 def split_nodes(site: Site, request: SplitNodes) -> Sides:
     """Split nodes by the party's best splits; return the left sides."""
     nodes, deeper = request.nodes, request.deeper
-    if deeper.shape != nodes.shape or deeper.dtype != np.bool_:
-        raise FormatError("the nodes do not match")
+    check_arrays("the nodes do not match", (deeper, nodes.shape, np.bool_))
     descent = descend(party_of(site), request.ground)
-    splits = _found(descent, request)
-    descent.made.append((nodes, splits))
+    splits = descent.own_splits(nodes, request.features, request.seeds, request.bounds)
     some = np.flatnonzero(deeper & _open_below(splits.left, splits.total, descent.rule))
     chosen = Splits(*(column[some] for column in splits))
-    asked = not isinstance(request.bounds, UnsetType)
-    signs = descent.signs[descent.first_column + splits.feature] if asked else UNSET
+    signs = None if request.bounds is None else descent.signs[descent.first_column + splits.feature]
     return Sides(left=splits.left, bits=pack_sides(descent.rows, nodes[some], chosen, descent.threads), signs=signs)
-
-
-def _found(descent: Descent, request: SplitNodes) -> Splits:
-    """Return the splits that were found just before; find them again if the party was restarted since."""
-    descent.check(request.nodes, request.features)
-    splits = None
-    if descent.found is not None:
-        nodes, features, known = descent.found
-        at = np.full(len(descent.is_split), -1)
-        at[nodes] = np.arange(len(nodes))
-        at = at[request.nodes]
-        if (at >= 0).all() and np.array_equal(features[at], request.features):
-            splits = Splits(*(column[at] for column in known))
-    if splits is None:
-        splits = descent.find(request.nodes, request.features, request.seeds, request.bounds)
-    if (splits.feature < 0).any():
-        raise RefusedError("the party has no split for a node")
-    return splits
 
 
 # -- both sides
@@ -153,20 +131,10 @@ def _open_below(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
 # -- at the coordinator
 
 
-ASKS: tuple[type[Request], ...] = (EncodeLabels, FindValues, SplitNodes, KeepShare)
-"""Kinds of messages that growing asks."""
-
-
-def fit(
-    federation: Federation, columns: Columns, schema: Schema, settings: Settings, feature_key: np.ndarray
-) -> Structure:
-    """Grow the forest of all parties' columns; return its structure, while every party keeps its share."""
-    return EncodedCoordinator(federation, columns, schema, settings).grow(feature_key)
-
-
 class EncodedCoordinator(VerticalCoordinator):
     """Grows a forest with encoded labels: the coordinator knows every node's statistics, in code."""
 
+    asks: ClassVar[tuple[type[Request], ...]] = (EncodeLabels, FindValues, SplitNodes, KeepShare)
     model_prefix: ClassVar[str] = "EncodedBooks"
 
     def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
@@ -177,7 +145,7 @@ class EncodedCoordinator(VerticalCoordinator):
             check=lambda _, reply: check_measure(reply.measure, schema.n_classes),
         )[self.holder]
         self.measure: Measure = reply.measure
-        self._rule: Rule = settings.rule(reply.measure)
+        self.rule: Rule = settings.rule(reply.measure)
         self.stats = np.zeros((0, reply.measure.n_stats), np.int64)  # of every node so far
         self.told = np.zeros(0, np.int64)  # the party that told them, by number
         # of every node so far, in code, where trees must be monotonic
@@ -185,13 +153,9 @@ class EncodedCoordinator(VerticalCoordinator):
         signs = [-sign if reply.turned else sign for sign in settings.signs] or None
         self.make_contexts(signs, labels=federation.blob(reply.labels), measure=reply.measure)
 
-    def bounds_of(self, nodes: np.ndarray) -> np.ndarray | UnsetType:
+    def bounds_of(self, nodes: np.ndarray) -> np.ndarray | None:
         """Return what the predictions of nodes are held to, as questions have it."""
-        return UNSET if self.bounds is None else self.bounds[nodes]
-
-    def rule(self) -> Rule:
-        """Return the rule by which nodes may be split, given their statistics."""
-        return self._rule
+        return None if self.bounds is None else self.bounds[nodes]
 
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Ask all parties for their best values, and the winners for the sides."""
@@ -204,11 +168,11 @@ class EncodedCoordinator(VerticalCoordinator):
         worth = (splits.gain > -np.inf) & ~(frontier.barren & (splits.gain <= 0.0))
         splits.feature[:] = np.where(worth, best, -1)
         signs = self._split(nodes, seeds, drawn, deeper, splits)
-        finish_splits(splits, self._rule)
+        finish_splits(splits, self.rule)
         found = splits.feature >= 0
         if self.bounds is not None:
             above, left, total = self.bounds[nodes[found]], splits.left[found], splits.total[found]
-            self.bounds = np.concatenate([self.bounds, child_bounds(above, signs[found], left, total, self._rule)])
+            self.bounds = np.concatenate([self.bounds, child_bounds(above, signs[found], left, total, self.rule)])
         sides = np.stack([splits.left, splits.total - splits.left], axis=1)[found]
         self.stats = np.concatenate([self.stats, sides.reshape(-1, self.measure.n_stats)])
         self.told = np.concatenate([self.told, np.repeat(splits.feature[found], 2)])
@@ -259,18 +223,18 @@ class EncodedCoordinator(VerticalCoordinator):
 
     def _check_offer(self, reply: Values, n: int, n_counted: int) -> None:
         """Raise ``FormatError`` for values that are not of so many nodes, or statistics that cannot be."""
-        if reply.values.shape != (n,) or reply.values.dtype != np.float64:
-            raise FormatError("its values are not as many as the nodes")
+        check_arrays(
+            "its values are not as many as the nodes",
+            (reply.values, (n,), np.float64),
+            (reply.ranks, (n,), np.uint64),
+            (reply.varies, (n,), np.bool_),
+            (reply.totals, (n_counted, self.measure.n_stats), np.int64),
+        )
         if np.isnan(reply.values).any() or (reply.values == np.inf).any():
             raise FormatError("its values are not numbers")
-        if reply.ranks.shape != (n,) or reply.ranks.dtype != np.uint64:
-            raise FormatError("its ranks are not as many as the nodes")
-        if reply.varies.shape != (n,) or reply.varies.dtype != np.bool_:
-            raise FormatError("it does not tell of every node whether its columns vary")
         if (reply.values[~reply.varies] > -np.inf).any():
             raise FormatError("it splits by a column without two values")
-        shape = (n_counted, self.measure.n_stats)
-        if reply.totals.shape != shape or reply.totals.dtype != np.int64 or self._impossible(reply.totals):
+        if self._impossible(reply.totals):
             raise FormatError("its statistics are not possible")
 
     def _check_counts(self, party: str, nodes: np.ndarray, totals: np.ndarray) -> None:
@@ -309,14 +273,14 @@ class EncodedCoordinator(VerticalCoordinator):
         signs = np.zeros(len(nodes), np.int8)
         for party, reply in replies.items():
             splits.left[won[party][0]] = reply.left
-            signs[won[party][0]] = 0 if isinstance(reply.signs, UnsetType) else reply.signs
+            signs[won[party][0]] = 0 if reply.signs is None else reply.signs
         found = splits.feature >= 0
-        needed = deeper & found & _open_below(splits.left, splits.total, self._rule)
+        needed = deeper & found & _open_below(splits.left, splits.total, self.rule)
         bits = {party: (won[party][0], reply.bits) for party, reply in replies.items()}
-        self.join_bits(found, needed, self._rows(splits.total), bits)
+        self.join_bits(found, needed, self.n_rows(splits.total), bits)
         return signs
 
-    def _rows(self, stats: np.ndarray) -> np.ndarray:
+    def n_rows(self, stats: np.ndarray) -> np.ndarray:
         """Count the rows behind statistics."""
         return self.measure.n_rows(stats)
 
@@ -325,12 +289,12 @@ class EncodedCoordinator(VerticalCoordinator):
 
     def _check_sides(self, reply: Sides, total: np.ndarray, value: np.ndarray, deeper: np.ndarray) -> None:
         """Raise ``FormatError`` for sides without the value that was promised, or without the rows that are claimed."""
-        left, rule = reply.left, self._rule
-        if left.shape != total.shape or left.dtype != np.int64 or reply.bits.dtype != np.uint8:
-            raise FormatError("its sides do not match the nodes")
+        left, rule = reply.left, self.rule
+        bits = (reply.bits, reply.bits.shape, np.uint8)
+        check_arrays("its sides do not match the nodes", (left, total.shape, np.int64), bits)
         if self._impossible(left) or self._impossible(total - left):
             raise FormatError("its sides have more rows than the nodes")
-        rows, all_rows = self._rows(left), self._rows(total)
+        rows, all_rows = self.n_rows(left), self.n_rows(total)
         if (np.minimum(rows, all_rows - rows) < rule.min_leaf).any():
             raise FormatError("a side has fewer rows than a leaf may have")
         if not np.array_equal(split_gains(left, total, rule), value):
@@ -347,15 +311,11 @@ class EncodedCoordinator(VerticalCoordinator):
         if self.bounds is None:
             return
         signs = reply.signs
-        if isinstance(signs, UnsetType) or signs.shape != nodes.shape or signs.dtype != np.int8:
+        if signs is None:
             raise FormatError("it does not tell which way predictions go")
-        if not are_allowed(reply.left, total, self._rule, signs, self.bounds[nodes]):
+        check_arrays("it does not tell which way predictions go", (signs, nodes.shape, np.int8))
+        if not are_allowed(reply.left, total, self.rule, signs, self.bounds[nodes]):
             raise FormatError("a split that is not monotonic")
-
-    def drew(self, roots: np.ndarray) -> np.ndarray:
-        """Return which trees have drawn any row."""
-        drew: np.ndarray = self._rows(roots) > 0
-        return drew
 
     def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
         """Return the seeds of the nodes that a party split; for the label holder also the leaves, in code."""
@@ -368,10 +328,3 @@ class EncodedCoordinator(VerticalCoordinator):
             fields[party]["bounds"] = self.bounds_of(made)
         fields[self.holder]["leaves"] = LeafCode(self.schema.label, self.settings.class_weight, grown.stats[nodes])
         return fields
-
-    def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
-        """Check that leaf values come from the label holder, and only from it."""
-        if site == self.holder:
-            check_leaf_values(value, structure)
-        elif len(value):
-            raise FormatError("it speaks of leaf values and does not hold the label")

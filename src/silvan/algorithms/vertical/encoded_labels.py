@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
 
+from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.shared_bins import label_counts
 from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels
@@ -34,7 +34,7 @@ class EncodedLabels(Reply, frozen=True, kw_only=True):
 
     labels: bytes
     measure: Measure
-    turned: bool | UnsetType = UNSET  # whether the code turns the order round; told where trees must be monotonic
+    turned: bool | None = None  # whether the code turns the order round; told where trees must be monotonic
 
 
 class EncodeLabels(Request, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class LeafCode(msgspec.Struct, frozen=True):
     stats: np.ndarray
 
 
-class Target(msgspec.Struct, frozen=True):
+class SealedLabels(msgspec.Struct, frozen=True):
     """What is sealed: a class code or a fixed-point number a row."""
 
     target: np.ndarray
@@ -104,16 +104,15 @@ def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
         turned = _sign(party, request.rows) < 0
         target = _sign(party, request.rows) * measure.to_integers(y)
         shown = msgspec.structs.replace(measure, offset=0.0, scale=1.0)
-    labels = seal(party.key_for("labels"), wire.encode(Target(target)))
-    return EncodedLabels(labels=labels, measure=shown, turned=turned if request.settings.signs else UNSET)
+    labels = seal(party.key_for("labels"), wire.encode(SealedLabels(target)))
+    return EncodedLabels(labels=labels, measure=shown, turned=turned if request.settings.signs else None)
 
 
 def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode) -> np.ndarray:
     """Return leaf values, given the leaves' statistics in code."""
     stats = leaves.stats
     _, measure = measured(party, rows, leaves.label, replace(settings, class_weight=leaves.class_weight))
-    if stats.ndim != 2 or stats.shape[1] != measure.n_stats or stats.dtype != np.int64:
-        raise FormatError("the statistics of the leaves do not match")
+    check_arrays("the statistics of the leaves do not match", (stats, (*stats.shape[:1], measure.n_stats), np.int64))
     if measure.counts_rows:
         return measure.leaf_values(stats[:, _permutation(party, rows, measure.n_stats)])
     return measure.leaf_values(stats * [1, _sign(party, rows)])
@@ -130,9 +129,9 @@ def check_objective(settings: Settings) -> None:
 
 def open_labels(party: Party, blob: Blob, measure: Measure, n_rows: int) -> np.ndarray:
     """Unseal and check the encoded labels; return them in the layout that histograms take."""
-    target = wire.decode(unseal(party.key_for("labels"), party.blob(blob.hash), LABEL_HOLDER), Target).target
-    if target.shape != (n_rows,) or target.dtype != (np.uint16 if measure.counts_rows else np.int64):
-        raise FormatError("the labels are not as many as the rows")
+    target = wire.decode(unseal(party.key_for("labels"), party.blob(blob.hash), LABEL_HOLDER), SealedLabels).target
+    dtype = np.uint16 if measure.counts_rows else np.int64
+    check_arrays("the labels are not as many as the rows", (target, (n_rows,), dtype))
     if not measure.counts_rows:
         return np.stack([np.ones(n_rows, np.int64), target], axis=1)
     if target.max(initial=0) >= measure.n_stats:

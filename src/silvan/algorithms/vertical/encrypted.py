@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from msgspec import UNSET
 
+from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator
 from silvan.algorithms.vertical.encrypted_labels import (
@@ -23,15 +23,22 @@ from silvan.algorithms.vertical.encrypted_labels import (
     check_labels,
     read_key,
 )
-from silvan.algorithms.vertical.encrypted_splits import KeepChosen, LeftBits, SplitChosen
-from silvan.algorithms.vertical.encrypted_sums import DecideNodes, Decisions, EncryptedSums, Offer, SumLabels
+from silvan.algorithms.vertical.encrypted_splits import (
+    DecideNodes,
+    Decisions,
+    EncryptedSums,
+    KeepChosen,
+    LeftBits,
+    PartySums,
+    SplitChosen,
+    SumLabels,
+)
 from silvan.algorithms.vertical.party_shares import Keeping
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
-from silvan.forest.forest_shares import Structure
 from silvan.privacy.paillier.cipher import check_ciphertexts
 from silvan.privacy.paillier.paillier_keys import SIZES
 from silvan.tree.fit import Settings
@@ -40,22 +47,6 @@ from silvan.tree.partition import is_bit_per_row
 from silvan.tree.split import Splits
 
 # -- at the coordinator
-
-
-ASKS: tuple[type[Request], ...] = (EncryptLabels, SumLabels, DecideNodes, SplitChosen, KeepChosen)
-"""Kinds of messages that growing asks."""
-
-
-def fit(
-    federation: Federation,
-    columns: Columns,
-    schema: Schema,
-    settings: Settings,
-    feature_key: np.ndarray,
-    key_bits: int,
-) -> Structure:
-    """Grow the forest of all parties' columns; return its structure, while every party keeps its share."""
-    return EncryptedCoordinator(federation, columns, schema, settings, key_bits).grow(feature_key)
 
 
 @dataclass(frozen=True)
@@ -73,8 +64,10 @@ class _HolderRule:
 class EncryptedCoordinator(VerticalCoordinator):
     """Grows a forest with encrypted labels: of a node the coordinator knows its number of rows, and if it is open."""
 
+    asks: ClassVar[tuple[type[Request], ...]] = (EncryptLabels, SumLabels, DecideNodes, SplitChosen, KeepChosen)
     model_prefix: ClassVar[str] = "EncryptedBooks"
     keeping: ClassVar[type[Keeping]] = KeepChosen
+    tells_values: ClassVar[bool] = False
 
     def __init__(
         self, federation: Federation, columns: Columns, schema: Schema, settings: Settings, key_bits: int
@@ -89,14 +82,11 @@ class EncryptedCoordinator(VerticalCoordinator):
         )[self.holder]
         self.public = read_key(reply.public)
         self.encryption = Encryption(federation.blob(reply.labels), reply.public, reply.lanes)
+        self.rule = _HolderRule(not schema.n_classes)
         self.make_contexts()
         self.choices: dict[str, list[bytes]] = {party: [] for party in self.parties}
         self.notes: list[bytes] = []
         self.split_by: list[int] = []  # of each node below a root, the party that split the node above, by number
-
-    def rule(self) -> Any:
-        """Return the rule that goes by what the label holder says."""
-        return _HolderRule(not self.schema.n_classes)
 
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Ask parties for encrypted sums, the label holder for decisions, and the winners for the sides."""
@@ -112,7 +102,7 @@ class EncryptedCoordinator(VerticalCoordinator):
         self.split_by += np.repeat(decisions.winner[decisions.winner >= 0], 2).tolist()
         return splits
 
-    def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, Offer]:
+    def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, PartySums]:
         requests = {
             party: SumLabels(
                 ground=self.context(party), nodes=nodes[which], features=features, encryption=self.encryption
@@ -126,11 +116,13 @@ class EncryptedCoordinator(VerticalCoordinator):
 
         replies: dict[str, EncryptedSums] = self.federation.ask(requests, check=check_sums) if requests else {}
         return {
-            party: Offer(*drawn[party], reply.layout, reply.sums, self.owners[party].start)
+            party: PartySums(*drawn[party], reply.layout, reply.sums, self.owners[party].start)
             for party, reply in replies.items()
         }
 
-    def _decisions(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray, offers: dict[str, Offer]) -> Decisions:
+    def _decisions(
+        self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray, offers: dict[str, PartySums]
+    ) -> Decisions:
         nodes = frontier.node.astype(np.int32)
         which, features = drawn[self.holder]
 
@@ -141,7 +133,7 @@ class EncryptedCoordinator(VerticalCoordinator):
             ground=self.context(self.holder),
             label=self.schema.label,
             class_weight=self.settings.class_weight,
-            encryption=self.encryption,
+            lanes=self.encryption.lanes,
             parties=self.parties,
             nodes=nodes,
             seeds=frontier.seed,
@@ -151,7 +143,7 @@ class EncryptedCoordinator(VerticalCoordinator):
             features=features,
             offers=offers,
             note=self.notes[-1] if self.notes else b"",
-            monotonic_cst=self.settings.signs or UNSET,
+            monotonic_cst=self.settings.signs or None,
         )
         reply: Decisions = self.federation.ask(request, to=[self.holder], check=check)[self.holder]
         if reply.wrong is not None:
@@ -168,10 +160,13 @@ class EncryptedCoordinator(VerticalCoordinator):
 
     def _check_decisions(self, decisions: Decisions, n: int, drawn: Drawn, deeper: np.ndarray) -> None:
         """Raise ``FormatError`` for decisions that are not possible."""
-        shapes = {"winner": ((n,), np.int32), "gain": ((n,), np.float64), "rows": ((n,), np.int64)}
-        for name, (shape, dtype) in {**shapes, "is_open": ((n, 2), np.bool_)}.items():
-            if getattr(decisions, name).shape != shape or getattr(decisions, name).dtype != dtype:
-                raise FormatError("its decisions are not as many as the nodes")
+        check_arrays(
+            "its decisions are not as many as the nodes",
+            (decisions.winner, (n,), np.int32),
+            (decisions.gain, (n,), np.float64),
+            (decisions.rows, (n,), np.int64),
+            (decisions.is_open, (n, 2), np.bool_),
+        )
         if not np.isfinite(decisions.gain).all() or (decisions.gain < 0).any() or (decisions.rows < 0).any():
             raise FormatError("its decisions are not possible")
         if (decisions.is_open[decisions.winner >= 0] & ~deeper[decisions.winner >= 0, None]).any():
@@ -188,9 +183,8 @@ class EncryptedCoordinator(VerticalCoordinator):
         wrong = decisions.wrong
         if wrong is not None:
             least, most = self.settings.n_estimators, self.settings.n_estimators + len(self.split_by)
-            if wrong.shape[1:] != () or not len(wrong) or wrong.dtype != np.int32:
-                raise FormatError("its complaints are of no node")
-            if wrong.min() < least or wrong.max() >= most:
+            check_arrays("its complaints are of no node", (wrong, (wrong.size,), np.int32))
+            if not least <= wrong.min(initial=most) <= wrong.max(initial=0) < most:
                 raise FormatError("its complaints are of no node")
 
     def _split(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, decisions: Decisions, splits: Splits) -> None:
@@ -219,10 +213,10 @@ class EncryptedCoordinator(VerticalCoordinator):
         bits = {party: (won[party][0], reply.bits) for party, reply in replies.items()}
         self.join_bits(found, needed, decisions.rows, bits)
 
-    def drew(self, roots: np.ndarray) -> np.ndarray:
-        """Return which trees have drawn any row."""
-        drew: np.ndarray = roots[:, 0] > 0
-        return drew
+    def n_rows(self, stats: np.ndarray) -> np.ndarray:
+        """Return the rows of nodes, which are the first column."""
+        rows: np.ndarray = stats[:, 0]
+        return rows
 
     def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
         """Return the label holder's notes for it, and for every winner what was chosen for it."""
@@ -234,8 +228,3 @@ class EncryptedCoordinator(VerticalCoordinator):
             "notes": tuple(self.notes),
         }
         return fields
-
-    def check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
-        """Check that nobody sends leaf values."""
-        if len(value):
-            raise FormatError("it speaks of leaf values")

@@ -13,12 +13,12 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from silvan.algorithms.vertical.encoded_labels import measured
+from silvan.algorithms.vertical.encoded_labels import EncodeLabels, measured
 from silvan.data.schema import Label
 from silvan.errors import CipherError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.cache import CacheKey
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.paillier.cipher import Ciphertexts, Masks
@@ -26,6 +26,7 @@ from silvan.privacy.paillier.packing import EncryptedRows, Lanes, encrypt_rows, 
 from silvan.privacy.paillier.paillier_keys import PrivateKey, PublicKey, generate
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
+from silvan.tree.node_rows import NodeRows
 from silvan.tree.objectives import Measure
 
 TESTING = False
@@ -42,21 +43,12 @@ class EncryptedLabels(Reply, frozen=True, kw_only=True):
     labels: bytes
 
 
-class EncryptLabels(Request, frozen=True, kw_only=True):
+class EncryptLabels(EncodeLabels, frozen=True, kw_only=True):
     """The label of every row, encrypted so that only the label holder can read it."""
 
-    verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = EncryptedLabels
 
-    rows: Blob
-    label: Label
-    settings: Settings
     key_bits: int
-
-    @property
-    def min_leaf(self) -> int:
-        """Rows a leaf has at least, for the party's policy to judge."""
-        return self.settings.min_samples_leaf
 
 
 class Encryption(msgspec.Struct, frozen=True):
@@ -79,6 +71,10 @@ class Truth:
     rule: Rule
     values: np.ndarray  # what is encrypted, (rows, fields)
     low: int
+
+    def label(self, rows: NodeRows) -> NodeRows:
+        """Return the rows of nodes with their labels."""
+        return replace(rows, table=replace(rows.table, target=self.target, n_stats=self.measure.n_stats))
 
     def histograms(self, counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Convert sums of what was encrypted to histograms of the target."""
@@ -170,11 +166,6 @@ def masks_for(party: Party, public: PublicKey) -> Masks:
         CacheKey[Masks]("masks", public.fingerprint),
         lambda: Masks(public, party.n_jobs, stream(party, f"masks for {public.fingerprint.hex()}")),
     )
-
-
-def weighted(settings: Settings, class_weight: str | list[float] | None) -> Settings:
-    """Return settings with the weights of classes, which only the label holder is told."""
-    return replace(settings, class_weight=class_weight)
 
 
 # -- at the coordinator

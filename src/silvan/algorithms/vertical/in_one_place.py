@@ -9,7 +9,7 @@ from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.keyed_rows import Draws, possible_draw
 from silvan.algorithms.local_forest import local_forest
-from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, rows_blob
+from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, label_holder_of, rows_blob
 from silvan.algorithms.vertical.row_draws import row_draws
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -27,7 +27,7 @@ from silvan.tree.fit import Settings
 def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarray]:
     """Return all training rows, and the key of their draws."""
     if federation.columns is not None:
-        _need_label(federation)
+        label_holder_of(federation.columns)
         return joined(federation, federation.columns.training), row_key_of(federation)
     parts = [federation.site(name).part(schema) for name in federation.active]
     rows = Part(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys")))
@@ -44,7 +44,7 @@ def alone(federation: Federation, name: str, schema: Schema) -> tuple[Site, Sche
     """Return what a site can learn from alone, and by which schema; a party as if it were told the label."""
     if federation.columns is None:
         return federation.site(name), schema
-    _need_label(federation)
+    label_holder_of(federation.columns)
     own, everything = federation.owners[name], joined(federation, federation.columns.training)
     part = Part(np.ascontiguousarray(everything.X[:, own.start : own.stop]), everything.y, everything.row_keys)
     return AloneParty(federation.party(name), part, row_key_of(federation)), own_schema(federation, name)
@@ -137,8 +137,8 @@ def row_key_of(federation: Federation) -> np.ndarray:
 
 def joined_test_rows(federation: Federation) -> Part:
     """Return the test rows, of all columns."""
-    _need_label(federation)
     columns = columns_of(federation)
+    label_holder_of(columns)
     if not len(columns.test):
         raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
     return joined(federation, columns.test)
@@ -171,8 +171,3 @@ def _informed(federation: Federation, name: str, blob: Blob) -> Party:
     one = federation.party(name)
     one.store.put(f"blob {blob.hash}", federation.content(blob))
     return one
-
-
-def _need_label(federation: Federation) -> None:
-    if federation.label_holder is None:
-        raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")

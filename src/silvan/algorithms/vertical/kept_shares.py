@@ -24,29 +24,32 @@ class Writable(Protocol):
 S = TypeVar("S", bound=Writable)
 
 
-def read_share(party: Party, key: str, read: Callable[[bytes], S]) -> S:
-    """Read the share that a party's store has under a key; refuse if there is none."""
+def read_share(party: Party, model: str, key: str, read: Callable[[bytes], S]) -> S:
+    """Read the share of a model that the store has under a key; refuse if there is none, or the study is of another."""
+    party.check_model(model)
     data = party.store.get(key)
     if data is None:
         raise RefusedError("the party has no share of this model: it never had one, or deleted it")
     return party.cache.once(CacheKey[S]("share", key, digest(data)), lambda: read(data))
 
 
-def restore_shares(federation: Federation, key: str, shares: Mapping[str, Writable]) -> None:
-    """Put shares that are known here into the stores of parties in this process that lack theirs.
+def restore_shares(
+    federation: Federation,
+    model: ModelInShares,
+    key: str,
+    shares: Mapping[str, Writable],
+    schemas: Mapping[str, Schema],
+) -> None:
+    """Put shares that are known here, and what the label stands for, into the stores of parties in this process.
 
-    A federation of new rows has new parties, whose stores are empty.
+    A federation of new rows has new parties, whose stores are empty. ``schemas`` are those of the shares.
     """
-    for name, share in shares.items():
-        if name in federation.local_sites and federation.party(name).store.get(key) is None:
-            federation.party(name).store.put(key, share.to_bytes())
-
-
-def restore_label(federation: Federation, model: ModelInShares, schemas: Mapping[str, Schema]) -> None:
-    """Put what the label of a model stands for into the store of the party that holds it, if that is known here."""
-    holder = model.label_holder
-    if holder in schemas and holder in federation.local_sites:
-        keep_label(federation.party(holder), model.schema.label, model.named_schema(schemas).label)
+    for name in shares.keys() & federation.local_sites.keys():
+        party = federation.party(name)
+        if party.store.get(key) is None:
+            party.store.put(key, shares[name].to_bytes())
+        if name == model.label_holder:
+            keep_label(party, model.schema.label, model.named_schema(schemas).label)
 
 
 def check_parties(federation: Federation, parties: Iterable[str]) -> None:

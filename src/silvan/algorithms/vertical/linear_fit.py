@@ -9,47 +9,84 @@ regression of the joined table.
 
 What parties learn: every party learns the label, since a residual shows it; the label holder learns as many
 combinations of the others' columns as there were steps. See docs/linear.md.
+
+Every question repeats all steps so far, as blobs, so a party that remembers nothing can answer it: it goes through the
+steps again. What a party remembers is a cache.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
-from silvan.algorithms.vertical.coded_names import named_label
-from silvan.algorithms.vertical.columns import rows_blob
-from silvan.algorithms.vertical.linear_shares import LinearModel, LinearShare, check_kept, linear_key, to_whole
-from silvan.algorithms.vertical.linear_steps import (
-    FRACTION,
-    PER_ROW,
-    Offer,
-    Terms,
-    check_terms,
-    explain_label,
-    follow_steps,
-    open_step,
-    pads,
-    prepare,
-)
-from silvan.algorithms.vertical.solver import MisfitError
+from silvan.algorithms.level_checks import check_arrays
+from silvan.algorithms.vertical.coded_names import named_columns, named_label
+from silvan.algorithms.vertical.columns import encode_labels, encode_rows, label_holder_of, own_columns_blob, rows_blob
+from silvan.algorithms.vertical.design_matrix import Design
+from silvan.algorithms.vertical.linear_shares import ROOM, LinearModel, LinearShare, check_kept, linear_key, to_whole
+from silvan.algorithms.vertical.solver import Block, MisfitError, ReducedColumns, Regression, RegressionTarget
 from silvan.data.schema import Label, Schema
-from silvan.errors import FederationError, FormatError, InputError
+from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
+from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
+from silvan.privacy.aggregation.counters import offsets
 from silvan.privacy.identity.identity import places_of
+from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 from silvan.util.threads import algebra_threads
 
 HISTORY = 1 << 28
 """Most bytes of offered columns, which are kept so that a party can begin anew; no more steps are made then."""
 
+FRACTION = 28
+"""Bits after the point of columns and residuals."""
+
+PER_ROW = 36
+"""Bits after the point of products, which are sent divided by the number of rows."""
+
+SHARPEST = 27
+"""Most bits by which a small direction is scaled up; no tolerance is finer."""
+
+_EXACT = 2.0**-6
+"""Columns smaller than that are too coarse in fixed point: they are asked for again, scaled up."""
+
+_INNER = 0.1
+"""The label holder's own tolerance, as a part of that of the whole regression."""
+
+
 # -- messages
+
+
+class RegressionTerms(msgspec.Struct, frozen=True):
+    """What a regression is of, as one party is told it."""
+
+    rows: Blob
+    schema: Blob  # of the party's own columns
+    numbers: bool
+    alpha: float
+    tol: float
+
+
+class SealedStep(msgspec.Struct, frozen=True):
+    """What the label holder tells the parties, sealed: what is unexplained, and how far to go in each direction."""
+
+    residuals: np.ndarray  # int64 (rows, predictors); no rows in the last step
+    taken: np.ndarray  # (directions so far,)
+    sharper: int  # bits by which to make the next direction larger
+
+
+class Offer(Reply, frozen=True, kw_only=True):
+    """What a party would add to each row's predictors, and products of its directions."""
+
+    column: np.ndarray  # (rows, predictors)
+    products: np.ndarray  # (2 + earlier directions,)
 
 
 class Unexplained(Reply, frozen=True, kw_only=True):
@@ -67,7 +104,7 @@ class Explain(Request, frozen=True, kw_only=True):
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = Unexplained
 
-    terms: Terms
+    terms: RegressionTerms
     label: Label
     offered: list[Blob]
 
@@ -86,7 +123,7 @@ class OfferDirection(Request, frozen=True, kw_only=True):
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Offer
 
-    terms: Terms
+    terms: RegressionTerms
     steps: list[Blob]
 
     def course(self) -> Course:
@@ -110,7 +147,7 @@ def _same_as_before(traces: list[bytes], further: bool, same: bytes) -> bytes | 
     return trace if further and all(other == trace for other in traces) else None
 
 
-class Kept(Reply, frozen=True, kw_only=True):
+class KeptConstant(Reply, frozen=True, kw_only=True):
     """The constant, from the label holder; nothing from others."""
 
     present: np.ndarray
@@ -122,9 +159,9 @@ class KeepCoefficients(Request, frozen=True, kw_only=True):
     """Keep the coefficients of the party's own columns; the label holder tells the constant."""
 
     verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Kept
+    reply: ClassVar[type[Reply]] = KeptConstant
 
-    terms: Terms
+    terms: RegressionTerms
     steps: list[Blob]
     model: str
     label: Label | None  # for the label holder, as is what was offered
@@ -135,7 +172,68 @@ class KeepCoefficients(Request, frozen=True, kw_only=True):
         return Course(self.kind())
 
 
-# -- at a party
+# -- at every party
+
+
+def prepare(party: Party, terms: RegressionTerms) -> tuple[Design, ReducedColumns]:
+    """Return the design of the party's columns, and the columns of the rows to learn from."""
+
+    def reduce() -> tuple[Design, ReducedColumns]:
+        schema = named_columns(party, terms.schema)
+        design, X = Design.of(encode_rows(party, schema, terms.rows), schema)
+        return design, ReducedColumns.of(X)
+
+    return party.cache.once(
+        CacheKey[tuple[Design, ReducedColumns]]("design", terms.schema.hash, terms.rows.hash), reduce
+    )
+
+
+def check_terms(terms: RegressionTerms) -> None:
+    """Raise an error for a penalty or tolerance that is out of range."""
+    if not (0 < terms.alpha < np.inf and 2.0**-SHARPEST <= terms.tol < 1):
+        raise FormatError("the penalty or the tolerance is not possible")
+
+
+# -- at a party without the label
+
+
+@dataclass
+class OfferedDirections:
+    """The directions that a party has offered so far, and the steps that asked for them."""
+
+    block: Block
+    done: list[str] = field(default_factory=list)
+    offer: tuple[np.ndarray, np.ndarray] | None = None  # the last one
+
+
+def follow_steps(party: Party, terms: RegressionTerms, steps: list[Blob]) -> OfferedDirections:
+    """Work out the direction that the last step asks for; earlier ones again if they are forgotten."""
+    hashes = [blob.hash for blob in steps]
+    known = party.cache.once(
+        CacheKey[OfferedDirections]("directions", digest(wire.encode(terms))),
+        lambda: OfferedDirections(Block(prepare(party, terms)[1].X, terms.alpha, terms.numbers)),
+        lambda known: known.done == hashes[: len(known.done)],
+    )
+    for hash_ in hashes[len(known.done) :]:
+        step = open_step(party, hash_, len(known.block.X), len(known.done))
+        if not terms.numbers and np.abs(step.residuals).max(initial=0) > 1 << FRACTION:
+            raise FormatError("the residuals are not those of classes")
+        known.offer = known.block.offer(step.residuals * 2.0**-FRACTION, step.taken, 2.0**step.sharper)
+        known.done.append(hash_)
+    return known
+
+
+def open_step(party: Party, hash_: str, rows: int, directions: int, *, last: bool = False) -> SealedStep:
+    """Unseal and check a step; the last one need not have residuals."""
+    step = wire.decode(unseal(party.key_for("residuals"), party.blob(hash_), LABEL_HOLDER), SealedStep)
+    residuals, taken = step.residuals, step.taken
+    width = residuals.shape[-1] if residuals.ndim else 0
+    n = 0 if last and not residuals.size else rows
+    complaint = "the residuals do not match the rows, or the steps the directions"
+    check_arrays(complaint, (residuals, (n, width), np.int64), (taken, (directions,), np.float64))
+    if not width or not np.isfinite(taken).all() or not 0 <= step.sharper <= SHARPEST:
+        raise FormatError("the step is not possible")
+    return step
 
 
 @answers(OfferDirection)
@@ -160,6 +258,119 @@ def offer_direction(site: Site, request: OfferDirection) -> Offer:
 # -- at the label holder
 
 
+def pads(party: Party, steps: list[str], rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers that only the label holder knows and adds to a sum to hide it; the same for the same question."""
+    seed = party.secret_for(f"pads {' '.join(steps)}")[:32]
+    words = (offsets(seed, rows * width + len(steps) + 1) >> np.uint64(64 - ROOM)).astype(np.int64)
+    return words[: rows * width].reshape(rows, width), words[rows * width :]
+
+
+@dataclass
+class LabelFit:
+    """The label holder's regression so far."""
+
+    regression: Regression
+    present: np.ndarray
+    unit: np.ndarray
+    tol: float
+    left: float = np.inf  # by how much the last direction would have changed predictors
+    sharper: int = 0  # by how many bits to scale the next one up, so that it is about 1
+    used: list[int] = field(default_factory=list)  # which directions were taken
+    done: list[str] = field(default_factory=list)  # hashes of what was offered
+    steps: list[str] = field(default_factory=list)  # hashes of the steps that were sent
+    sealed: bytes = b""  # the last step
+
+    def add_offer(self, party: Party, offer: Offer) -> None:
+        """Add what the others offer in sum as one more column, if it is large enough for fixed point."""
+        n, width = len(self.regression.X), self.regression.target.width
+        hidden = pads(party, self.steps, n, width)
+        for array, pad in zip((offer.column, offer.products), hidden, strict=True):
+            check_arrays("what was offered does not match the rows", (array, pad.shape, np.int64))
+            array -= pad
+        products = offer.products * (n * 2.0**-PER_ROW)
+        if products[0] < -n * _EXACT**4:
+            raise MisfitError  # more than rounding
+        size = float(np.sqrt(max(float(products[0]), 0.0) / n))
+        self.left = size * 2.0**-self.sharper
+        if size >= _EXACT and not self.finished:
+            self.regression.add_column(offer.column * 2.0**-FRACTION, products[[1, *(2 + i for i in self.used)]])
+            self.used.append(len(self.done))
+            self.regression.fit(_INNER * self.left)
+        self.sharper = int(np.clip(-np.floor(np.log2(max(self.left, 1e-300))), 0, SHARPEST))
+
+    @property
+    def taken(self) -> np.ndarray:
+        """How far to go in each direction; 0 for one that was not taken."""
+        taken = np.zeros(len(self.steps))
+        taken[self.used] = self.regression.theta.taken
+        return taken
+
+    @property
+    def finished(self) -> bool:
+        """Whether a further direction would change less than the tolerance."""
+        return self.left <= self.tol
+
+    def seal_step(self, party: Party) -> None:
+        """Seal the next step for the parties; it has no residuals if it is the last."""
+        residuals = self.regression.residuals()[: 0 if self.finished else None]
+        step = SealedStep(to_whole(residuals, FRACTION), self.taken, self.sharper)
+        self.sealed = seal(party.key_for("residuals"), wire.encode(step))
+        self.steps.append(digest(self.sealed))
+
+
+def explain_label(party: Party, terms: RegressionTerms, label: Label, offered: list[Blob]) -> LabelFit:
+    """Fit the label by all that was offered, from the beginning if it is forgotten."""
+    check_terms(terms)
+    if terms.numbers != (label.classes is None):
+        raise FormatError("the label is of another kind")
+    key = CacheKey[LabelFit]("explaining", digest(wire.encode(terms) + msgspec.json.encode(label)))
+    hashes = [blob.hash for blob in offered]
+    fit: LabelFit | None = party.cache.pop(key, None)  # one that fails half-way is not to be met again
+    if fit is None or fit.done != hashes[: len(fit.done)]:
+        fit = _begin(party, terms, label)
+    for hash_ in hashes[len(fit.done) :]:
+        fit.add_offer(party, wire.decode(party.blob(hash_), Offer))
+        fit.seal_step(party)
+        fit.done.append(hash_)
+    party.cache[key] = fit
+    return fit
+
+
+def _begin(party: Party, terms: RegressionTerms, label: Label) -> LabelFit:
+    target = make_target(encode_labels(party, named_label(party, label), terms.rows), label)
+    regression = Regression(prepare(party, terms)[1].X, target.target, terms.alpha, target.start)
+    regression.fit(_INNER * terms.tol)
+    fit = LabelFit(regression, target.present, target.unit, terms.tol)
+    fit.seal_step(party)
+    return fit
+
+
+class LabelTarget(NamedTuple):
+    """The label as it is fitted, constants to begin with, the classes that occur, and the unit of numbers."""
+
+    target: RegressionTarget
+    start: np.ndarray
+    present: np.ndarray
+    unit: np.ndarray  # mean and deviation
+
+
+def make_target(y: np.ndarray, label: Label) -> LabelTarget:
+    """Make the target of an encoded label; refuse one class alone."""
+    if label.classes is None:
+        mean, deviation = float(y.mean()), float(y.std()) or 1.0
+        target = RegressionTarget(((y - mean) / deviation)[:, None], True)
+        return LabelTarget(target, np.zeros(1), np.zeros(0, np.int64), np.array([mean, deviation]))
+    present, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    if len(present) < 2:
+        raise RefusedError("all rows to learn from are of one class")
+    logs = np.log(counts)
+    if len(present) == 2:
+        members, start = codes[:, None].astype(np.float64), logs[1:] - logs[:1]
+    else:
+        members, start = np.eye(len(present))[codes], logs - logs.mean()
+    return LabelTarget(RegressionTarget(members, False), start, present.astype(np.int64), np.array([0.0, 1.0]))
+
+
 @answers(Explain)
 def explain(site: Site, request: Explain) -> Unexplained:
     """Fit what was offered and return, sealed, what is still unexplained."""
@@ -177,34 +388,44 @@ def explain(site: Site, request: Explain) -> Unexplained:
 
 
 @answers(KeepCoefficients)
-def keep_coefficients(site: Site, request: KeepCoefficients) -> Kept:
+def keep_coefficients(site: Site, request: KeepCoefficients) -> KeptConstant:
     """Write the party's share of the model to its store."""
     party, terms = party_of(site), request.terms
     check_terms(terms)
     with algebra_threads(party.n_jobs):
-        kept, share = _share(party, request)
+        design, columns = prepare(party, terms)
+        kept = KeptConstant(present=np.zeros(0, np.int64), constant=np.zeros(0), unit=np.zeros(0))
+        if request.label is not None:
+            schema = Schema(design.schema.features, named_label(party, request.label))
+            design = msgspec.structs.replace(design, schema=schema)
+            fit = explain_label(party, terms, request.label, request.offered)
+            own = fit.regression.theta.own
+            kept, found = KeptConstant(present=fit.present, constant=own[-1], unit=fit.unit), own[:-1]
+        elif request.steps:
+            *before, last = request.steps
+            step = open_step(party, last.hash, len(columns.X), len(before), last=True)
+            found = follow_steps(party, terms, before).block.coefficients(step.taken, step.residuals.shape[1])
+        else:
+            raise FormatError("there is no step to follow")
+        share = LinearShare(request.model, party.name, design, columns.expand(found))
     party.store.put(linear_key(request.model), share.to_bytes())
     return kept
 
 
-def _share(party: Party, request: KeepCoefficients) -> tuple[Kept, LinearShare]:
-    """Return what the coordinator is told, and the party's share: the coefficients of its columns."""
-    terms = request.terms
-    design, columns = prepare(party, terms)
-    kept = Kept(present=np.zeros(0, np.int64), constant=np.zeros(0), unit=np.zeros(0))
-    if request.label is not None:
-        schema = Schema(design.schema.features, named_label(party, request.label))
-        design = msgspec.structs.replace(design, schema=schema)
-        fit = explain_label(party, terms, request.label, request.offered)
-        own = fit.regression.theta.own
-        kept, found = Kept(present=fit.present, constant=own[-1], unit=fit.unit), own[:-1]
-    elif request.steps:
-        *before, last = request.steps
-        step = open_step(party, last.hash, len(columns.X), len(before), last=True)
-        found = follow_steps(party, terms, before).block.coefficients(step.taken, step.residuals.shape[1])
-    else:
-        raise FormatError("there is no step to follow")
-    return kept, LinearShare(request.model, party.name, design, columns.expand(found))
+# -- in one place
+
+
+def fit_joined_rows(
+    X: np.ndarray, y: np.ndarray, schema: Schema, alpha: float, tol: float
+) -> tuple[LinearModel, LinearShare]:
+    """Fit the regression of encoded rows that are all in one place: the baseline."""
+    design, columns = Design.of(X, schema)
+    reduced = ReducedColumns.of(columns)
+    found = make_target(y, schema.label)
+    regression = Regression(reduced.X, found.target, alpha, found.start)
+    regression.fit(_INNER * tol)
+    model = LinearModel("", schema, ("",), (X.shape[1],), "", found.present, regression.theta.own[-1], found.unit)
+    return model, LinearShare("", "", design, reduced.expand(regression.theta.own[:-1]))
 
 
 # -- at the coordinator
@@ -225,16 +446,31 @@ class Fitted:
 
 def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: float, tol: float, max_iter: int) -> Fitted:
     """Fit the regression of all parties' columns; every party keeps the coefficients of its own."""
-    holder, n = columns.label_holder, len(columns.training)
-    if holder is None:
-        raise InputError("no party holds the label, so there is nothing to learn; these rows can only be scored")
+    holder, n = label_holder_of(columns), len(columns.training)
     if schema.n_classes == 1:
         raise InputError("the label has one class only; there is nothing to tell apart")
     terms = _terms(federation, columns, schema, alpha, tol)
     offered: list[Blob] = []  # sums of what the others offered
     steps: list[Blob] = []  # what the label holder could not explain, sealed
-    explain = partial(_explain, federation, holder, terms[holder], schema)
-    unexplained = explain(offered, steps)
+    widest = schema.n_classes if schema.n_classes > 2 else 1
+
+    def check_reply(site: str, reply: Unexplained) -> None:
+        if not reply.broken and not (1 <= reply.width <= widest and reply.width != 2):
+            raise FormatError("its predictors are not as many as the label has classes")
+
+    def fit_offered() -> Unexplained:
+        """Ask the label holder to fit all that was offered; what it cannot explain is added to the steps."""
+        request = Explain(terms=terms[holder], label=schema.label, offered=list(offered))
+        reply: Unexplained = federation.ask(request, to=[holder], check=check_reply)[holder]
+        if reply.broken:
+            raise FederationError(
+                "what the parties offer does not fit together, so some party answers nonsense; from a sum nobody can "
+                "tell which"
+            )
+        steps.append(federation.blob(reply.step))
+        return reply
+
+    unexplained = fit_offered()
     alone = not any(len(own) for party, own in columns.owners.items() if party != holder)
     most = min(max_iter, HISTORY // (8 * n * unexplained.width))
     while not (alone or unexplained.done) and len(offered) < most:
@@ -242,49 +478,25 @@ def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: floa
         check = partial(_check_offer, rows=n, width=unexplained.width, products=len(steps) + 1)
         offer: Offer = federation.total(requests, check=check)
         offered.append(federation.blob(wire.encode(offer)))
-        unexplained = explain(offered, steps)
+        unexplained = fit_offered()
     model = _keep(federation, columns, schema, terms, steps, offered)
     return Fitted(model, len(offered), alone or unexplained.done)
 
 
-def _explain(
-    federation: Federation, holder: str, terms: Terms, schema: Schema, offered: list[Blob], steps: list[Blob]
-) -> Unexplained:
-    """Ask the label holder to fit all that was offered; what it cannot explain is added to the steps."""
-    request = Explain(terms=terms, label=schema.label, offered=list(offered))
-    reply: Unexplained = federation.ask(
-        request, to=[holder], check=lambda _, reply: _check_reply(reply, schema.n_classes)
-    )[holder]
-    if reply.broken:
-        raise FederationError(
-            "what the parties offer does not fit together, so some party answers nonsense; from a sum nobody can "
-            "tell which"
-        )
-    steps.append(federation.blob(reply.step))
-    return reply
-
-
-def _terms(federation: Federation, columns: Columns, schema: Schema, alpha: float, tol: float) -> dict[str, Terms]:
+def _terms(
+    federation: Federation, columns: Columns, schema: Schema, alpha: float, tol: float
+) -> dict[str, RegressionTerms]:
     """Return what each party is told of the regression: the rows, and the schema of its own columns."""
-    rows, terms = rows_blob(federation, columns.training), {}
-    for party, own in columns.owners.items():
-        # classes are the label holder's business
-        mine = Schema(schema.features[own.start : own.stop], Label(schema.label.name))
-        blob = federation.blob(mine.to_json().encode())
-        terms[party] = Terms(rows, blob, schema.label.classes is None, alpha, tol)
-    return terms
-
-
-def _check_reply(reply: Unexplained, n_classes: int) -> None:
-    most = n_classes if n_classes > 2 else 1
-    if not reply.broken and not (1 <= reply.width <= most and reply.width != 2):
-        raise FormatError("its predictors are not as many as the label has classes")
+    rows, numbers = rows_blob(federation, columns.training), schema.label.classes is None
+    return {
+        party: RegressionTerms(rows, own_columns_blob(federation, columns, schema, party), numbers, alpha, tol)
+        for party in columns.owners
+    }
 
 
 def _check_offer(site: str, reply: Offer, rows: int, width: int, products: int) -> None:
     for array, shape in ((reply.column, (rows, width)), (reply.products, (products,))):
-        if array.shape != shape or array.dtype != np.int64:
-            raise FormatError("what it offers does not match the rows")
+        check_arrays("what it offers does not match the rows", (array, shape, np.int64))
         if int(array.max()) >= 1 << 62 or int(array.min()) <= -(1 << 62):
             raise FormatError("what it offers is too large")
 
@@ -293,17 +505,16 @@ def _keep(
     federation: Federation,
     columns: Columns,
     schema: Schema,
-    terms: dict[str, Terms],
+    terms: dict[str, RegressionTerms],
     steps: list[Blob],
     offered: list[Blob],
 ) -> LinearModel:
     """Ask every party to keep its coefficients; return the model, with the constant from the label holder."""
-    holder = columns.label_holder
-    assert holder is not None  # noqa: S101
+    holder = label_holder_of(columns)
     determined = [federation.study, schema.hash, terms[holder].alpha, terms[holder].tol, terms[holder].rows.hash]
     model = digest(msgspec.json.encode([*determined, *(blob.hash for blob in steps)]))
 
-    def check(site: str, reply: Kept) -> None:
+    def check(site: str, reply: KeptConstant) -> None:
         if site == holder:
             check_kept(reply.present, reply.constant, reply.unit, schema.n_classes)
         elif reply.present.size or reply.constant.size or reply.unit.size:
@@ -314,6 +525,6 @@ def _keep(
         for party, own in terms.items()
     }
     requests[holder] = msgspec.structs.replace(requests[holder], label=schema.label, offered=offered)
-    kept: Kept = federation.ask(requests, check=check)[holder]
+    kept: KeptConstant = federation.ask(requests, check=check)[holder]
     sizes = tuple(len(own) for own in columns.owners.values())
     return LinearModel(model, schema, tuple(terms), sizes, holder, kept.present, kept.constant, kept.unit)

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical.columns import encode_rows, rows_blob
 from silvan.algorithms.vertical.design_matrix import Design
-from silvan.algorithms.vertical.kept_shares import check_parties, read_share, restore_label, restore_shares
+from silvan.algorithms.vertical.kept_shares import check_parties, read_share
 from silvan.algorithms.vertical.solver import class_probabilities
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Request, Verb
 from silvan.federation.party import Party, party_of
@@ -179,8 +180,7 @@ def linear_key(model: str) -> str:
 
 def linear_share_of(party: Party, model: str) -> LinearShare:
     """Read a party's share of a model."""
-    party.check_model(model)
-    return read_share(party, linear_key(model), LinearShare.from_bytes)
+    return read_share(party, model, linear_key(model), LinearShare.from_bytes)
 
 
 @answers(SumPredictors)
@@ -201,15 +201,8 @@ def predict(federation: Federation, model: LinearModel, digests: np.ndarray) -> 
     check_parties(federation, model.parties)
 
     def check(site: str, reply: Predictors) -> None:
-        if reply.parts.shape != (len(digests), model.width) or reply.parts.dtype != np.int64:
-            raise FormatError("its predictors are not as many as the rows")
+        check_arrays("its predictors are not as many as the rows", (reply.parts, (len(digests), model.width), np.int64))
 
     request = SumPredictors(model=model.model, rows=rows_blob(federation, digests))
     total: Predictors = federation.total(request, over=model.parties, check=check)
     return model.scores(total.parts * 2.0**-FINE)
-
-
-def restore_linear_shares(federation: Federation, model: LinearModel, shares: Mapping[str, LinearShare]) -> None:
-    """Put shares that are known here into the stores of parties in this process that lack theirs."""
-    restore_shares(federation, linear_key(model.model), shares)
-    restore_label(federation, model, {party: share.design.schema for party, share in shares.items()})

@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
 
-from silvan.algorithms.level_checks import are_different, check_nodes
+from silvan.algorithms.level_checks import are_different, check_arrays, check_nodes
 from silvan.algorithms.requests import MAX_TREES
 from silvan.algorithms.vertical.coded_names import named_columns
 from silvan.algorithms.vertical.columns import encode_rows
@@ -66,7 +65,7 @@ class Growing(Request, frozen=True, kw_only=True):
     ground: GrowingContext
     nodes: np.ndarray  # int32
     features: np.ndarray  # int32 (nodes, most), of the party's own columns, -1 after the last
-    bounds: np.ndarray | UnsetType = UNSET  # float64 (nodes, 2) in code, where trees must be monotonic
+    bounds: np.ndarray | None = None  # float64 (nodes, 2) in code, where trees must be monotonic
 
     @property
     def min_leaf(self) -> int:
@@ -94,9 +93,9 @@ class Descent:
     tie_key: np.ndarray  # known to parties alone
     first_column: int
     signs: np.ndarray  # of all columns up to the party's last: which way predictions in code may go with its own
+    found: Splits  # by node, like the next: the best split that was found there last
+    chosen_by: np.ndarray  # uint64, a word for the features, seed and bounds by which that was found
     done: list[str] = field(default_factory=list)
-    found: tuple[np.ndarray, np.ndarray, Splits] | None = None  # of the last question: nodes, features, splits
-    made: list[tuple[np.ndarray, Splits]] = field(default_factory=list)
 
     def check(self, nodes: np.ndarray, features: np.ndarray) -> None:
         """Raise ``FormatError`` for nodes or features that do not exist."""
@@ -109,30 +108,46 @@ class Descent:
             raise RefusedError("the party has no labels to judge splits by")
         return self.given_rule
 
-    def ties(self, seeds: np.ndarray, n: int, bounds: np.ndarray | UnsetType = UNSET) -> Ties:
+    def ties(self, seeds: np.ndarray, n: int, bounds: np.ndarray | None = None) -> Ties:
         """Return what decides between the splits of nodes with these seeds, and bounds if there are any."""
-        if seeds.shape != (n,) or seeds.dtype != np.uint64:
-            raise FormatError("the seeds do not match the nodes")
-        if isinstance(bounds, UnsetType):
+        check_arrays("the seeds do not match the nodes", (seeds, (n,), np.uint64))
+        if bounds is None:
             return Ties(self.tie_key, seeds, self.first_column)
-        if bounds.shape != (n, 2) or bounds.dtype != np.float64:
-            raise FormatError("the bounds do not match the nodes")
+        check_arrays("the bounds do not match the nodes", (bounds, (n, 2), np.float64))
         return Ties(self.tie_key, seeds, self.first_column, Monotonic(self.signs, bounds))
 
     def find(
-        self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | UnsetType = UNSET
+        self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | None = None
     ) -> Splits:
-        """Find the best split of each node; feature -1 where there is none."""
+        """Return the best split of each node, feature -1 where there is none; what is remembered is not found again."""
         self.check(nodes, features)
-        return find_listed(self.rows, nodes, features, self.rule, self.ties(seeds, len(nodes), bounds), self.threads)
+        ties, words = self.ties(seeds, len(nodes), bounds), _choice_words(features, seeds, bounds)
+        new = np.flatnonzero(self.chosen_by[nodes] != words)
+        if len(new):
+            splits = find_listed(self.rows, nodes[new], features[new], self.rule, ties.take(new), self.threads)
+            for known, column in zip(self.found, splits, strict=True):
+                known[nodes[new]] = column
+            self.chosen_by[nodes[new]] = words[new]
+        return Splits(*(column[nodes] for column in self.found))
+
+    def own_splits(
+        self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | None
+    ) -> Splits:
+        """Return the best split of each node; refuse if the party has none there."""
+        splits = self.find(nodes, features, seeds, bounds)
+        if (splits.feature < 0).any():
+            raise RefusedError("the party has no split for a node")
+        return splits
 
     def apply(self, level: Round) -> None:
         """Send rows left or right by a round's bits."""
         nodes, needed, bits = level.nodes, level.needed, level.bits
-        if nodes.dtype != np.int32 or needed.dtype != np.bool_ or bits.dtype != np.uint8:
-            raise FormatError("a partition is of another type")
-        if nodes.ndim != 1 or needed.shape != nodes.shape or bits.ndim != 1:
-            raise FormatError("a partition does not match its nodes")
+        check_arrays(
+            "a partition does not match its nodes",
+            (nodes, (nodes.size,), np.int32),
+            (needed, (nodes.size,), np.bool_),
+            (bits, (bits.size,), np.uint8),
+        )
         if not are_different(nodes, len(self.is_split)):
             raise FormatError("a partition of a node that does not exist")
         if self.is_split[nodes].any():
@@ -142,8 +157,20 @@ class Descent:
             raise FormatError("a partition has another number of bits than the node has rows")
         route(self.rows, nodes, needed, bits, self.threads)
         self.is_split[nodes] = True
-        self.is_split = np.concatenate([self.is_split, np.zeros(2 * len(nodes), np.bool_)])
-        self.found = None
+        more = 2 * len(nodes)
+        self.is_split = np.concatenate([self.is_split, np.zeros(more, np.bool_)])
+        self.chosen_by = np.concatenate([self.chosen_by, np.zeros(more, np.uint64)])
+        empty = Splits.empty(more, self.rows.table.n_stats)
+        self.found = Splits(*(np.concatenate(both) for both in zip(self.found, empty, strict=True)))
+
+
+def _choice_words(features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | None) -> np.ndarray:
+    """Return a word for each node that stands for all by which its split is chosen: features, seed and bounds."""
+    odd = np.uint64(6364136223846793005)
+    words: np.ndarray = (features + 1).astype(np.uint64) @ odd ** np.arange(features.shape[1], dtype=np.uint64) ^ seeds
+    if bounds is not None:
+        words = words ^ (np.ascontiguousarray(bounds).view(np.uint64) @ np.array([1, 3], np.uint64))
+    return words
 
 
 def descend(party: Party, ground: GrowingContext) -> Descent:
@@ -183,4 +210,6 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
     if len(own) != len(schema.features):
         raise FormatError("not every column is told which way it may go")
     signs = np.array([0] * first + own, np.int8)
-    return Descent(rows, rule, threads, np.zeros(settings.n_estimators, np.bool_), row_key, first, signs)
+    n = settings.n_estimators
+    found, chosen_by = Splits.empty(n, n_stats), np.zeros(n, np.uint64)
+    return Descent(rows, rule, threads, np.zeros(n, np.bool_), row_key, first, signs, found, chosen_by)

@@ -4,19 +4,17 @@ A party that has forgotten its splits finds them again from the question, so an 
 share is final: nobody else knows how the party split its nodes.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from msgspec import UnsetType
 
+from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical.coded_names import code_features, named_columns, named_label
 from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
-from silvan.algorithms.vertical.kept_shares import read_share, restore_label, restore_shares
+from silvan.algorithms.vertical.kept_shares import read_share
 from silvan.algorithms.vertical.party_rows import Growing, descend
 from silvan.data.schema import Label, Schema
-from silvan.errors import FormatError, RefusedError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Request, Verb
 from silvan.federation.party import Party, party_of
@@ -76,7 +74,9 @@ class ShowShare(Request, frozen=True, kw_only=True):
 def keep_share(site: Site, request: KeepShare) -> LeafValues:
     """Write the party's share of the forest to its store; the label holder returns the leaf values."""
     party, leaves, ground = party_of(site), request.leaves, request.ground
-    splits = _own_splits(party, request) if len(request.nodes) else Splits.empty(0, 1)
+    splits = Splits.empty(0, 1)
+    if len(request.nodes):
+        splits = descend(party, ground).own_splits(request.nodes, request.features, request.seeds, request.bounds)
     store_share(party, request, splits, None if leaves is None else leaves.label)
     if leaves is None:
         return LeafValues(value=np.zeros((0, 1)))
@@ -88,8 +88,7 @@ def store_share(
 ) -> None:
     """Write a party's share to its store: its splits, the label if it holds it, and leaf values kept to itself."""
     n, places = len(request.nodes), (request.node, request.first, request.middle, request.last)
-    if any(place.shape != (n,) or place.dtype != np.int64 for place in places):
-        raise FormatError("the places do not match the nodes")
+    check_arrays("the places do not match the nodes", *((place, (n,), np.int64) for place in places))
     thresholds = np.zeros(0, np.float32)
     if n:
         thresholds = descend(party, request.ground).rows.table.bins.cut(splits.feature, splits.bin)
@@ -114,29 +113,6 @@ def store_share(
     party.store.put(share_key(request.model), share.to_bytes())
 
 
-def _own_splits(party: Party, request: KeepShare) -> Splits:
-    """Return the splits that the party made; those it does not remember are found again."""
-    descent = descend(party, request.ground)
-    descent.check(request.nodes, request.features)
-    descent.ties(request.seeds, len(request.nodes), request.bounds)
-    out = Splits.empty(len(request.nodes), descent.rows.table.n_stats)
-    at = np.full(len(descent.is_split), -1)
-    at[request.nodes] = np.arange(len(request.nodes))
-    for nodes, splits in descent.made:
-        asked = at[nodes] >= 0
-        for column, known in zip(out, splits, strict=True):
-            column[at[nodes[asked]]] = known[asked]
-    lacking = np.flatnonzero(out.feature < 0)
-    if len(lacking):
-        bounds = request.bounds if isinstance(request.bounds, UnsetType) else request.bounds[lacking]
-        found = descent.find(request.nodes[lacking], request.features[lacking], request.seeds[lacking], bounds)
-        if (found.feature < 0).any():
-            raise RefusedError("the party has no split for a node")
-        for column, again in zip(out, found, strict=True):
-            column[lacking] = again
-    return out
-
-
 @answers(ShowShare)
 def show_share(site: Site, request: ShowShare) -> ShownShare:
     """Show the party's share, its columns by number unless the study has names shown."""
@@ -156,8 +132,7 @@ def share_key(model: str) -> str:
 
 def share_of(party: Party, model: str) -> Share:
     """Read a party's share of a model."""
-    party.check_model(model)
-    return read_share(party, share_key(model), Share.from_bytes)
+    return read_share(party, model, share_key(model), Share.from_bytes)
 
 
 # -- at the coordinator
@@ -171,9 +146,3 @@ def show_shares(federation: Federation, structure: Structure) -> dict[str, Share
 
     replies: dict[str, ShownShare] = federation.ask(ShowShare(model=structure.model), to=structure.parties, check=check)
     return {party: Share.from_bytes(reply.share) for party, reply in replies.items()}
-
-
-def restore_forest_shares(federation: Federation, structure: Structure, shares: Mapping[str, Share]) -> None:
-    """Put shares that are known here into the stores of parties in this process that lack theirs."""
-    restore_shares(federation, share_key(structure.model), shares)
-    restore_label(federation, structure, {party: share.schema for party, share in shares.items()})

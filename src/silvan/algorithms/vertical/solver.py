@@ -35,7 +35,7 @@ class MisfitError(FormatError):
         super().__init__("the columns that were offered do not fit together")
 
 
-class Target(NamedTuple):
+class RegressionTarget(NamedTuple):
     """What is to be explained: numbers of mean 0 and deviation 1; or classes, (rows, 1) if two, else one a column."""
 
     y: np.ndarray
@@ -114,7 +114,7 @@ class Coefficients(NamedTuple):
 class Regression:
     """A regression to which columns that others offer can be added."""
 
-    def __init__(self, X: np.ndarray, target: Target, alpha: float, start: np.ndarray) -> None:
+    def __init__(self, X: np.ndarray, target: RegressionTarget, alpha: float, start: np.ndarray) -> None:
         self.X, self.target, self.alpha = X, target, alpha
         self.offered = np.zeros((0, target.y.size))  # a column a line, all of a row's predictors together
         self.gram = np.zeros((0, 0))  # alpha times the products of the directions

@@ -12,7 +12,7 @@ they are for the owner of the key alone, who would find them in the sums anyway,
 """
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
@@ -23,7 +23,8 @@ from silvan.privacy.paillier.cipher import Ciphertexts, Masks, check_ciphertexts
 from silvan.privacy.paillier.modular import cut_bits, products, run_chains, to_words
 from silvan.privacy.paillier.modular_kernels import SQUARE
 from silvan.privacy.paillier.paillier_keys import Entropy, PrivateKey, PublicKey
-from silvan.tree.level import fill_bases, place_level
+from silvan.tree.level import fill_bases, fill_nodes, place_level
+from silvan.tree.node_rows import NodeRows
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count
 
@@ -98,17 +99,6 @@ class AskedHistograms(NamedTuple):
     n_bins: np.ndarray  # by feature
 
 
-class RowsByNode(NamedTuple):
-    """Binned rows, dealt out to nodes: those of node i are ``order[starts[i] : stops[i]]``."""
-
-    codes: np.ndarray  # (rows, features)
-    order: np.ndarray
-    starts: np.ndarray
-    stops: np.ndarray
-    offsets: np.ndarray  # of the nodes: a code's bin follows from it and the shift
-    shift: np.ndarray  # by feature
-
-
 class Cells(NamedTuple):
     """The bins that are sent, in the order in which they are packed."""
 
@@ -164,38 +154,37 @@ def receive_rows(key: PublicKey, lanes: Lanes, ciphertexts: Ciphertexts, n_jobs:
 def sum_rows(
     rows: EncryptedRows,
     masks: Masks,
-    nodes: RowsByNode,
-    asked: AskedHistograms,
+    by_node: NodeRows,
+    nodes: np.ndarray,
+    features: np.ndarray,
     n_jobs: int | None = None,
     entropy: Entropy = secrets.token_bytes,
 ) -> tuple[np.ndarray, Ciphertexts]:
-    """Add up rows node by node and bin by bin: return counts of rows (of all histograms), and packed sums.
+    """Add up the rows of nodes bin by bin: return counts of rows (of all histograms), and packed sums.
+
+    ``features`` are those asked for, as in ``AskedHistograms``.
 
     Sums are hidden by ``masks``: they cannot be traced to rows. Of k ciphertexts a row, all first sums come first.
     """
     if masks.key != rows.key:
         raise InputError(f"masks are of {masks.key}, the rows of {rows.key}")
-    node, column = np.nonzero(asked.features >= 0)
-    bases = fill_bases(*asked)
-    counts = np.zeros(bases[-1, 0], np.int64)
-    features = asked.features[node, column].astype(np.int64)
-    tasks = (
-        nodes.codes,
-        nodes.order,
-        nodes.starts[node],
-        nodes.stops[node],
-        nodes.shift[features],
-        features,
-        place_level(asked.features, bases, nodes.shift, nodes.offsets)[node, column],
-    )
-    _count(*tasks, counts)
+    asked, threads = AskedHistograms(features, by_node.table.bins.n_bins), thread_count(n_jobs)
+    starts, stops, offsets = by_node.starts[nodes], by_node.stops[nodes], by_node.offsets[nodes]
+    bases, shift = fill_bases(*asked), by_node.table.bins.shift
+    hist = np.zeros((bases[-1, 0], 1), np.int32)
+    plain = replace(by_node.table, target=np.zeros(len(by_node.table), np.uint16), n_stats=1)
+    fill_nodes(plain, by_node.order, starts, stops, offsets, features, bases, hist, threads)
+    counts = hist[:, 0].astype(np.int64)
     cells = list_cells(counts, asked, rows.lanes)
     place = np.full(len(counts), -1)
     ends = np.cumsum(cells.rows)
     place[cells.at] = ends - cells.rows
     listed = np.empty(cells.rows.sum(), np.int64)
-    _list(*tasks, place, listed)
-    threads, modulus = thread_count(n_jobs), rows.key.modulus
+    node, column = np.nonzero(features >= 0)
+    drawn = features[node, column].astype(np.int64)
+    begin = place_level(features, bases, shift, offsets)[node, column]
+    _list(plain.codes, by_node.order, starts[node], stops[node], shift[drawn], drawn, begin, place, listed)
+    modulus = rows.key.modulus
     sums, packing, begin = rows.numbers[:0], *_packing(cells)
     for part in range(rows.lanes.parts):
         added = products(rows.numbers, listed + part * rows.lanes.rows, np.append(0, ends), modulus, threads)
@@ -311,22 +300,6 @@ def _first_cells(width: np.ndarray, room: int) -> np.ndarray:
         used += width[i]
     firsts.append(width.shape[0])
     return np.array(firsts)
-
-
-@njit(nogil=True, cache=True)
-def _count(
-    codes: np.ndarray,
-    order: np.ndarray,
-    starts: np.ndarray,
-    stops: np.ndarray,
-    shifts: np.ndarray,
-    features: np.ndarray,
-    begin: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    for t in range(starts.shape[0]):
-        for i in range(starts[t], stops[t]):
-            out[(begin[t] + codes[order[i], features[t]]) >> np.int64(shifts[t])] += 1
 
 
 @njit(nogil=True, cache=True)

@@ -113,20 +113,11 @@ def import_gmpy2() -> Any:
         raise InputError("encrypted labels need gmpy2; install it by: pip install '.[vertical]'") from None
 
 
-def generate(
-    bits: int = 2048,
-    *,
-    testing: bool = False,
-    entropy: tuple[Entropy, Entropy] = (secrets.token_bytes, secrets.token_bytes),
-) -> PrivateKey:
-    """Draw a key: a second or two, some ten for 3072 bits.
-
-    ``entropy`` is where each prime comes from, the operating system's randomness unless something else is given;
-    the same bytes give the same key. ``testing`` admits sizes that protect nothing.
-    """
+def generate(bits: int = 2048, *, testing: bool = False) -> PrivateKey:
+    """Draw a key: a second or two, some ten for 3072 bits; ``testing`` admits sizes that protect nothing."""
     _check_size(bits, testing, InputError)
     while True:
-        p, q = thread_map(lambda draw: _safe_prime(bits // 2, draw), entropy, 2)
+        p, q = thread_map(_safe_prime, (bits // 2, bits // 2), 2)
         if p != q:
             return PrivateKey(p, q)
 
@@ -146,7 +137,7 @@ def _small_primes() -> list[tuple[int, int]]:
     return [(x, pow(6, -1, x)) for x in np.flatnonzero(sieve).tolist() if x >= 5]
 
 
-def _safe_prime(bits: int, draw: Entropy) -> int:
+def _safe_prime(bits: int) -> int:
     """Draw a prime p whose (p - 1) / 2 is prime as well; its two highest bits are set.
 
     (p - 1) / 2 must be 5 modulo 6. From a random start, those without small factors in it or in p are tried.
@@ -154,7 +145,7 @@ def _safe_prime(bits: int, draw: Entropy) -> int:
     gmpy2 = import_gmpy2()
     two = [gmpy2.mpz(2)]
     while True:
-        start = int.from_bytes(draw(bits // 8), "little") >> 1 | 3 << (bits - 3)
+        start = int.from_bytes(secrets.token_bytes(bits // 8), "little") >> 1 | 3 << (bits - 3)
         start += (5 - start) % 6
         open_ = np.ones(_SIEVE, np.bool_)
         for prime, sixth in _small_primes():
