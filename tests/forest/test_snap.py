@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.forests import MIXED, NUMBERS, random_forest, random_rows
+from helpers.naive_answers import goes_left
 from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan import InputError
 from silvan.data.bins.bins import find_bins, make_bins
 from silvan.forest.category_set import is_category_split
-from silvan.forest.predict import goes_left
 from silvan.forest.snap import goes_left_all, snap, trim
 
 LARGEST = np.finfo(np.float32).max

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.naive_kernels import fill_naive, partition_naive
 from helpers.naive_split import best_split, rows_of
 from helpers.tables import Sites, binned, take
 from hypothesis import given
@@ -25,9 +26,7 @@ from silvan.tree.draw import (
 from silvan.tree.fit import assemble
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Plan, grow
-from silvan.tree.histogram import fill_naive
 from silvan.tree.objectives import ENTROPY, GINI, SQUARED_ERROR
-from silvan.tree.partition import partition_naive
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
 

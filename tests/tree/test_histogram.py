@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.naive_kernels import fill_naive
 from helpers.tables import Sites, binned, take
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from silvan.tree.draw import make_key, root_seeds
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
-from silvan.tree.histogram import fill, fill_naive, occupied_few, place_bins
+from silvan.tree.histogram import fill, occupied_few, place_bins
 from silvan.tree.level import draw_level
 from silvan.tree.objectives import ENTROPY, GINI, SQUARED_ERROR
 from silvan.tree.rows import Rows

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.naive_kernels import pack_sides_naive, route_naive
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +15,7 @@ from silvan.tree.partition import (
     count_sides,
     is_bit_per_row,
     pack_sides,
-    pack_sides_naive,
     route,
-    route_naive,
     spread,
 )
 from silvan.tree.split import Splits

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
+from helpers.naive_kernels import fill_naive, partition_naive
 from helpers.tables import binned
 from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.forest.category_set import SET_WORDS
 from silvan.tree import rows as rows_module
-from silvan.tree.histogram import fill_naive
 from silvan.tree.level import fill_bases, place_level
-from silvan.tree.partition import partition_naive
 from silvan.tree.rows import Rows
 from silvan.tree.split import Splits
 from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream

@@ -106,16 +106,6 @@ def _reach(
                 k = past_left[k]
 
 
-def reach_naive(share: Share, x: np.ndarray) -> set[int]:
-    """Compute what ``reach_leaves`` computes, for one row with Python sets, for tests to compare with."""
-    leaves = set(range(share.n_leaves))
-    for k in range(len(share)):
-        left = goes_left(share, k, x[None])[0]
-        span = (share.middle[k], share.last[k]) if left else (share.first[k], share.middle[k])
-        leaves -= set(range(*span))
-    return leaves
-
-
 def goes_left(share: Share, k: int, X: np.ndarray) -> np.ndarray:
     """Return which rows go left at the ``k``-th node of a share."""
     x = X[:, share.feature[k]]

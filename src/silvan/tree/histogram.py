@@ -100,22 +100,6 @@ def fill(
             out[((b0 + U(flat[at + f0])) >> s0) * stats + c] += 1
 
 
-def fill_naive(
-    codes: np.ndarray,
-    target: np.ndarray,
-    rows: np.ndarray,
-    feature: int,
-    bins: HistogramBins,
-    offset: int,
-    n_stats: int,
-) -> np.ndarray:
-    """Compute what ``fill`` computes, for one feature in plain NumPy, for tests to compare with."""
-    vectors = target if target.ndim == 2 else np.eye(n_stats, dtype=np.int64)[target]
-    hist, together = np.zeros((bins.n_bins[feature], n_stats), np.int64), 2 ** int(bins.shift[feature])
-    np.add.at(hist, (codes[rows, feature].astype(np.int64) + offset % together) // together, vectors[rows])
-    return hist
-
-
 @njit(nogil=True, cache=True)
 def occupied_few(
     codes: np.ndarray, rows: np.ndarray, feature: int, shift: np.ndarray, offset: int, out: np.ndarray
