@@ -165,15 +165,6 @@ def votes_of_leaves(value: np.ndarray) -> np.ndarray:
 def leaf_scores(rows: np.ndarray, value: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Average values by the trees' weights, to the bit as a forest does; ``rows`` (rows, trees) index ``value``."""
     out = np.zeros((len(rows), value.shape[1]))
-    _add_leaves(rows, value, weights, out)
+    for tree in np.flatnonzero(weights):  # one after the other, as a forest adds them up
+        out += weights[tree] * value[rows[:, tree]]
     return out / sum(weights.tolist())
-
-
-@njit(nogil=True, cache=True)
-def _add_leaves(rows: np.ndarray, value: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-    for i in range(rows.shape[0]):
-        for tree in range(weights.shape[0]):
-            if weights[tree] == 0.0:
-                continue
-            for k in range(value.shape[1]):
-                out[i, k] += weights[tree] * value[rows[i, tree], k]
