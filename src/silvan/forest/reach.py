@@ -60,7 +60,7 @@ def _goes_left(x: float, threshold: float, missing_left: bool, by_category: bool
 @njit(nogil=True, cache=True)
 def _clear(bits: np.ndarray, start: int, stop: int) -> None:
     """Clear the bits from one place to before another."""
-    a, b = start >> 3, stop >> 3
+    a, b = start >> 3, stop >> 3  # whole bytes in between are cleared at once, at both ends some bits are kept
     head, tail = np.uint8((1 << (start & 7)) - 1), np.uint8(0xFF & ~((1 << (stop & 7)) - 1))
     if a == b:
         bits[a] &= head | tail
@@ -103,7 +103,7 @@ def _reach(
                 k += 1
             else:
                 _clear(bits, first[k], middle[k])
-                k = past_left[k]
+                k = past_left[k]  # the nodes on the left have nothing left to rule out
 
 
 def goes_left(share: Share, k: int, X: np.ndarray) -> np.ndarray:

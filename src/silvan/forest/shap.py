@@ -148,7 +148,7 @@ def _explain(
         total[:] = 0.0
         for node in range(end - 1, begin, -1):  # children stand after their parents
             here, up = node - begin, paths.above[node]
-            if product[here, 0] == 0.0:
+            if product[here, 0] == 0.0:  # neither the row nor background rows come here, so nothing below counts
                 continue
             parent, share, f = paths.parent[node], paths.share[node], nodes.feature[U(paths.parent[node])]
             for q in range(points):

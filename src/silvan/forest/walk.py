@@ -69,6 +69,7 @@ def goes_right(x: float, node: np.uint64, nodes: Nodes) -> bool:
 def walk(X: np.ndarray, first: int, n: int, tree: int, nodes: Nodes, place: np.ndarray) -> None:
     """Take rows ``first`` to ``first + n`` down a tree; ``place`` receives the leaves."""
     flat, width = X.ravel(), U(X.shape[1])
+    # step by step for all rows rather than row by row: a step waits for memory, and other rows' steps fill the wait
     for i in range(n):
         place[i] = nodes.offsets[tree]
     for _ in range(nodes.depth[tree]):
@@ -88,5 +89,5 @@ def walk(X: np.ndarray, first: int, n: int, tree: int, nodes: Nodes, place: np.n
                 to = nodes.left[p] + np.uint32(goes_right(x, p, nodes))
                 moved |= to != place[i]
                 place[i] = to
-        if not moved:
+        if not moved:  # the tree is deeper elsewhere
             break
