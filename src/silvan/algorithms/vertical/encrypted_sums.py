@@ -1,5 +1,6 @@
 """Encrypted sums of labels by bin: parties add up ciphertexts, the label holder reads them and decides every node."""
 
+from copy import copy
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
@@ -182,8 +183,8 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
         raise FormatError("the nodes do not match")
     if request.barren is not None and (request.barren.shape != (n,) or request.barren.dtype != np.bool_):
         raise FormatError("the nodes do not match")
-    table = replace(descent.rows.table, target=truth.target, n_stats=truth.measure.n_stats)
-    rows = replace(descent.rows, table=table)
+    rows = copy(descent.rows)
+    rows.table = replace(rows.table, target=truth.target, n_stats=truth.measure.n_stats)
     totals, known = add_nodes(rows, nodes), _known_bounds(party, request, len(descent.is_split))
     ties = descent.ties(request.seeds, n)
     if known is not None:
