@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from experiments.audit.backdoors import KINDS
 from helpers.lies import caught_lies
+from helpers.naive_answers import goes_left
 from helpers.ownership import work_of
 from helpers.studies import Recorded, federate, parts, table
 from sklearn.metrics import roc_auc_score
@@ -18,7 +19,6 @@ from silvan.errors import FederationError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest.forest import join_forests
-from silvan.forest.predict import goes_left
 from silvan.study.parse import parse_remote_study
 from silvan.tree.draw import rows_of_trees
 

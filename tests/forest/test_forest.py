@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.forests import CLASSES, MIXED, NUMBERS, random_forest, random_rows
+from helpers.naive_answers import vote_answers
 
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError, InputError
@@ -46,7 +47,7 @@ def test_scores_match_the_naive_twin(schema, n_classes):
         forest = random_forest(seed, schema=schema, n_classes=n_classes, equal_weights=seed == 0)
         X = random_rows(forest, seed)
         # not to the bit: the twin divides by weights that NumPy adds up in another order
-        np.testing.assert_allclose(forest.scores(X, n_jobs=1), predict.scores_naive(forest, X), rtol=0, atol=1e-14)
+        np.testing.assert_allclose(forest.scores(X, n_jobs=1), vote_answers(forest, X)[0], rtol=0, atol=1e-14)
 
 
 def test_scores_leave_out_what_is_skipped():

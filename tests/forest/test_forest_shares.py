@@ -11,11 +11,21 @@ from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.forest.predict import scores
-from silvan.forest.reach import goes_left, leaf_scores, meet, reach_leaves, reach_naive, row_bytes
+from silvan.forest.reach import goes_left, leaf_scores, meet, reach_leaves, row_bytes
 from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
 
 FIELDS = ("node", "feature", "threshold", "missing_left", "words", "first", "middle", "last")
+
+
+def reach_naive(share, x):
+    """What ``reach_leaves`` computes, for one row with Python sets."""
+    leaves = set(range(share.n_leaves))
+    for k in range(len(share)):
+        left = goes_left(share, k, x[None])[0]
+        span = (share.middle[k], share.last[k]) if left else (share.first[k], share.middle[k])
+        leaves -= set(range(*span))
+    return leaves
 
 
 def cut_up(forest: Forest, columns: tuple[int, ...]) -> tuple[Structure, dict[str, Share]]:

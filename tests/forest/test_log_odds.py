@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.forests import random_forest, random_rows
+from helpers.naive_answers import goes_left
 
 from silvan.errors import ExportError, FormatError, InputError
 from silvan.forest.arrays import CALIBRATION_ARRAYS
 from silvan.forest.check import ODDS_CAP
 from silvan.forest.forest import Forest, join_forests
-from silvan.forest.predict import goes_left, scores
+from silvan.forest.predict import scores
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 

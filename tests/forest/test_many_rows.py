@@ -3,10 +3,11 @@
 import numpy as np
 import polars as pl
 import pytest
+from helpers.naive_answers import vote_answers
 
 import silvan as sv
 from silvan.forest.flow import ROWS_ADDED
-from silvan.forest.predict import as_matrix, scores_naive, tally
+from silvan.forest.predict import as_matrix, tally
 
 ROWS = ROWS_ADDED + 1500
 
@@ -42,4 +43,4 @@ def test_as_a_few_rows_at_a_time(columns: list[str], classes: int, depth: int | 
         for i in range(3):
             assert np.array_equal(together[i], np.concatenate([part[i] for part in parts]))
     means = tally(forest, X, forest.weights, 1).means()
-    assert np.allclose(means[:50], scores_naive(forest, X[:50]))
+    assert np.allclose(means[:50], vote_answers(forest, X[:50])[0])

@@ -4,11 +4,11 @@ from math import factorial
 import numpy as np
 import pytest
 from helpers.forests import random_forest
+from helpers.naive_answers import goes_left
 
 import silvan as sv
 from silvan.data.schema import Feature, Label, Schema
 from silvan.forest.node_counts import rows_at_nodes
-from silvan.forest.predict import goes_left
 
 MIXED = Schema(
     (Feature("a"), Feature("b", "categorical", categories=("u", "v", "w")), Feature("c"), Feature("d")),

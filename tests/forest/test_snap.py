@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from helpers.examples import examples
 from helpers.forests import MIXED, NUMBERS, random_forest, random_rows
+from helpers.naive_answers import goes_left
 from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan import InputError
 from silvan.data.bins.bins import find_bins, make_bins
 from silvan.forest.category_set import is_category_split
-from silvan.forest.predict import goes_left
-from silvan.forest.snap import goes_left_all, snap, trim
+from silvan.forest.snap import snap, trim
 
 LARGEST = np.finfo(np.float32).max
 
@@ -124,24 +124,7 @@ def test_a_tree_whose_leaves_are_large_stays():
     assert trim(small, X, 1) == small
 
 
-def test_more_trees_than_are_trimmed_at_once(monkeypatch):
-    forest = random_forest(2, schema=MIXED, n_trees=7)
-    X = random_rows(forest, 2)
-    whole = trim(forest, X, 4)
-    monkeypatch.setattr("silvan.forest.snap._CELLS_AT_ONCE", 2 * len(X))
-    assert trim(forest, X, 4) == whole
-
-
 def test_fewer_rows_than_a_leaf_needs():
     forest = random_forest(3)
     with pytest.raises(InputError, match="there are 3 rows, and leaves must hold 5"):
         trim(forest, random_rows(forest, 3, n=3), 5)
-
-
-def test_rows_go_where_they_go_one_by_one():
-    forest = random_forest(4, schema=MIXED, n_trees=4, max_nodes=31)
-    X = random_rows(forest, 4, n=60)
-    level = np.flatnonzero(forest.feature >= 0)[:4]
-    place = np.random.default_rng(0).integers(0, len(level), (3, len(X)))
-    naive = [[goes_left(forest, int(level[place[t, i]]), X[i]) for i in range(len(X))] for t in range(3)]
-    assert np.array_equal(goes_left_all(forest, X, level, place), naive)

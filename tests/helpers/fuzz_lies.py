@@ -40,6 +40,7 @@ from helpers.column_studies import wide
 from helpers.false_rosters import false_roster
 from helpers.fuzz_wire import CrashError, Hang, watched
 from helpers.liar import Liar, sort_of
+from helpers.naive_answers import goes_left
 from helpers.studies import Recorded, table
 
 from silvan.errors import SilvanError
@@ -53,7 +54,6 @@ from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.federation.store import MemoryStore, digest
 from silvan.forest.forest import Forest
-from silvan.forest.predict import goes_left
 from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.laplace import Noise

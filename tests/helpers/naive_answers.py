@@ -2,8 +2,20 @@
 
 import numpy as np
 
+from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest
-from silvan.forest.predict import goes_left
+
+
+def goes_left(forest: Forest, node: int, x: np.ndarray) -> bool:
+    """Whether one row goes left at one inner node."""
+    f = forest.feature[node]
+    if np.isnan(x[f]):
+        return bool(forest.missing_left[node])
+    if not forest.schema.features[f].categorical:
+        return bool(x[f] <= forest.threshold[node])
+    words = forest.sets[is_category_split(forest.schema, forest.feature[:node]).sum()]
+    code = int(x[f]) + 1
+    return bool(int(words[code >> 6]) >> (code & 63) & 1)
 
 
 def leaves(forest: Forest, X: np.ndarray) -> np.ndarray:

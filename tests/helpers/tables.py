@@ -12,7 +12,7 @@ from silvan.tree.grow import Frontier, Plan
 from silvan.tree.level import choose_level, draw_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import OBJECTIVES, Target
-from silvan.tree.rows import Rows
+from silvan.tree.rows import TreeRows
 from silvan.tree.split import Splits
 
 
@@ -61,7 +61,7 @@ def take(table: Binned, rows: np.ndarray) -> Binned:
 class Sites:
     """Rows at several places: histograms are summed, splits are applied everywhere."""
 
-    def __init__(self, parts: Sequence[Rows], plan: Plan, rule: Rule, tie_key: np.ndarray) -> None:
+    def __init__(self, parts: Sequence[TreeRows], plan: Plan, rule: Rule, tie_key: np.ndarray) -> None:
         self.parts, self.plan, self.rule, self.tie_key = parts, plan, rule, tie_key
         self.asked = 0
 

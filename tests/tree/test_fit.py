@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.naive_answers import goes_left
 from helpers.tables import random_table
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,6 @@ from sklearn.model_selection import train_test_split
 
 from silvan import ForestClassifier, ForestRegressor
 from silvan.errors import InputError
-from silvan.forest.predict import goes_left
 from silvan.tree import fit
 from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest

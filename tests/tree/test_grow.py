@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.naive_kernels import fill_naive, partition_naive
 from helpers.naive_split import best_split, rows_of
 from helpers.tables import Sites, binned, take
 from hypothesis import given
@@ -25,10 +26,8 @@ from silvan.tree.draw import (
 from silvan.tree.fit import assemble
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Plan, grow
-from silvan.tree.histogram import fill_naive
 from silvan.tree.objectives import ENTROPY, GINI, SQUARED_ERROR
-from silvan.tree.partition import partition_naive
-from silvan.tree.rows import Rows
+from silvan.tree.rows import TreeRows
 from silvan.tree.split import Splits
 
 ROWS, FEATURES = make_key(0, "rows"), make_key(0, "features")
@@ -72,7 +71,7 @@ def plots(draw):
 
 
 def grow_here(table, plan, rule, trees=range(N_TREES)):
-    rows = Rows.of_trees(table, ROWS, trees, True)
+    rows = TreeRows.of_trees(table, ROWS, trees, True)
     return grow(np.array(trees), FEATURES, plan, rule, lambda f: rows.find(f, plan, rule, FEATURES), rows.apply)
 
 
@@ -161,7 +160,9 @@ def test_several_sites_grow_the_same_forest(plot, n_sites, max_rounds):
     table, plan, rule, target, schema = plot
     plan = replace(plan, tries=1, max_rounds=max_rounds)
     owner = np.random.default_rng(0).integers(0, n_sites, len(table))
-    parts = [Rows.of_trees(take(table, np.flatnonzero(owner == s)), ROWS, range(N_TREES), True) for s in range(n_sites)]
+    parts = [
+        TreeRows.of_trees(take(table, np.flatnonzero(owner == s)), ROWS, range(N_TREES), True) for s in range(n_sites)
+    ]
     sites = Sites(parts, plan, rule, FEATURES)
     apart = grow(np.arange(N_TREES), FEATURES, plan, rule, sites.find, sites.apply)
     together = grow_here(table, plan, rule)

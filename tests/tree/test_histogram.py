@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.naive_kernels import fill_naive
 from helpers.tables import Sites, binned, take
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +10,10 @@ from hypothesis import strategies as st
 from silvan.tree.draw import make_key, root_seeds
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
-from silvan.tree.histogram import fill, fill_naive, occupied_few, place_bins
+from silvan.tree.histogram import fill, occupied_few, place_bins
 from silvan.tree.level import draw_level
 from silvan.tree.objectives import ENTROPY, GINI, SQUARED_ERROR
-from silvan.tree.rows import Rows
+from silvan.tree.rows import TreeRows
 from silvan.tree.split import Splits, occupied_bins
 
 seeds = st.integers(0, 2**32)
@@ -49,7 +50,7 @@ def begin(table, n_trees=3):
     drawn[0] = False  # a tree without rows
     roots = np.arange(n_trees)
     zeros = np.zeros(n_trees, np.int32)
-    return Rows(table, drawn, roots), Frontier(roots, roots, zeros, root_seeds(KEY, roots), zeros, zeros > 0), drawn
+    return TreeRows(table, drawn, roots), Frontier(roots, roots, zeros, root_seeds(KEY, roots), zeros, zeros > 0), drawn
 
 
 def assert_same(one, other):
@@ -125,7 +126,7 @@ def test_histograms_of_parts_add_up(search, n_parts):
     whole, frontier, drawn = begin(table)
     owner = np.random.default_rng(1).integers(0, n_parts, len(table))
     numbers = np.arange(len(drawn))
-    parts = [Rows(take(table, np.flatnonzero(owner == p)), drawn[:, owner == p], numbers) for p in range(n_parts)]
+    parts = [TreeRows(take(table, np.flatnonzero(owner == p)), drawn[:, owner == p], numbers) for p in range(n_parts)]
     features = draw_level(frontier, plan)
     added = sum(part.fill(frontier.node, features, 2) for part in parts)
     np.testing.assert_array_equal(added, whole.fill(frontier.node, features, 2))

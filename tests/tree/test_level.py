@@ -13,7 +13,7 @@ from silvan.tree.gain import Rule, gain
 from silvan.tree.level import choose_level, find_listed, finish_splits, split_gains
 from silvan.tree.node_rows import Binned, NodeRows
 from silvan.tree.objectives import GINI
-from silvan.tree.rows import Rows
+from silvan.tree.rows import TreeRows
 from silvan.tree.split import Splits
 
 KEY = make_key(0, "rows")
@@ -39,10 +39,10 @@ def test_one_list_gives_what_a_level_gives(n_classes, seed):
         n = rng.integers(1, 5)
         row[:n] = np.sort(rng.choice(7, n, replace=False))
     nodes = np.arange(n_trees)
-    rows = Rows.of_trees(table, KEY, range(n_trees), True)
+    rows = TreeRows.of_trees(table, KEY, range(n_trees), True)
     expected = choose_level(rows.fill(nodes, features, 1), features, table.bins, rule, TIES, 1, rows.offsets)
     for threads in (1, 2):
-        found = find_listed(NodeRows.draw(table, KEY, n_trees, True), nodes, features, rule, TIES, threads)
+        found = find_listed(NodeRows.of_trees(table, KEY, range(n_trees), True), nodes, features, rule, TIES, threads)
         finish_splits(found, rule)
         for name, a, b in zip(Splits._fields, found, expected, strict=True):
             np.testing.assert_array_equal(a, b, err_msg=name)
@@ -52,7 +52,7 @@ def test_one_list_gives_what_a_level_gives(n_classes, seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_of_parties_is_the_best_of_all(n_classes, seed):
     table, rule = case(n_classes, seed)
-    rows, nodes = NodeRows.draw(table, KEY, 6, True), np.arange(6)
+    rows, nodes = NodeRows.of_trees(table, KEY, range(6), True), np.arange(6)
     whole = find_listed(rows, nodes, np.tile(np.arange(7, dtype=np.int32), (6, 1)), rule, TIES)
     parts = [np.tile(np.array(own, np.int32), (6, 1)) for own in ([0, 1], [2], [3, 4, 5, 6])]
     found = [find_listed(rows, nodes, own, rule, TIES) for own in parts]

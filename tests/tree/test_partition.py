@@ -1,10 +1,11 @@
 """Applying splits: the kernel against masks, and rows are neither lost nor shuffled."""
 
 import numpy as np
+from helpers.naive_kernels import partition_naive
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silvan.tree.partition import partition, partition_naive
+from silvan.tree.partition import partition
 from silvan.tree.split import Splits
 
 

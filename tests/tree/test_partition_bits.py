@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.naive_kernels import pack_sides_naive, route_naive
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +15,7 @@ from silvan.tree.partition import (
     count_sides,
     is_bit_per_row,
     pack_sides,
-    pack_sides_naive,
     route,
-    route_naive,
     spread,
 )
 from silvan.tree.split import Splits
@@ -56,7 +55,7 @@ def random_splits(rng, n, n_features):
 def test_rows_go_where_the_bits_say(seed, n_trees, n_features, n_codes, threads):
     rng = np.random.default_rng(seed)
     binned = table(rng, 50, n_features, n_codes)
-    rows = NodeRows.draw(binned, make_key(seed, "rows"), n_trees, True, threads)
+    rows = NodeRows.of_trees(binned, make_key(seed, "rows"), range(n_trees), True, threads)
     open_nodes = set(range(n_trees))
     for _ in range(3):
         n_nodes = len(rows.starts)
@@ -95,7 +94,7 @@ def test_draws_are_those_of_every_other_forest(bootstrap, n_trees):
     sizes = np.zeros(n_trees, np.int64)
     order = list_rows(drawn, sizes)
     for threads in (1, 2):
-        rows = NodeRows.draw(binned, key, n_trees, bootstrap, threads)
+        rows = NodeRows.of_trees(binned, key, range(n_trees), bootstrap, threads)
         np.testing.assert_array_equal(rows.order, order)
         np.testing.assert_array_equal(rows.stops - rows.starts, sizes)
         np.testing.assert_array_equal(rows.stops, np.cumsum(sizes))

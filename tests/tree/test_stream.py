@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+from helpers.naive_kernels import fill_naive, partition_naive
 from helpers.tables import binned
 from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.forest.category_set import SET_WORDS
 from silvan.tree import rows as rows_module
-from silvan.tree.histogram import fill_naive
 from silvan.tree.level import fill_bases, place_level
-from silvan.tree.partition import partition_naive
-from silvan.tree.rows import Rows
+from silvan.tree.rows import TreeRows
 from silvan.tree.split import Splits
 from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 
@@ -108,7 +107,7 @@ def test_large_levels_and_long_trees_are_sorted(monkeypatch, limit):
     """Walking along all rows does not pay for ever."""
     monkeypatch.setattr(rows_module, "SMALL_TABLE", -1)
     table, _, _ = binned(1)
-    rows = Rows(table, np.ones((2, len(table)), np.bool_), np.arange(2))
+    rows = TreeRows(table, np.ones((2, len(table)), np.bool_), np.arange(2))
     features = np.zeros((2, 1), np.int32)
     before = rows.fill(np.arange(2), features, 1)
     assert rows.places is not None

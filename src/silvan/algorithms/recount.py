@@ -217,7 +217,7 @@ def recount(
     counted: LeafRows = federation.total(
         CountLeafRows(**same), over=rows, check=_check_counts(forest, 1, rows, own), most=most
     )
-    few = sum_at_nodes(forest, counted.rows) < min_leaf
+    few = sum_at_nodes(forest, counted.rows[:, None])[:, 0] < min_leaf
     pruned = prune(forest, few)
     offset, scale = (0.0, 1.0) if schema.n_classes else fixed_point(list(forests.values()))
     request = CountLeafLabels(**same, few=few, min_leaf=min_leaf, offset=offset, scale=scale)

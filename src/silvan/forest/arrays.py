@@ -182,22 +182,27 @@ class ForestArrays:
         """Return a forest of some of the trees; of one that combines by stages, whole stages."""
         trees = np.atleast_1d(np.arange(len(self))[trees])
         group, say = self._stages(trees)
-        ranges = [np.arange(*self.offsets[t : t + 2]) for t in trees]
-        nodes = np.concatenate(ranges or [np.empty(0, np.int64)])
-        sizes = np.diff(self.offsets)[trees]
-        set_of = np.cumsum(is_category_split(self.schema, self.feature)) - 1
+        nodes = np.concatenate([np.arange(*self.offsets[t : t + 2]) for t in trees] or [np.empty(0, np.int64)])
+        sizes, inner = np.diff(self.offsets)[trees], self.feature[nodes] >= 0
+        return self.take_nodes(nodes, sizes, inner, weights=self.weights[trees], group=group, say=say)
+
+    def take_nodes(self, nodes: np.ndarray, sizes: np.ndarray, inner: np.ndarray, **others: Any) -> Self:
+        """Return trees of some of the nodes, tree by tree and level by level, of which some are splits.
+
+        ``sizes`` says how many nodes each tree has; ``others`` are arrays that are not of nodes.
+        """
+        by_category = is_category_split(self.schema, self.feature)
+        set_of = np.cumsum(by_category) - 1
         return replace(
             self,
             offsets=np.concatenate([[0], np.cumsum(sizes)]),
-            feature=self.feature[nodes],
-            threshold=self.threshold[nodes],
-            missing_left=self.missing_left[nodes],
-            sets=self.sets[set_of[nodes[is_category_split(self.schema, self.feature[nodes])]]],
-            value=self.value[self.leaf[nodes[self.feature[nodes] < 0]]],
-            weights=self.weights[trees],
+            feature=np.where(inner, self.feature[nodes], -1),
+            threshold=np.where(inner, self.threshold[nodes], 0.0),
+            missing_left=inner & self.missing_left[nodes],
+            sets=self.sets[set_of[nodes[inner & by_category[nodes]]]],
+            value=self.value[np.maximum(self.leaf[nodes[~inner]], 0)],
             gain=None,
-            group=group,
-            say=say,
+            **others,
         )
 
     def bare(self) -> Self:

@@ -43,8 +43,8 @@ def sums_at_nodes(forest: ForestArrays, X: np.ndarray, of_rows: np.ndarray, n_jo
 
 
 def sum_at_nodes(forest: ForestArrays, at_leaves: np.ndarray) -> np.ndarray:
-    """Add numbers of leaves up, to one for each node: int64 (nodes,)."""
-    sums = np.zeros((len(forest.feature), 1), np.int64)
-    sums[forest.feature < 0, 0] = at_leaves
+    """Add up what leaves have, (leaves, numbers), to the same for each node: (nodes, numbers)."""
+    sums = np.zeros((len(forest.feature), at_leaves.shape[1]), at_leaves.dtype)
+    sums[forest.feature < 0] = at_leaves
     _add_upwards(forest.left, sums)
-    return sums[:, 0]
+    return sums

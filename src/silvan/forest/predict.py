@@ -11,7 +11,6 @@ from silvan.data.typed_table import Frame
 from silvan.errors import InputError
 from silvan.forest.answers import Adding, Totals, add_leaf, add_weight
 from silvan.forest.arrays import ForestArrays, not_none
-from silvan.forest.category_set import is_category_split
 from silvan.forest.flow import add_by_flow, lay_out, make_buffers
 from silvan.forest.noted_leaves import add_noted
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
@@ -320,29 +319,3 @@ def _odds_scores(forest: ForestArrays, sums: np.ndarray) -> np.ndarray:
 
 _FAR_ODDS = 500.0
 """Log-odds beyond are as good as certain, and exponentials stay finite."""
-
-
-def scores_naive(forest: ForestArrays, X: np.ndarray) -> np.ndarray:
-    """Compute what ``scores`` computes, row by row and tree by tree, for tests to compare with."""
-    rows = []
-    for x in X:
-        total = np.zeros(forest.n_outputs)
-        for t in range(len(forest)):
-            node = int(forest.offsets[t])
-            while forest.feature[node] >= 0:
-                node = int(forest.left[node] if goes_left(forest, node, x) else forest.right[node])
-            total += forest.weights[t] * forest.value[forest.leaf[node]]
-        rows.append(total / forest.weights.sum())
-    return np.array(rows).reshape(len(X), forest.n_outputs)
-
-
-def goes_left(forest: ForestArrays, node: int, x: np.ndarray) -> bool:
-    """Whether one row goes left at one inner node."""
-    f = forest.feature[node]
-    if np.isnan(x[f]):
-        return bool(forest.missing_left[node])
-    if not forest.schema.features[f].categorical:
-        return bool(x[f] <= forest.threshold[node])
-    words = forest.sets[is_category_split(forest.schema, forest.feature[:node]).sum()]
-    code = int(x[f]) + 1
-    return bool(int(words[code >> 6]) >> (code & 63) & 1)

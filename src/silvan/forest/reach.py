@@ -60,7 +60,7 @@ def _goes_left(x: float, threshold: float, missing_left: bool, by_category: bool
 @njit(nogil=True, cache=True)
 def _clear(bits: np.ndarray, start: int, stop: int) -> None:
     """Clear the bits from one place to before another."""
-    a, b = start >> 3, stop >> 3
+    a, b = start >> 3, stop >> 3  # whole bytes in between are cleared at once, at both ends some bits are kept
     head, tail = np.uint8((1 << (start & 7)) - 1), np.uint8(0xFF & ~((1 << (stop & 7)) - 1))
     if a == b:
         bits[a] &= head | tail
@@ -103,17 +103,7 @@ def _reach(
                 k += 1
             else:
                 _clear(bits, first[k], middle[k])
-                k = past_left[k]
-
-
-def reach_naive(share: Share, x: np.ndarray) -> set[int]:
-    """Compute what ``reach_leaves`` computes, for one row with Python sets, for tests to compare with."""
-    leaves = set(range(share.n_leaves))
-    for k in range(len(share)):
-        left = goes_left(share, k, x[None])[0]
-        span = (share.middle[k], share.last[k]) if left else (share.first[k], share.middle[k])
-        leaves -= set(range(*span))
-    return leaves
+                k = past_left[k]  # the nodes on the left have nothing left to rule out
 
 
 def goes_left(share: Share, k: int, X: np.ndarray) -> np.ndarray:
@@ -175,15 +165,6 @@ def votes_of_leaves(value: np.ndarray) -> np.ndarray:
 def leaf_scores(rows: np.ndarray, value: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Average values by the trees' weights, to the bit as a forest does; ``rows`` (rows, trees) index ``value``."""
     out = np.zeros((len(rows), value.shape[1]))
-    _add_leaves(rows, value, weights, out)
+    for tree in np.flatnonzero(weights):  # one after the other, as a forest adds them up
+        out += weights[tree] * value[rows[:, tree]]
     return out / sum(weights.tolist())
-
-
-@njit(nogil=True, cache=True)
-def _add_leaves(rows: np.ndarray, value: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-    for i in range(rows.shape[0]):
-        for tree in range(weights.shape[0]):
-            if weights[tree] == 0.0:
-                continue
-            for k in range(value.shape[1]):
-                out[i, k] += weights[tree] * value[rows[i, tree], k]

@@ -23,7 +23,7 @@ from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.node_counts import rows_at_nodes
 from silvan.forest.predict import voting_weights
-from silvan.forest.walk import MISSING_RIGHT, Nodes, U, pack
+from silvan.forest.walk import Nodes, U, goes_right, pack
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
@@ -148,7 +148,7 @@ def _explain(
         total[:] = 0.0
         for node in range(end - 1, begin, -1):  # children stand after their parents
             here, up = node - begin, paths.above[node]
-            if product[here, 0] == 0.0:
+            if product[here, 0] == 0.0:  # neither the row nor background rows come here, so nothing below counts
                 continue
             parent, share, f = paths.parent[node], paths.share[node], nodes.feature[U(paths.parent[node])]
             for q in range(points):
@@ -177,12 +177,7 @@ def _go_down(
 ) -> None:
     """Work out the product at a node from that at its parent: zeros where neither row nor background rows come."""
     parent, up, share, here = paths.parent[node], paths.above[node], paths.share[node], node - begin
-    x, kind = X[row, nodes.feature[U(parent)]], nodes.kind[U(parent)]
-    if kind >= 0:
-        code = 0 if x != x else np.int64(x) + 1
-        right = (nodes.sets[kind, code >> 6] >> U(code & 63)) & U(1) == 0
-    else:
-        right = (x > nodes.threshold[U(parent)]) or (x != x and kind == MISSING_RIGHT)
+    right = goes_right(X[row, nodes.feature[U(parent)]], U(parent), nodes)
     goes = 1.0 if right == (node != nodes.left[U(parent)]) else 0.0
     passes[here] = goes * (passes[up - begin] if up >= 0 else 1.0)
     if product[parent - begin, 0] == 0.0 or (passes[here] == 0.0 and share == 0.0):

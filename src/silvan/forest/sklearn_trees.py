@@ -15,7 +15,7 @@ from silvan.data.schema import Class, Feature, Label, Schema
 from silvan.errors import ExportError, FormatError, InputError
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.category_set import SET_WORDS, is_category_split
-from silvan.forest.node_counts import rows_at_nodes, sums_at_nodes
+from silvan.forest.node_counts import rows_at_nodes, sum_at_nodes, sums_at_nodes
 from silvan.forest.parity import check_means
 from silvan.util.user_warnings import warn_user
 
@@ -197,16 +197,7 @@ def _trees(forest: ForestArrays, X: np.ndarray | None, y: np.ndarray | None) -> 
     from sklearn.tree._tree import NODE_DTYPE, Tree
 
     inner = forest.feature >= 0
-    if X is None or y is None:
-        warn_user(
-            "scikit-learn's copy predicts the same, but a forest does not know how many rows its nodes had: its "
-            "importances, Shapley values and drawn trees mean nothing; pass rows, to_sklearn(X, y), to count them"
-        )
-        rows, value = _upwards(forest, (~inner).astype(np.int64))
-        impurity = _impurity(forest, rows, value)
-    else:
-        rows, impurity = _statistics(forest, X, y)
-        value = _upwards(forest, np.where(inner, 0, rows))[1]
+    rows, value, impurity = _statistics(forest, X, y)
     nodes = np.zeros(len(inner), NODE_DTYPE)
     start = np.repeat(forest.offsets[:-1], np.diff(forest.offsets))
     nodes["left_child"] = np.where(inner, forest.left - start, _NO_NODE)
@@ -231,49 +222,31 @@ def _trees(forest: ForestArrays, X: np.ndarray | None, y: np.ndarray | None) -> 
     return trees
 
 
-def _upwards(forest: ForestArrays, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for every node, the rows of the leaves below it and the mean of their values."""
-    rows, is_leaf = rows.copy(), forest.feature < 0
-    value = np.zeros((len(is_leaf), forest.n_outputs))
-    value[is_leaf] = forest.value
-    for parents in _levels_upwards(forest):
-        left, right = forest.left[parents], forest.right[parents]
-        rows[parents] = rows[left] + rows[right]
-        share = np.where(rows[parents] > 0, rows[left] / np.maximum(rows[parents], 1), 0.5)[:, None]
-        value[parents] = value[left] * share + value[right] * (1 - share)
-    return rows, value
+def _statistics(
+    forest: ForestArrays, X: np.ndarray | None, y: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return, for every node, its rows, the mean of the leaf values below, and the Gini impurity or the variance."""
+    leaf = forest.feature < 0
+    if X is None or y is None:
+        warn_user(
+            "scikit-learn's copy predicts the same, but a forest does not know how many rows its nodes had: its "
+            "importances, Shapley values and drawn trees mean nothing; pass rows, to_sklearn(X, y), to count them"
+        )
+        rows = sum_at_nodes(forest, np.ones((len(forest.value), 1), np.int64))[:, 0]
+        sums = sum_at_nodes(forest, forest.value if forest.classes is not None else _moments(forest.value[:, 0]))
+    else:
+        rows = rows_at_nodes(forest, X)
+        sums = sums_at_nodes(forest, X, np.eye(forest.n_outputs)[y] if forest.classes is not None else _moments(y))
+    value = sum_at_nodes(forest, forest.value * rows[leaf, None]) / np.maximum(rows, 1)[:, None]
+    value[leaf] = forest.value  # to the bit
+    means = sums / np.maximum(rows, 1)[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = 1.0 - (means**2).sum(axis=1) if forest.classes is not None else means[:, 1] - means[:, 0] ** 2
+        return rows, value, np.where(rows > 0, np.maximum(spread, 0.0), 0.0)
 
 
-def _statistics(forest: ForestArrays, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many rows reach each node, and their Gini impurity or variance there."""
-    centre = 0.0 if forest.classes is not None else float(y.mean())
-    of_rows = (
-        np.stack([y - centre, (y - centre) ** 2], axis=1) if forest.classes is None else np.eye(forest.n_outputs)[y]
-    )
-    counts, sums = rows_at_nodes(forest, X), sums_at_nodes(forest, X, of_rows)
-    means = sums / np.maximum(counts, 1)[:, None]
-    if forest.classes is None:
-        return counts, np.maximum(means[:, 1] - means[:, 0] ** 2, 0.0)
-    return counts, np.where(counts > 0, np.maximum(1.0 - (means**2).sum(axis=1), 0.0), 0.0)
-
-
-def _impurity(forest: ForestArrays, rows: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return the Gini impurity, or the variance of the leaf values below a node."""
-    if forest.classes is not None:
-        return np.maximum(1.0 - (value**2).sum(axis=1), 0.0)
-    # the variance of two groups together is that within and that between
-    impurity = np.zeros(len(value))
-    for parents in _levels_upwards(forest):
-        left, right = forest.left[parents], forest.right[parents]
-        share = rows[left] / rows[parents]
-        within = share * impurity[left] + (1 - share) * impurity[right]
-        with np.errstate(over="ignore", invalid="ignore"):
-            impurity[parents] = within + share * (1 - share) * (value[left, 0] - value[right, 0]) ** 2
-    return impurity
-
-
-def _levels_upwards(forest: ForestArrays) -> list[np.ndarray]:
-    """List the inner nodes of all trees by depth, the deepest first."""
-    inner = np.flatnonzero(forest.feature >= 0)
-    inner = inner[np.argsort(-forest.depth[inner], kind="stable")]
-    return np.split(inner, np.flatnonzero(np.diff(forest.depth[inner])) + 1)
+def _moments(numbers: np.ndarray) -> np.ndarray:
+    """Return distances from the mean, and their squares: those of the numbers themselves may lose all digits."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = numbers - numbers.mean()
+        return np.stack([gap, gap**2], axis=1)

@@ -28,45 +28,6 @@ class _Header(msgspec.Struct):
     metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
-# -- any file of this kind
-
-
-def pack(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return arrays and metadata, with a digest, as bytes; the same content always makes the same bytes."""
-    data = safetensors_bytes(dict(arrays), {**metadata, "digest": content_digest(metadata, arrays)})
-    size = int.from_bytes(data[:8], "little")
-    # safetensors writes metadata as it comes
-    header = msgspec.json.encode(msgspec.json.decode(data[8 : 8 + size]), order="sorted")
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + data[8 + size :]
-
-
-def unpack(data: bytes, what: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """Read metadata, and arrays as safetensors has them; nothing of it is checked yet."""
-    try:
-        tensors = dict(deserialize(data))  # type: ignore[no-untyped-call]
-        size = int.from_bytes(data[:8], "little")
-        return msgspec.json.decode(data[8 : 8 + size], type=_Header).metadata, tensors
-    except (SafetensorError, msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError):
-        raise FormatError(f"damaged, or not a {what}") from None
-
-
-def is_of(tensor: Any, dtype: Any) -> bool:
-    """Whether an array that was unpacked is of a type."""
-    return bool(tensor["dtype"] == _TYPES[dtype])
-
-
-def array_of(tensor: Any, dtype: Any) -> np.ndarray:
-    """Return an array that was unpacked."""
-    return np.frombuffer(tensor["data"], np.dtype(dtype).newbyteorder("<")).reshape(tensor["shape"])
-
-
-def check_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise ``FormatError`` if the content is not what the digest was taken of."""
-    if content_digest(metadata, arrays) != metadata["digest"]:
-        raise FormatError("its content does not match its digest: it was damaged or changed")
-
-
 def content_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
     """Return the digest over all but the digest itself."""
     digest = hashlib.sha256()
@@ -79,10 +40,7 @@ def content_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]
     return digest.hexdigest()
 
 
-# -- files that have one version, and always the same arrays
-
-
-def check_version(metadata: Mapping[str, str], version: int) -> None:
+def _check_version(metadata: Mapping[str, str], version: int) -> None:
     """Raise ``VersionError`` if a file is of another version of its format, ``FormatError`` if it names none."""
     text = metadata.get("version", "")
     if not (text.isascii() and text.isdigit() and len(text) < 9):
@@ -94,27 +52,45 @@ def check_version(metadata: Mapping[str, str], version: int) -> None:
 
 
 def write_tensors(format_: str, version: int, words: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return arrays and texts as bytes; the same content always makes the same bytes."""
-    return pack({"format": format_, "version": str(version), **words}, arrays)
+    """Return arrays and texts, with a digest, as bytes; the same content always makes the same bytes."""
+    metadata = {"format": format_, "version": str(version), **words}
+    data = safetensors_bytes(dict(arrays), {**metadata, "digest": content_digest(metadata, arrays)})
+    size = int.from_bytes(data[:8], "little")
+    # safetensors writes metadata as it comes
+    header = msgspec.json.encode(msgspec.json.decode(data[8 : 8 + size]), order="sorted")
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
 
 
 def read_tensors(
-    data: bytes, format_: str, version: int, words: tuple[str, ...], types: Mapping[str, Any]
+    data: bytes,
+    format_: str,
+    version: int,
+    words: tuple[str, ...],
+    types: Mapping[str, Any],
+    optional: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Read what ``write_tensors`` wrote: exactly these arrays, of these types."""
-    metadata, tensors = unpack(data, format_)
+    """Read what ``write_tensors`` wrote: exactly these arrays, of these types, and maybe some of the optional ones."""
+    try:
+        tensors = dict(deserialize(data))  # type: ignore[no-untyped-call]
+        size = int.from_bytes(data[:8], "little")
+        metadata = msgspec.json.decode(data[8 : 8 + size], type=_Header).metadata
+    except (SafetensorError, msgspec.DecodeError, UnicodeDecodeError, ValueError, TypeError):
+        raise FormatError(f"damaged, or not a {format_}") from None
     if metadata.get("format") != format_:
         raise FormatError(f"not a {format_}; it does not say format {format_!r}")
-    check_version(metadata, version)
+    _check_version(metadata, version)
     lacking = [word for word in (*words, "digest") if word not in metadata]
     if lacking:
         raise FormatError(f"the metadata lacks {lacking[0]!r}")
-    if tensors.keys() != types.keys():
-        raise FormatError("an array is missing, or one too many")
-    arrays = {}
-    for name, dtype in types.items():
-        if not is_of(tensors[name], dtype):
-            raise FormatError(f"array {name!r} is of another type")
-        arrays[name] = array_of(tensors[name], dtype).astype(dtype)
-    check_digest(metadata, arrays)
+    expected, arrays = {**types, **(optional or {})}, {}
+    for name in sorted(tensors.keys() | types.keys()):
+        if name not in expected:
+            raise FormatError(f"unknown array {name[:40]!r}")
+        if name not in tensors or tensors[name]["dtype"] != _TYPES[expected[name]]:
+            raise FormatError(f"array {name!r} is missing or of another type")
+        stored = np.frombuffer(tensors[name]["data"], np.dtype(expected[name]).newbyteorder("<"))
+        arrays[name] = stored.reshape(tensors[name]["shape"]).astype(expected[name])
+    if content_digest(metadata, arrays) != metadata["digest"]:
+        raise FormatError("its content does not match its digest: it was damaged or changed")
     return metadata, arrays

@@ -52,15 +52,29 @@ def pack(forest: ForestArrays) -> Nodes:
     )
 
 
+@njit(nogil=True, cache=True, inline="always")
+def goes_right(x: float, node: np.uint64, nodes: Nodes) -> bool:
+    """Whether a value goes right at a split."""
+    kind = nodes.kind[node]
+    if kind >= 0:
+        code = 0 if x != x else np.int64(x) + 1  # bin 0 is that of missing values
+        right = (nodes.sets[kind, code >> 6] >> U(code & 63)) & U(1) == 0
+    else:
+        # no "or": two comparisons that are always made cost less than a branch that is guessed wrong
+        right = (x > nodes.threshold[node]) | ((x != x) & (kind == MISSING_RIGHT))
+    return right
+
+
 @njit(nogil=True, cache=True)
 def walk(X: np.ndarray, first: int, n: int, tree: int, nodes: Nodes, place: np.ndarray) -> None:
     """Take rows ``first`` to ``first + n`` down a tree; ``place`` receives the leaves."""
     flat, width = X.ravel(), U(X.shape[1])
+    # step by step for all rows rather than row by row: a step waits for memory, and other rows' steps fill the wait
     for i in range(n):
         place[i] = nodes.offsets[tree]
     for _ in range(nodes.depth[tree]):
         moved = False
-        if nodes.sets.shape[0] == 0:
+        if nodes.sets.shape[0] == 0:  # without a test for the kind of split, which most forests do not need
             for i in range(n):
                 p = U(place[i])
                 x = flat[U(first + i) * width + U(nodes.feature[p])]
@@ -72,14 +86,8 @@ def walk(X: np.ndarray, first: int, n: int, tree: int, nodes: Nodes, place: np.n
             for i in range(n):
                 p = U(place[i])
                 x = flat[U(first + i) * width + U(nodes.feature[p])]
-                kind = nodes.kind[p]
-                if kind >= 0:
-                    code = 0 if x != x else np.int64(x) + 1
-                    right = (nodes.sets[kind, code >> 6] >> U(code & 63)) & U(1) == 0
-                else:
-                    right = (x > nodes.threshold[p]) | ((x != x) & (kind == MISSING_RIGHT))
-                to = nodes.left[p] + np.uint32(right)
+                to = nodes.left[p] + np.uint32(goes_right(x, p, nodes))
                 moved |= to != place[i]
                 place[i] = to
-        if not moved:
+        if not moved:  # the tree is deeper elsewhere
             break

@@ -163,26 +163,21 @@ def _draw(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, limit
 
 def list_rows(drawn: np.ndarray, sizes: np.ndarray, threads: int = 1) -> np.ndarray:
     """Return the rows of each tree, tree after tree, ascending; ``sizes`` receives how many each has."""
-    sizes[:] = count_drawn(drawn, threads)
+    sizes[:] = [int(n) for n in thread_map(np.count_nonzero, drawn, threads)]
     order = np.empty(sizes.sum(), np.uint32)
     stops = np.cumsum(sizes)
     starts = stops - sizes
 
     def write(some: slice) -> None:
-        write_rows(drawn[some], starts[some], stops[some], order)
+        _write_rows(drawn[some], starts[some], stops[some], order)
 
     each = [slice(tree, tree + 1) for tree in range(len(drawn))]
     thread_map(write, each if threads > 1 else [slice(None)], threads)
     return order
 
 
-def count_drawn(drawn: np.ndarray, threads: int = 1) -> list[int]:
-    """Return how many rows each tree has drawn."""
-    return [int(n) for n in thread_map(np.count_nonzero, drawn, threads)]
-
-
 @njit(nogil=True, cache=True)
-def write_rows(drawn: np.ndarray, starts: np.ndarray, stops: np.ndarray, order: np.ndarray) -> None:
+def _write_rows(drawn: np.ndarray, starts: np.ndarray, stops: np.ndarray, order: np.ndarray) -> None:
     """Write the rows of each tree, ascending, to ``order[start:stop]``, and nothing besides."""
     for t in range(drawn.shape[0]):
         at, row = starts[t], 0

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import UNSET, UnsetType
 
 from silvan.data.bins.bins import find_bins
 from silvan.data.bins.cut_points import check_max_bins
@@ -22,7 +21,7 @@ from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Grown, Plan, grow
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import OBJECTIVES, Labels, Measure, Objective, Target
-from silvan.tree.rows import Rows
+from silvan.tree.rows import TreeRows
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
@@ -55,9 +54,9 @@ class Settings:
     feature_draw: str = "node"
     min_weight_fraction_leaf: float = 0.0
     class_weight: str | list[float] | None = None  # "balanced", or a weight a class
-    vote: str | UnsetType = UNSET  # "hard": trees vote. "soft" is not set, so that questions stay as they were without
-    max_samples: float | UnsetType | None = UNSET  # a share of the rows; all of them, None, is not set
-    monotonic_cst: list[int] | UnsetType | None = UNSET  # 1, -1 or 0 a feature, see ``monotonic_signs``; if any is set
+    vote: str = "soft"  # or "hard": trees vote
+    max_samples: float | None = None  # a share of the rows; None: all of them
+    monotonic_cst: list[int] | None = None  # 1, -1 or 0 a feature, see ``monotonic_signs``; None: nothing is asked
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for a parameter that is out of range."""
@@ -82,27 +81,24 @@ class Settings:
         if not (isinstance(share, int | float | np.number) and 0.0 <= share <= 0.5):
             raise InputError.wrong("min_weight_fraction_leaf", "between 0 and 0.5", share)
         check_class_weight(self.class_weight)
-        if self.vote not in ("soft", "hard", UNSET):
+        if self.vote not in ("soft", "hard"):
             raise InputError.wrong("vote", "'soft' or 'hard'", self.vote)
-        if self.vote == "soft":
-            object.__setattr__(self, "vote", UNSET)
         self._check_max_samples()
-        signs: Any = self.monotonic_cst
-        if signs is not UNSET and not (signs and any(signs)):
-            object.__setattr__(self, "monotonic_cst", UNSET)
-        elif signs is not UNSET and not set(signs) <= {-1, 0, 1}:
-            raise InputError.wrong("monotonic_cst", "1, -1 or 0 for a feature", signs)
+        if not set(self.signs) <= {-1, 0, 1}:
+            raise InputError.wrong("monotonic_cst", "1, -1 or 0 for a feature", self.monotonic_cst)
+        if not any(self.signs):
+            object.__setattr__(self, "monotonic_cst", None)
         _at_least("max_bins", self.max_bins, 2)
         check_max_bins(self.max_bins)
 
     def _check_max_samples(self) -> None:
         share: Any = self.max_samples
-        if share is not None and share is not UNSET:
+        if share is not None:
             if not isinstance(share, float | np.floating) or not 0.0 < share <= 1.0:
                 raise InputError.wrong("max_samples", "a share of the rows, above 0 and at most 1", share)
             if not self.bootstrap:
                 raise InputError.about("max_samples", "needs bootstrap=True: without it every tree sees every row")
-        object.__setattr__(self, "max_samples", UNSET if share in (None, UNSET, 1.0) else float(share))
+        object.__setattr__(self, "max_samples", None if share in (None, 1.0) else float(share))
 
     @property
     def objective(self) -> Objective:
@@ -112,13 +108,12 @@ class Settings:
     @property
     def row_draw(self) -> RowDraw:
         """How trees draw rows."""
-        share = self.max_samples
-        return bool(self.bootstrap) if share is None or isinstance(share, UnsetType) else share
+        return bool(self.bootstrap) if self.max_samples is None else self.max_samples
 
     @property
     def signs(self) -> list[int]:
         """Which way predictions may go with each feature; empty if nothing is asked."""
-        return self.monotonic_cst if isinstance(self.monotonic_cst, list) else []
+        return self.monotonic_cst or []
 
     @property
     def combine(self) -> Combine:
@@ -336,7 +331,7 @@ def _grow_trees(
     rule = settings.rule(measure)
 
     def some(trees: range) -> Grown:
-        rows = Rows.of_trees(table, keys.rows, trees, settings.row_draw)
+        rows = TreeRows.of_trees(table, keys.rows, trees, settings.row_draw)
 
         def find(frontier: Frontier) -> Splits:
             return rows.find(frontier, plan, rule, keys.features if keys.ties is None else keys.ties)

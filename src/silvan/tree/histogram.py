@@ -6,10 +6,12 @@ walk along it. A histogram is an array (bins, statistics); those of several feat
 ``base`` says where. A value's bin follows from its code and the offset of the node: see ``data/bins/cut_points.py``.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from silvan.data.bins.bins import HistogramBins
-from silvan.tree.draw import FeatureOrder, Ties, draw_features
+from silvan.tree.draw import FeatureOrder, Ties, draw_features, make_feature_order
 from silvan.tree.gain import Rule, is_closed
 from silvan.tree.objectives import SQUARED_ERROR
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split
@@ -100,22 +102,6 @@ def fill(
             out[((b0 + U(flat[at + f0])) >> s0) * stats + c] += 1
 
 
-def fill_naive(
-    codes: np.ndarray,
-    target: np.ndarray,
-    rows: np.ndarray,
-    feature: int,
-    bins: HistogramBins,
-    offset: int,
-    n_stats: int,
-) -> np.ndarray:
-    """Compute what ``fill`` computes, for one feature in plain NumPy, for tests to compare with."""
-    vectors = target if target.ndim == 2 else np.eye(n_stats, dtype=np.int64)[target]
-    hist, together = np.zeros((bins.n_bins[feature], n_stats), np.int64), 2 ** int(bins.shift[feature])
-    np.add.at(hist, (codes[rows, feature].astype(np.int64) + offset % together) // together, vectors[rows])
-    return hist
-
-
 @njit(nogil=True, cache=True)
 def occupied_few(
     codes: np.ndarray, rows: np.ndarray, feature: int, shift: np.ndarray, offset: int, out: np.ndarray
@@ -173,6 +159,20 @@ def _clear_listed(hist: np.ndarray, base: int, listed: np.ndarray, n: int) -> No
             hist[base + listed[i], s] = 0
 
 
+class NodeDraws(NamedTuple):
+    """How nodes draw features: from their seeds, up to ``tries`` times, beginning with an attempt of each."""
+
+    seeds: np.ndarray
+    attempts: np.ndarray
+    tries: int
+    feature_order: FeatureOrder
+
+    def take(self, here: slice) -> "NodeDraws":
+        """Return the draws of some of the nodes, with memory of their own."""
+        order = make_feature_order(len(self.feature_order.features))
+        return NodeDraws(self.seeds[here], self.attempts[here], self.tries, order)
+
+
 @njit(nogil=True, cache=True)
 def find_splits(
     codes: np.ndarray,
@@ -180,37 +180,46 @@ def find_splits(
     order: np.ndarray,
     starts: np.ndarray,
     stops: np.ndarray,
-    seeds: np.ndarray,
-    attempts: np.ndarray,
     offsets: np.ndarray,
-    tries: int,
+    draws: NodeDraws | None,
+    listed: np.ndarray | None,
     bins: HistogramBins,
     categorical: np.ndarray | None,
     hist: np.ndarray,
     bases: np.ndarray,
     drawn: np.ndarray,
-    feature_order: FeatureOrder,
     rule: Rule,
     ties: Ties,
     splits: Splits,
     scratch: Scratch,
+    two_classes: bool | None,
 ) -> None:
-    """Decide every open node where all rows are at hand: histograms are made, read and cleared node by node.
+    """Find splits where all rows are at hand: histograms are made, read and cleared node by node.
 
-    A node in which all features drawn are constant draws others, up to ``tries`` times. ``offsets`` are of the
-    nodes. ``categorical`` is None if no feature is. ``hist`` is zero before and after.
+    With ``draws``, a node in which all features drawn are constant draws others, and nodes are decided. Without, the
+    features are ``listed``, ascending and -1 after the last, and gains stay comparable with those that other parties
+    find at the node. ``offsets`` are of the nodes. ``categorical`` is None if no feature is. ``hist`` is zero before
+    and after. ``two_classes`` is as in ``fill``.
     """
     begin = np.empty(drawn.shape[0], np.int64)
-    for node in range(seeds.shape[0]):
+    tries = 1 if draws is None else draws.tries
+    for node in range(starts.shape[0]):
         rows = order[starts[node] : stops[node]]
         total = splits.total[node]
-        for attempt in range(attempts[node], attempts[node] + tries):
-            n = draw_features(seeds[node], attempt, feature_order, drawn)
+        for again in range(tries):
+            n = 0
+            if draws is not None:
+                n = draw_features(draws.seeds[node], draws.attempts[node] + again, draws.feature_order, drawn)
+            if listed is not None:
+                while n < drawn.shape[0] and listed[node, n] >= 0:
+                    drawn[n] = listed[node, n]
+                    n += 1
             if n == 0:
                 break
             place_bins(bases, drawn, n, bins.shift, offsets[node], begin)
-            fill(codes, target, rows, drawn, begin, n, bins.shift, hist)
+            fill(codes, target, rows, drawn, begin, n, bins.shift, hist, two_classes)
             for j in range(n):
+                # a node with fewer rows than bins: to list the bins that hold some beats going through all
                 few = rows.shape[0] < bins.n_bins[drawn[j]]
                 out = scratch.lists[j]
                 scratch.sizes[j] = occupied_few(codes, rows, drawn[j], bins.shift, offsets[node], out) if few else -1
@@ -231,6 +240,8 @@ def find_splits(
                 break
             if rule.criterion == SQUARED_ERROR and _all_alike(target, rows):
                 break
+        if draws is None:
+            continue
         no_gain = rule.criterion == SQUARED_ERROR and splits.feature[node] >= 0 and splits.gain[node] == 0.0
         if no_gain and _all_alike(target, rows):
             splits.feature[node] = -1  # nothing can come of it, so that it would be taken back

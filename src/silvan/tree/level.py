@@ -11,7 +11,7 @@ from silvan.errors import InputError
 from silvan.tree.draw import FeatureOrder, Ties, draw_features, make_feature_order
 from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.grow import Frontier, Plan
-from silvan.tree.histogram import fill, place_bins
+from silvan.tree.histogram import NodeDraws, fill, find_splits
 from silvan.tree.node_rows import Binned, NodeRows, split_evenly
 from silvan.tree.plain_split import choose_plain
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split, make_scratch, some_categorical
@@ -128,34 +128,41 @@ def choose_level(
     return splits
 
 
-def find_listed(
-    rows: NodeRows, nodes: np.ndarray, features: np.ndarray, rule: Rule, ties: Ties, threads: int = 1
+def find_sorted(
+    rows: NodeRows,
+    nodes: np.ndarray,
+    n_drawn: int,
+    rule: Rule,
+    ties: Ties,
+    draws: NodeDraws | None,
+    listed: np.ndarray | None = None,
+    threads: int = 1,
 ) -> Splits:
-    """Find the best split of every node; ``features`` is (nodes, most), ascending, -1 after the last."""
+    """Find the best split of every node, as ``find_splits`` does, from rows that are sorted by node."""
     table, bins = rows.table, rows.table.bins
     splits = Splits.empty(len(nodes), table.n_stats)
-    widest = int(bins.n_bins.max(initial=1))
-    starts, stops, listed = rows.starts[nodes], rows.stops[nodes], features.astype(np.int64)
-    offsets = rows.offsets[nodes]
-    categorical = some_categorical(bins.categorical)
+    widest, categorical = int(bins.n_bins.max(initial=1)), some_categorical(bins.categorical)
+    starts, stops, offsets = rows.starts[nodes], rows.stops[nodes], rows.offsets[nodes]
 
     def some(here: slice) -> None:
-        _find_listed(
+        find_splits(
             table.codes,
             table.target,
             rows.order,
             starts[here],
             stops[here],
             offsets[here],
-            listed[here],
+            None if draws is None else draws.take(here),
+            None if listed is None else listed[here],
             bins.in_histograms,
             categorical,
-            np.zeros((features.shape[1] * widest, table.n_stats), table.count_type),
-            np.arange(features.shape[1]) * widest,
+            np.zeros((n_drawn * widest, table.n_stats), table.count_type),
+            np.arange(n_drawn) * widest,
+            np.zeros(n_drawn, np.int64),
             rule,
             ties.take(here),
             Splits(*(column[here] for column in splits)),
-            make_scratch(table.n_stats, features.shape[1]),
+            make_scratch(table.n_stats, n_drawn),
             True if table.target.ndim == 1 and table.n_stats == 2 else None,
         )
 
@@ -163,42 +170,11 @@ def find_listed(
     return splits
 
 
-@njit(nogil=True, cache=True)
-def _find_listed(
-    codes: np.ndarray,
-    target: np.ndarray,
-    order: np.ndarray,
-    starts: np.ndarray,
-    stops: np.ndarray,
-    offsets: np.ndarray,
-    features: np.ndarray,
-    bins: HistogramBins,
-    categorical: np.ndarray | None,
-    hist: np.ndarray,
-    bases: np.ndarray,
-    rule: Rule,
-    ties: Ties,
-    splits: Splits,
-    scratch: Scratch,
-    two_classes: bool | None,
-) -> None:
-    """Make, read and clear histograms node by node; ``hist`` is zero before and after."""
-    begin = np.empty(features.shape[1], np.int64)
-    for node in range(starts.shape[0]):
-        n = 0
-        while n < features.shape[1] and features[node, n] >= 0:
-            n += 1
-        rows = order[starts[node] : stops[node]]
-        place_bins(bases, features[node], n, bins.shift, offsets[node], begin)
-        fill(codes, target, rows, features[node], begin, n, bins.shift, hist, two_classes)
-        if n == 0:
-            continue
-        add_bins(hist, 0, bins.n_bins[features[node, 0]], splits.total[node])
-        if not is_closed(splits.total[node], rule):
-            listed, offset = features[node], offsets[node]
-            consider_all(listed, n, categorical, hist, bases, bins, offset, rule, node, ties, splits, scratch)
-        for j in range(n):
-            hist[bases[j] : bases[j] + bins.n_bins[features[node, j]]] = 0
+def find_listed(
+    rows: NodeRows, nodes: np.ndarray, features: np.ndarray, rule: Rule, ties: Ties, threads: int = 1
+) -> Splits:
+    """Find the best split of every node; ``features`` is (nodes, most), ascending, -1 after the last."""
+    return find_sorted(rows, nodes, features.shape[1], rule, ties, None, features.astype(np.int64), threads)
 
 
 def choose_listed(

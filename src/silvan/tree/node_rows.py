@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 
 from silvan.data.bins.bins import Bins
-from silvan.tree.draw import RowDraw, count_drawn, cut_offsets, rows_of_trees, write_rows
-from silvan.util.threads import thread_map
+from silvan.tree.draw import RowDraw, cut_offsets, list_rows, rows_of_trees
 
-_TREES_A_DRAW = 4  # which share their hashes
 _TASKS_A_THREAD = 4
 
 
@@ -32,36 +31,23 @@ class Binned:
         return np.int32 if self.target.ndim == 1 else np.int64
 
 
-@dataclass
 class NodeRows:
     """A table's rows in the nodes of some trees: node k has ``order[starts[k]:stops[k]]``."""
 
-    table: Binned
-    order: np.ndarray  # uint32
-    starts: np.ndarray
-    stops: np.ndarray
-    offsets: np.ndarray  # uint8: which cut points the node's tree has
+    def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
+        """Begin with every drawn row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
+        self.table = table
+        sizes = np.zeros(len(drawn), np.int64)
+        self.order = list_rows(drawn, sizes, threads)  # uint32
+        self.stops = np.cumsum(sizes)
+        self.starts = self.stops - sizes
+        self.offsets = cut_offsets(numbers)  # uint8: which cut points the node's tree has
 
     @classmethod
-    def draw(cls, table: Binned, key: np.ndarray, n_trees: int, draw: RowDraw, threads: int = 1) -> "NodeRows":
-        """Return the rows that each tree draws, all at its root."""
-
-        def some(first: int) -> tuple[np.ndarray, list[int]]:
-            drawn = rows_of_trees(key, table.row_keys, first, min(_TREES_A_DRAW, n_trees - first), draw)
-            return drawn, count_drawn(drawn)
-
-        groups = range(0, n_trees, _TREES_A_DRAW)
-        parts = thread_map(some, groups, threads)
-        sizes = np.concatenate([sizes for _, sizes in parts])
-        stops = np.cumsum(sizes)
-        starts, order = stops - sizes, np.empty(stops[-1], np.uint32)
-
-        def write(first: int) -> None:
-            trees, (drawn, _) = slice(first, first + _TREES_A_DRAW), parts[first // _TREES_A_DRAW]
-            write_rows(drawn, starts[trees], stops[trees], order)
-
-        thread_map(write, groups, threads)
-        return cls(table, order, starts, stops, cut_offsets(np.arange(n_trees)))
+    def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowDraw, threads: int = 1) -> Self:
+        """Draw the rows of consecutive trees."""
+        drawn = rows_of_trees(key, table.row_keys, trees.start, len(trees), draw)
+        return cls(table, drawn, np.arange(trees.start, trees.stop), threads)
 
     def add(self, nodes: np.ndarray, middles: np.ndarray) -> None:
         """Add the children of nodes whose right sides begin at ``middles``; they get the next numbers."""

@@ -64,25 +64,6 @@ def partition(
     return middles
 
 
-def partition_naive(
-    codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Compute what ``partition`` computes, for one node with NumPy masks, for tests to compare with."""
-    left = _goes_left_naive(codes, rows, splits, node, categorical)
-    return rows[left], rows[~left]
-
-
-def _goes_left_naive(
-    codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray
-) -> np.ndarray:
-    f = splits.feature[node]
-    bins = codes[rows, f].astype(np.int64)
-    if categorical[f]:
-        members = [b for b in range(256) if int(splits.words[node][b >> 6]) >> (b & 63) & 1]
-        return np.isin(bins, members)
-    return np.where(bins == 0, splits.missing_left[node], bins <= splits.bin[node])
-
-
 def byte_starts(sizes: np.ndarray) -> np.ndarray:
     """Return where the bits of nodes with so many rows begin, and where the last ones end."""
     return np.concatenate([[0], np.cumsum((sizes + 7) >> 3)]).astype(np.int64)
@@ -137,12 +118,6 @@ def _pack_sides(
             bits[at] = byte
 
 
-def pack_sides_naive(codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray) -> bytes:
-    """Compute what ``pack_sides`` computes, for one node in plain NumPy, for tests to compare with."""
-    left = _goes_left_naive(codes, rows, splits, node, categorical)
-    return np.packbits(left, bitorder="little").tobytes()
-
-
 def route(rows: NodeRows, nodes: np.ndarray, needed: np.ndarray, bits: np.ndarray, threads: int = 1) -> None:
     """Send the nodes' rows to their children, which get the next numbers, by bits.
 
@@ -184,12 +159,6 @@ def _route(
         for i in range(n_right):
             order[n_left + U(i)] = spare[i]
     return middles
-
-
-def route_naive(rows: np.ndarray, bits: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Compute what ``route`` computes, for one node with NumPy masks, for tests to compare with."""
-    left = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(rows), bitorder="little").astype(np.bool_)
-    return rows[left], rows[~left]
 
 
 def count_sides(bits: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:

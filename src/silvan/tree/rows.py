@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from silvan.tree.draw import RowDraw, Ties, cut_offsets, list_rows, make_feature_order, rows_of_trees
+from silvan.tree.draw import Ties, make_feature_order
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
-from silvan.tree.histogram import find_splits
-from silvan.tree.level import choose_level, draw_level, fill_bases, fill_nodes, place_level
-from silvan.tree.node_rows import Binned
+from silvan.tree.histogram import NodeDraws
+from silvan.tree.level import choose_level, draw_level, fill_bases, fill_nodes, find_sorted, place_level
+from silvan.tree.node_rows import Binned, NodeRows
 from silvan.tree.partition import partition
-from silvan.tree.split import Splits, make_scratch, some_categorical
+from silvan.tree.split import Splits
 from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 from silvan.util.threads import thread_map
 
@@ -22,7 +22,7 @@ STREAM_BYTES, STREAM_ROUNDS = 1 << 22, 16
 """A tree's level is counted row by row while its histograms take no more, and for so many rounds at most."""
 
 
-class Rows:
+class TreeRows(NodeRows):
     """The rows of some trees while they grow.
 
     At first rows of a large table stay in their order and ``places`` has the node of each; a level is counted in one
@@ -32,12 +32,7 @@ class Rows:
 
     def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
         """Begin with every drawn row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
-        self.table = table
-        self.offsets = cut_offsets(numbers)  # which cut points a node's tree has
-        sizes = np.zeros(len(drawn), np.int64)
-        self.order = list_rows(drawn, sizes, threads)
-        self.stops = np.cumsum(sizes)
-        self.starts = self.stops - sizes
+        super().__init__(table, drawn, numbers, threads)
         self.places: np.ndarray | None = None
         self.rounds = 0
         if table.codes.nbytes > SMALL_TABLE:
@@ -46,12 +41,6 @@ class Rows:
             for tree, (start, stop) in enumerate(self.trees):
                 self.places[start:stop] = tree
             self.made = SplitsMade.none(len(drawn))
-
-    @classmethod
-    def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowDraw, threads: int = 1) -> "Rows":
-        """Draw the rows of consecutive trees."""
-        drawn = rows_of_trees(key, table.row_keys, trees.start, len(trees), draw)
-        return cls(table, drawn, np.arange(trees.start, trees.stop), threads)
 
     @property
     def n_nodes(self) -> int:
@@ -79,31 +68,8 @@ class Rows:
 
     def _find_sorted(self, frontier: Frontier, plan: Plan, rule: Rule, ties: Ties) -> Splits:
         self.sort()
-        table, bins = self.table, self.table.bins
-        splits = Splits.empty(len(frontier), table.n_stats)
-        widest = int(bins.n_bins.max())
-        find_splits(
-            table.codes,
-            table.target,
-            self.order,
-            self.starts[frontier.node],
-            self.stops[frontier.node],
-            frontier.seed,
-            frontier.attempt,
-            self.offsets[frontier.node],
-            plan.tries,
-            bins.in_histograms,
-            some_categorical(bins.categorical),
-            np.zeros((plan.n_drawn * widest, table.n_stats), table.count_type),
-            np.arange(plan.n_drawn) * widest,
-            np.zeros(plan.n_drawn, np.int64),
-            make_feature_order(plan.n_features),
-            rule,
-            ties,
-            splits,
-            make_scratch(table.n_stats, plan.n_drawn),
-        )
-        return splits
+        draws = NodeDraws(frontier.seed, frontier.attempt, plan.tries, make_feature_order(plan.n_features))
+        return find_sorted(self, frontier.node, plan.n_drawn, rule, ties, draws)
 
     def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
         """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
@@ -132,9 +98,9 @@ class Rows:
 
         Rows of splits that are not ``needed`` stay where they are.
         """
-        self.offsets = np.concatenate([self.offsets, np.repeat(self.offsets[nodes], 2)])
         if self.places is not None:
             self.made = self.made.add(nodes, splits, needed)
+            self.offsets = np.concatenate([self.offsets, np.repeat(self.offsets[nodes], 2)])
             return
         starts, stops = self.starts[nodes], self.stops[nodes]
         middles = starts.copy()
@@ -146,10 +112,7 @@ class Rows:
             )
 
         thread_map(some, np.array_split(np.flatnonzero(needed), 4 * threads if threads > 1 else 1), threads)
-        begin = np.stack([starts, middles], axis=1).reshape(-1)
-        end = np.stack([middles, stops], axis=1).reshape(-1)
-        self.starts = np.concatenate([self.starts, begin])
-        self.stops = np.concatenate([self.stops, end])
+        self.add(nodes, middles)
 
     def sort(self) -> None:
         """Sort the rows by node, from now on."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from helpers.naive_answers import goes_left
 from helpers.studies import Recorded, disturbed, federate, parts, table
 from sklearn.metrics import roc_auc_score
 
@@ -19,7 +20,6 @@ from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest import predict
-from silvan.forest.predict import goes_left
 from silvan.tree.draw import rows_of_trees
 
 SMALL = {"n_estimators": 8, "max_depth": 4}

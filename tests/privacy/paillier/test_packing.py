@@ -5,6 +5,7 @@ from copy import copy
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.naive_kernels import fill_naive
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ from silvan.privacy.paillier.packing import (
     sum_rows,
 )
 from silvan.privacy.paillier.paillier_keys import PrivateKey
-from silvan.tree.histogram import fill_naive
 from silvan.tree.level import fill_bases
 from silvan.tree.node_rows import Binned, NodeRows
 

@@ -39,7 +39,7 @@ from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
-from silvan.tree.rows import Rows
+from silvan.tree.rows import TreeRows
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
@@ -93,7 +93,7 @@ class Folds:
         row_key, feature_key = self.keys
         drawn = rows_of_trees(row_key, self.table.row_keys, trees.start, len(trees), settings.row_draw)
         numbers = np.tile(np.arange(trees.start, trees.stop), len(folds))
-        rows = Rows(self.table, np.concatenate([drawn & (self.of_row != k) for k in folds]), numbers)
+        rows = TreeRows(self.table, np.concatenate([drawn & (self.of_row != k) for k in folds]), numbers)
         rule, plan = settings.rule(self.measure), settings.plan(len(self.schema.features))
 
         def find(frontier: Frontier) -> Splits:

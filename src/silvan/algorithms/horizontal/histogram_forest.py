@@ -35,7 +35,7 @@ from silvan.tree.level import choose_level, draw_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
 from silvan.tree.out_of_core import RoutedRows
-from silvan.tree.rows import Rows
+from silvan.tree.rows import TreeRows
 from silvan.tree.split import Splits
 from silvan.util.readable import count_of
 from silvan.util.threads import thread_count
@@ -99,7 +99,7 @@ _LEVEL_BYTES = 1 << 28
 class _Growing:
     """A site's rows on their way down the trees: a cache, made again when it does not fit the request."""
 
-    rows: Rows | RoutedRows
+    rows: TreeRows | RoutedRows
     done: list[bytes]  # the splits of each round applied so far
 
 
@@ -144,7 +144,7 @@ def read_level(site: Site, request: GrowLevel) -> tuple[Schema, Bins]:
     return schema, bins
 
 
-def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | RoutedRows:
+def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> TreeRows | RoutedRows:
     """Put the rows at the roots: all of them in memory if they fit, else in pieces."""
     measure, key, n_trees = request.measure, site.sampling_key, request.n_trees
     if isinstance(part, StoredPart):
@@ -160,7 +160,7 @@ def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> Rows | Rout
         table = Binned(codes.window().copy(), measure.rows(part.y), part.row_keys, bins, measure.n_stats)
     else:
         table = binned(part, bins, measure, site.n_jobs)
-    return Rows.of_trees(table, key, range(n_trees), request.bootstrap, thread_count(site.n_jobs))
+    return TreeRows.of_trees(table, key, range(n_trees), request.bootstrap, thread_count(site.n_jobs))
 
 
 def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binned:

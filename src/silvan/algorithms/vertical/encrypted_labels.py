@@ -5,6 +5,7 @@ and from all that they are used for, so a question asked again has the same answ
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -74,7 +75,9 @@ class Truth:
 
     def label(self, rows: NodeRows) -> NodeRows:
         """Return the rows of nodes with their labels."""
-        return replace(rows, table=replace(rows.table, target=self.target, n_stats=self.measure.n_stats))
+        labelled = copy(rows)
+        labelled.table = replace(rows.table, target=self.target, n_stats=self.measure.n_stats)
+        return labelled
 
     def histograms(self, counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Convert sums of what was encrypted to histograms of the target."""

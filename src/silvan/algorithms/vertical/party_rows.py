@@ -205,7 +205,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
     bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns, staggered=True)
     row_key, words = row_draws(party, ground.draws, ground.rows)
     table = Binned(codes, target, words, bins, n_stats)
-    rows = NodeRows.draw(table, row_key, settings.n_estimators, settings.row_draw, threads)
+    rows = NodeRows.of_trees(table, row_key, range(settings.n_estimators), settings.row_draw, threads)
     first, own = ground.first_column, settings.signs or [0] * len(schema.features)
     if len(own) != len(schema.features):
         raise FormatError("not every column is told which way it may go")
