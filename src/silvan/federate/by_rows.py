@@ -1,6 +1,5 @@
 """Make a federation of rows in this process: several tables, or one with a column that names the site."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from silvan.federate.options import (
     check_excluded,
     check_folded,
     check_named,
-    read_options,
 )
 from silvan.federation.agree import agree_on
 from silvan.federation.agreement import Agreement
@@ -39,6 +37,7 @@ from silvan.privacy.noise.budget import Budget
 from silvan.tree.draw import make_key
 from silvan.util.files import file_name
 from silvan.util.readable import count_of
+from silvan.util.user_warnings import warn_user
 
 _SMALL = 20_000
 """Rows below which a site of one of many splits works on one thread."""
@@ -133,13 +132,13 @@ def federate_rows(
     ['north', 'south']
     """
     check_common(test, task, random_state, exclude)
-    given, kinds = read_options("federate_rows", options), check_kinds(kinds or {})
+    given, kinds = Options(**options), check_kinds(kinds or {})
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
     check_folded(kinds, label)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     brought = _check_forests(forests, sources)
-    protection = Protection(list(sources), given, pinned_seals=True)
+    protection = Protection(list(sources), given)
     room = None if memory is None else read_size(memory)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
@@ -163,14 +162,14 @@ def federate_rows(
         count_rows = protection.policy.allows_exact("CountRows")
         agreement = agree_on(federation, label, task, schema, count_rows=count_rows, kinds=kinds)
         for text in agreement.differences.warnings:
-            warnings.warn(text, stacklevel=4)
+            warn_user(text)
         check_excluded(exclude, federation.local_sites, "at any site")
         if agreement.by_asking:
             check_named(kinds, [label, *exclude, *(column.name for column in agreement.described)], "at any site")
         return agreement
 
-    federation.agree_later(agree)
-    federation.split_later(lambda fold: _split(federation, fold, given))
+    federation.agree_later = agree
+    federation.split_later = lambda fold: _split(federation, fold, given)
     if not protection.policy.approve:
         _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
     return federation
@@ -181,7 +180,7 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
 
     To the sites' gates it is a study of its own; its ledgers are as old as it is.
     """
-    protection = Protection(federation.sites, replace(given, journal=None, ledgers=None), pinned_seals=True)
+    protection = Protection(federation.sites, replace(given, journal=None, ledgers=None))
     agreement, sites = federation.agreement, dict[str, Site]()
     for name, site in federation.local_sites.items():
         if site.forest is not None and not is_unfitted(site.forest):

@@ -7,6 +7,7 @@ fewest. If none reaches ``LEAST``, one cluster of all sites is suggested.
 """
 
 from dataclasses import dataclass
+from html import escape
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from silvan.algorithms.bofrf.clusters import characterise, figure_names, find_di
 from silvan.algorithms.bofrf.distances import Metric, chance_distances, check_clustering, farthest_first
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.util.notebook import html_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -195,7 +195,7 @@ class Advice:
 
     def _repr_html_(self) -> str:
         """Return what ``print`` shows, for notebooks."""
-        return html_text(str(self))
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def advise(

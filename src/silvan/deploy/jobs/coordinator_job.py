@@ -128,8 +128,8 @@ class Coordinator(Controlling):
                 federation.watch(progress_file.on)
                 predict_new_rows(federation, study, run, progress_file.stage)
                 return
-            federation.agree_later(lambda: agree(federation, plan))
-            federation.split_later(lambda fold: _split(federation, plan, run, fold))
+            federation.agree_later = lambda: agree(federation, plan)
+            federation.split_later = lambda fold: _split(federation, plan, run, fold)
             record = start_record(plan, study.unique_name)
             run_study(plan, federation, run, record, progress_file, secret_sampling=study.secret)
             write_report(run)
