@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from silvan.federation import wire
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.in_process import InProcess
-from silvan.federation.message import Envelope, Reply, Request, Step, Trouble, Verb
+from silvan.federation.message import Envelope, Reply, Request, SumStep, Trouble, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.privacy.aggregation.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
@@ -108,7 +108,7 @@ class Coordinator:
         ring = self.ring() if ring is None else ring
         hop = Hop(self.sum, ring, sealed) if hop is None else hop
         over = [member.site for member in ring] if over is None else over
-        fields = {"step": Step("ring", wire.encode(hop)), "over": over, **envelope}
+        fields = {"step": SumStep("ring", wire.encode(hop)), "over": over, **envelope}
         sent = Envelope(self.study, "q", "", "Number", wire.encode(Number(which=which)), **fields)
         answer = wire.decode(self.sites[site].receive(wire.encode(sent), verb), Envelope)
         kinds = {kind.__name__: kind for kind in (Ready, Passed, Numbers, Trouble)}

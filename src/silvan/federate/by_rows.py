@@ -15,7 +15,6 @@ from silvan.data.encode import Task
 from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
 from silvan.data.table import open_table
-from silvan.data.typed_table import Frame
 from silvan.errors import InputError, SchemaError
 from silvan.federate.options import (
     OptionKeywords,
@@ -243,8 +242,6 @@ def sources_by_site(
     if isinstance(tables, Mapping):
         if site is not None:
             raise InputError.about("site", "names a column of one table; with a dict of tables leave it out")
-        if not tables:
-            raise InputError.about("tables", "is empty; a federation needs at least one site")
         if len({str(name) for name in tables}) < len(tables):
             raise InputError("two sites have names that read alike; give every site a name of its own")
         return {str(name): table for name, table in tables.items()}
@@ -261,8 +258,5 @@ def sources_by_site(
         raise InputError(
             f"column {site!r} is missing in {count_of(frame[site].null_count(), 'row')}; every row needs a site"
         )
-    return {str(name): _rows_of(frame, site, name) for name in frame[site].unique(maintain_order=True).to_list()}
-
-
-def _rows_of(frame: Frame, site: str, name: Any) -> Any:
-    return frame.filter(nw.col(site) == name).drop(site).to_native()
+    names = frame[site].unique(maintain_order=True).to_list()
+    return {str(name): frame.filter(nw.col(site) == name).drop(site).to_native() for name in names}

@@ -19,7 +19,7 @@ from silvan.federation import wire
 from silvan.federation.agreement import Agreement, Columns, Differences
 from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.keys import Roster
-from silvan.federation.message import Blob, Missing, Owner, Reply, SignedReply, Verb
+from silvan.federation.message import Blob, Missing, Owner, Reply, Request, SignedReply, Verb
 from silvan.federation.party import Party, party_of
 from silvan.federation.question import (
     Asked,
@@ -32,7 +32,6 @@ from silvan.federation.question import (
     Sender,
     Tries,
     UnreachedError,
-    requests_by_site,
 )
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
@@ -394,8 +393,20 @@ class Federation:
 
     def _question(self, request: Question, verb: Verb, to: Iterable[str] | None, check: Check | None) -> Asked:
         """Return a question with its number, and a name by all that determines its answers."""
-        requests = requests_by_site(request, verb, to, self.sites, self.lost)
-        kind = type(next(iter(requests.values())))
+        wanted = list(request) if isinstance(request, dict) else (self.sites if to is None else list(to))
+        unknown = [site for site in wanted if site not in self.sites]
+        if unknown:
+            raise InputError(f"there is no site {unknown[0]!r}; the sites are {', '.join(self.sites)}")
+        requests: dict[str, Request] = {
+            site: request[site] if isinstance(request, dict) else request for site in self.active if site in wanted
+        }
+        if not requests:
+            raise FederationError("there is no site left to ask")
+        kind, *others = {type(one) for one in requests.values()}
+        if others:
+            raise FederationError("a question to several sites must be of one kind")
+        if kind.verb != verb:
+            raise FederationError(f"{kind.__name__} is for {kind.verb!r}, not for {verb!r}")
         self._asked += 1
         if self._apart:
             self.agreement_rounds += 1

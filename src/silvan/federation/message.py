@@ -100,7 +100,7 @@ class Owner(msgspec.Struct, frozen=True):
     signature: bytes
 
 
-class Step(msgspec.Struct, frozen=True):
+class SumStep(msgspec.Struct, frozen=True):
     """Where a sum that hides its parts stands: which way of summing it is, and what that needs to go on."""
 
     sums: str
@@ -117,7 +117,7 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     body: bytes
     blobs: dict[str, bytes] = {}
     over: list[str] = []  # the sites in a sum
-    step: Step | None = None  # of a sum that hides its parts; the body is what the part answers
+    step: SumStep | None = None  # of a sum that hides its parts; the body is what the part answers
     task: str = ""  # what of the study it is for: a model, a judgement; empty: what comes before
     round: int = 0
     whole: str = ""  # the question, where this is one wave of it

@@ -36,7 +36,7 @@ def encode_rows(frame: Frame, schema: Schema, *, strict: bool, first_row: int = 
         raise type(error)(f"in {where}: {error}") from None
 
 
-def columns_of(schema: Schema, table: Whole | Batched) -> list[str]:
+def encoded_columns(schema: Schema, table: Whole | Batched) -> list[str]:
     """Return the columns of a table that are encoded by a schema."""
     return [name for name in dict.fromkeys((*schema.columns, schema.label.name)) if name in table.names]
 
@@ -142,7 +142,7 @@ def store_parts(
     kind = np.int32 if schema.n_classes else np.float64
     files = [(Stored(folder, np.float32, len(schema.features)), Stored(folder, kind)) for _ in range(2)]
     start = 0
-    for batch in table.batches(columns_of(schema, table), schema):
+    for batch in table.batches(encoded_columns(schema, table), schema):
         stop = start + len(batch)
         where = f"rows {start + 1:,} to {stop:,}"
         X, y = encode_rows(batch, schema, strict=strict, first_row=start + 1, where=where)

@@ -20,7 +20,7 @@ from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.cache import CacheKey
 from silvan.federation.message import Reply, Request, blobs_in
-from silvan.federation.part import Part, columns_of, row_keys
+from silvan.federation.part import Part, encoded_columns, row_keys
 from silvan.federation.partition_worker import (
     Encoding,
     Marked,
@@ -195,7 +195,7 @@ class PartitionedSite(Site):
 
         def encode() -> Spread:
             table = self._partitions
-            wanted = columns_of(schema, table)
+            wanted = encoded_columns(schema, table)
             ends = np.cumsum(table.sizes)
             first, sizes, futures = (0, 0, 0), [], []
             for place, (size, stop) in enumerate(zip(table.sizes.tolist(), ends.tolist(), strict=True)):

@@ -6,14 +6,14 @@ does not fit the question, or that does not answer at all, has failed.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
+from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.keys import Roster
 from silvan.federation.message import (
@@ -27,9 +27,8 @@ from silvan.federation.message import (
     Reply,
     Request,
     SignedReply,
-    Step,
+    SumStep,
     Trouble,
-    Verb,
     blobs_in,
 )
 from silvan.federation.signed import Signer, is_owned
@@ -136,30 +135,6 @@ class Tries:
         return float(min(0.05 * 2**self._pauses, 2.0))
 
 
-def requests_by_site(
-    request: Question, verb: Verb, to: Iterable[str] | None, sites: Sequence[str], lost: Container[str]
-) -> dict[str, Request]:
-    """Return what each site is asked, in the order of ``sites``, without those that were lost.
-
-    Raise ``InputError`` for a site that there is not, ``FederationError`` for requests that cannot be one question.
-    """
-    wanted = list(request) if isinstance(request, dict) else (sites if to is None else list(to))
-    unknown = [s for s in wanted if s not in sites]
-    if unknown:
-        raise InputError(f"there is no site {unknown[0]!r}; the sites are {', '.join(sites)}")
-    asked = [s for s in sites if s in wanted and s not in lost]
-    requests = {s: request[s] if isinstance(request, dict) else request for s in asked}
-    if not requests:
-        raise FederationError("there is no site left to ask")
-    kinds = {type(r) for r in requests.values()}
-    if len(kinds) > 1:
-        raise FederationError("a question to several sites must be of one kind")
-    kind = kinds.pop()
-    if kind.verb != verb:
-        raise FederationError(f"{kind.__name__} is for {kind.verb!r}, not for {verb!r}")
-    return requests
-
-
 class WrittenRequest(NamedTuple):
     """A request as bytes, and the hashes of the blobs that it refers to."""
 
@@ -182,32 +157,31 @@ class Asked:
     requests: dict[str, Request]
     check: Check | None = None
     over: Sequence[str] | None = None  # sites in the sum; None: those asked
-    step: Step | Mapping[str, Step] | None = None  # for all sites, or by site
+    step: SumStep | Mapping[str, SumStep] | None = None  # for all sites, or by site
     answer: type[Reply] | None = None  # None: the kind's own
     most: int | Bounds | None = None
     narrow: bool = False  # whether counters are read as they were sent: see ``wire``
     sent: Counter[str] = field(default_factory=Counter)  # bytes so far by site, from its view
     received: Counter[str] = field(default_factory=Counter)
-    _written: dict[int, "WrittenRequest"] = field(
-        default_factory=dict
-    )  # by identity: most questions are one for all sites
+    # by identity: most questions are one for all sites
+    _written: dict[int, WrittenRequest] = field(default_factory=dict)
 
     @cached_property
     def wave(self) -> str:
         """Name what is sent now: an answer to an earlier wave is none to this one."""
         if self.step is None:
             return self.name
-        steps = [self.step] if isinstance(self.step, Step) else self.step.values()
+        steps = [self.step] if isinstance(self.step, SumStep) else self.step.values()
         return digest(f"{self.name} ".encode() + b"".join(step.body for step in steps))
 
-    def written(self, site: str) -> "WrittenRequest":
+    def written(self, site: str) -> WrittenRequest:
         """Return what a site is asked as it is sent: written once for all waves and all sites that are asked alike."""
         request = self.requests[site]
         if id(request) not in self._written:
             self._written[id(request)] = WrittenRequest(request, wire.encode(request), blobs_in(request))
         return self._written[id(request)]
 
-    def step_of(self, site: str) -> Step | None:
+    def step_of(self, site: str) -> SumStep | None:
         """Return a site's step."""
         return self.step[site] if isinstance(self.step, Mapping) else self.step
 

@@ -23,7 +23,7 @@ from silvan.data.schema import Schema
 from silvan.data.table import open_table
 from silvan.data.typed_table import Frame
 from silvan.federation.cache import Cache, CacheKey
-from silvan.federation.part import Block, Part, columns_of, encode_rows, row_keys, store_parts
+from silvan.federation.part import Block, Part, encode_rows, encoded_columns, row_keys, store_parts
 from silvan.federation.row_holdout import hold_out_singly
 from silvan.federation.store import digest
 from silvan.tree.draw import make_key
@@ -148,7 +148,7 @@ class SiteTable(SiteSettings):
         if isinstance(self.table, Whole):
             yield self._encoded(schema, strict=False)
             return
-        for batch in self.table.batches(columns_of(schema, self.table), schema):
+        for batch in self.table.batches(encoded_columns(schema, self.table), schema):
             yield encode_rows(batch, schema, strict=False)
 
     def _encoded(self, schema: Schema, *, strict: bool) -> Block:
