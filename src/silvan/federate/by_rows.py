@@ -189,9 +189,7 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
         # starting threads takes longer than small tables do
         n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
         settings = replace(site.settings, test=1.0 / fold.of, fold=fold, n_jobs=n_jobs)
-        sites[name] = site_of(
-            name, site.source, settings, **protection.of(name, _budget(protection.policy, None, name))
-        )
+        sites[name] = site.rebuilt(settings, **protection.of(name, _budget(protection.policy, None, name)))
         sites[name].take_table(site)
     made = protection.federation(sites, fold.study(federation.study), given)
     made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})

@@ -6,7 +6,7 @@ that a federation is given; whether sites hold rows or columns is what they agre
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -338,42 +338,32 @@ class Federation:
             view[site][direction] += n
         return view
 
-    @contextmanager
-    def counted_apart(self) -> Iterator[None]:
+    def counted_apart(self) -> AbstractContextManager[None]:
         """Count rounds as agreement, not as training."""
-        before, self._apart = self._apart, True
-        try:
-            yield
-        finally:
-            self._apart = before
+        return self._for_now(_apart=True)
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> AbstractContextManager[None]:
         """Ask what is no part of the study's own questions: it counts as no round, and their numbers stay the same."""
-        before = self._asked, self.rounds, self.agreement_rounds
-        try:
-            yield
-        finally:
-            self._asked, self.rounds, self.agreement_rounds = before
+        return self._for_now(_asked=self._asked, rounds=self.rounds, agreement_rounds=self.agreement_rounds)
 
-    @contextmanager
-    def one_round(self) -> Iterator[None]:
+    def one_round(self) -> AbstractContextManager[None]:
         """Count questions as one round: what was too large for one message, cut into several."""
-        self._joined = 0
-        try:
-            yield
-        finally:
-            self._joined = None
+        return self._for_now(_joined=0)
+
+    def working_on(self, what: str) -> AbstractContextManager[None]:
+        """Name what questions are for: a model, an evaluation. Sites hold a coordinator to one of each at a time."""
+        self._tasks += 1
+        return self._for_now(task=f"{what} ({self._tasks})")
 
     @contextmanager
-    def working_on(self, what: str) -> Iterator[None]:
-        """Name what questions are for: a model, a judgement. Sites hold a coordinator to one of each at a time."""
-        self._tasks += 1
-        before, self.task = self.task, f"{what} ({self._tasks})"
+    def _for_now(self, **values: object) -> Iterator[None]:
+        """Set attributes, and restore them afterwards."""
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
         try:
             yield
         finally:
-            self.task = before
+            vars(self).update(before)
 
     def watch(self, watcher: Callable[[Event], None]) -> None:
         """Call a function with every event; the library itself prints nothing."""

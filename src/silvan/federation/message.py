@@ -5,6 +5,7 @@ A request says by its ``verb`` who will see the answers: ``ask`` shows every sit
 travels in an ``Envelope`` that says which question it belongs to.
 """
 
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -178,27 +179,20 @@ def shapes(reply: msgspec.Struct) -> str:
     return ", ".join(said) or "nothing but that it is done"
 
 
-_PLAIN = (np.ndarray, str, bytes, int, float, type(None))
-"""What no blob can be in."""
-
-
 def blobs_in(request: Request) -> list[str]:
     """List the hashes of the blobs that a request refers to."""
-    found: list[str] = []
+    return list(_hashes_in(request))
 
-    def look(value: Any) -> None:
-        if isinstance(value, _PLAIN):
-            return
-        if isinstance(value, Blob):
-            found.append(value.hash)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                look(item)
-        elif isinstance(value, dict):
-            look(list(value.values()))
-        elif isinstance(value, msgspec.Struct):
-            for name in value.__struct_fields__:
-                look(getattr(value, name))
 
-    look(request)
-    return found
+def _hashes_in(value: Any) -> Iterator[str]:
+    parts: Iterable[Any] = ()
+    if isinstance(value, Blob):
+        yield value.hash
+    elif isinstance(value, list | tuple):
+        parts = value
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, msgspec.Struct):
+        parts = msgspec.structs.astuple(value)
+    for part in parts:
+        yield from _hashes_in(part)

@@ -6,6 +6,7 @@ kept beside a partition's encoded rows, and made again where it is missing: on a
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -50,7 +51,6 @@ class Encoded:
     def __init__(self, how: Encoding, rows: tuple[np.ndarray, ...], mark: int) -> None:
         self.how, self.rows, self.mark = how, rows, mark
         self.lock = Lock()
-        self._site: PartitionSite | None = None
 
     def __reduce__(self) -> Any:
         return Encoded, (self.how, self.rows, self.mark)
@@ -67,12 +67,10 @@ class Encoded:
         """Return something about the rows, with the mark that tells which rows these are."""
         return {self.how.place: self.mark}, value
 
-    @property
+    @cached_property
     def site(self) -> "PartitionSite":
         """The rows as a site of their own."""
-        if self._site is None:
-            self._site = PartitionSite(self)
-        return self._site
+        return PartitionSite(self)
 
 
 class PartitionSite(Site):
