@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from silvan.federation import wire
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.in_process import InProcess
-from silvan.federation.message import Envelope, Reply, Request, SumStep, Trouble, Verb
+from silvan.federation.message import Envelope, Reply, SumStep, Total, Trouble
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.privacy.aggregation.ring import Hop, Member, Passed, Ready, RingCover, RingSums, Running
@@ -33,11 +32,8 @@ class Numbers(Reply, frozen=True, kw_only=True):
     y: np.ndarray
 
 
-class Number(Request, frozen=True, kw_only=True):
+class Number(Total[Numbers], frozen=True, kw_only=True):
     """The integers of a site."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Numbers
 
     which: int = 0
     apart: bool = False  # whether sites may be asked for different ones

@@ -7,7 +7,7 @@ travels in an ``Envelope`` that says which question it belongs to.
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -23,6 +23,9 @@ PartitionsWay = Literal["add up", "site"]
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What a site answers. Replies to ``total`` requests hold integer arrays only."""
+
+
+R = TypeVar("R", bound=Reply)
 
 
 class SignedReply(Reply, frozen=True, kw_only=True):
@@ -59,6 +62,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     narrow: ClassVar[bool] = False  # whether the check of replies takes counters as they were sent: see ``wire``
     some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites: a cluster
 
+    def __init_subclass__(cls) -> None:
+        """Take the type of replies from the brackets of ``Ask`` or ``Total``."""
+        super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            for reply in get_args(base):
+                cls.reply = reply
+
     @classmethod
     def kind(cls) -> str:
         """Name of the message on the wire."""
@@ -85,6 +95,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def alike(self) -> bytes | None:
         """Return what all sites in a sum must be asked alike, so that it adds up; None: everything."""
         return None
+
+
+class Ask(Request, Generic[R], frozen=True, kw_only=True):
+    """A request whose replies, of the type in brackets, the coordinator sees one by one."""
+
+    verb: ClassVar[Verb] = "ask"
+
+
+class Total(Request, Generic[R], frozen=True, kw_only=True):
+    """A request of whose replies, of the type in brackets, the coordinator sees only the sum."""
+
+    verb: ClassVar[Verb] = "total"
 
 
 class Blob(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ outer ends of the cells that hold the ``FLOOR``-th lowest and highest row of all
 has all bounds.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Course, Reply
 from silvan.federation.site import Site, answers
 
 DIGITS = 3
@@ -42,11 +42,8 @@ class Characteristics(Reply, frozen=True, kw_only=True):
     vector: np.ndarray
 
 
-class Characterise(Request, frozen=True, kw_only=True):
+class Characterise(Ask[Characteristics], frozen=True, kw_only=True):
     """The mean of every numeric column on a common scale of 0 to 1, and the share of every category."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Characteristics
 
     schema: Blob
     bounds: np.ndarray  # (features, 2), the ends of each scale; NaN: leave the feature out

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.bofrf.tune import Search
-from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Ask, Blob, Course, Reply, SignedReply, Total
 from silvan.tree.fit import Settings
 from silvan.util.readable import count_of
 
@@ -24,11 +24,8 @@ class OwnTrees(SignedReply, frozen=True, kw_only=True):
         return self.forest
 
 
-class BringTrees(Request, frozen=True, kw_only=True, omit_defaults=True):
+class BringTrees(Ask[OwnTrees], frozen=True, kw_only=True, omit_defaults=True):
     """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = OwnTrees
 
     schema: Blob
     settings: Settings
@@ -67,11 +64,9 @@ class TreeScores(Reply, frozen=True, kw_only=True):
     counts: np.ndarray
 
 
-class ScoreTrees(Request, frozen=True, kw_only=True):
+class ScoreTrees(Total[TreeScores], frozen=True, kw_only=True):
     """How every site's trees do on the site's training rows, each tree by itself."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = TreeScores
     some_sites: ClassVar[bool] = True  # a cluster's
 
     schema: Blob

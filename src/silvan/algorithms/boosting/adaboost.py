@@ -6,7 +6,6 @@ fixed point: their sums are exact, in any order, and can be hidden in sums over 
 """
 
 import math
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Ask, Blob, Course, SignedReply
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -54,11 +53,8 @@ class Boosted(SignedReply, frozen=True, kw_only=True):
         return wire.encode(self.stumps)
 
 
-class BoostStumps(Request, frozen=True, kw_only=True):
+class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
     """The stumps of AdaBoost on the site's own rows, with their weights."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Boosted
 
     schema: Blob
     settings: Boosting

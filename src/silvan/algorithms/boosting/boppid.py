@@ -7,7 +7,7 @@ that the difference is less than tau, so the absolute difference is taken unless
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Course, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide
@@ -33,11 +33,8 @@ class Picked(Reply, frozen=True, kw_only=True):
     picked: np.ndarray
 
 
-class PickModels(Request, frozen=True, kw_only=True):
+class PickModels(Ask[Picked], frozen=True, kw_only=True):
     """Which sites' AdaBoost classifiers do about as well on the site's rows as its own."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Picked
 
     schema: Blob
     models: list[Blob]

@@ -10,7 +10,7 @@ sign their stumps with what they came after, and weigh rows by such alone, of ea
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -34,7 +34,7 @@ from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Ask, Blob, Course, Reply, SignedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
@@ -93,11 +93,8 @@ class Found(SignedReply, frozen=True, kw_only=True):
         return wire.encode(SignedStump(self.stump, self.after))
 
 
-class FindStump(Request, frozen=True, kw_only=True):
+class FindStump(Ask[Found], frozen=True, kw_only=True):
     """The best stump for the site's rows, weighted by what the merged stumps so far get wrong."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Found
 
     schema: Blob
     settings: Boosting
@@ -131,11 +128,8 @@ class StageMasses(Reply, frozen=True, kw_only=True):
     masses: np.ndarray
 
 
-class WeighStage(Request, frozen=True, kw_only=True):
+class WeighStage(Total[StageMasses], frozen=True, kw_only=True):
     """How much of the rows' weight the newest merged stumps get right, and how much wrong."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = StageMasses
 
     schema: Blob
     rows: int

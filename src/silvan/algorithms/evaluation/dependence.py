@@ -18,7 +18,7 @@ from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.util.readable import count_of
@@ -47,11 +47,9 @@ class MeanPredictions(Reply, frozen=True, kw_only=True):
     sums: np.ndarray
 
 
-class SetColumns(Request, frozen=True, kw_only=True):
+class SetColumns(Total[MeanPredictions], frozen=True, kw_only=True):
     """Mean predictions of test rows with a column set to each of some values."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = MeanPredictions
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob

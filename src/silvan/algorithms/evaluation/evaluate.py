@@ -57,7 +57,7 @@ from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Course, PartitionsWay, Reply, Total
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of
@@ -82,11 +82,9 @@ class SiteMetrics(Reply, frozen=True, kw_only=True):
     subgroups: tuple[Subgroup, ...] = ()
 
 
-class EvaluateModels(Request, frozen=True, kw_only=True, omit_defaults=True):
+class EvaluateModels(Ask[SiteMetrics], frozen=True, kw_only=True, omit_defaults=True):
     """Metrics of models on the site's own test rows."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SiteMetrics
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
@@ -120,11 +118,9 @@ class ScoreCounts(Reply, frozen=True, kw_only=True):
     bands: np.ndarray
 
 
-class CountByScore(Request, frozen=True, kw_only=True, omit_defaults=True):
+class CountByScore(Total[ScoreCounts], frozen=True, kw_only=True, omit_defaults=True):
     """How many test rows have which score on a grid, for each model."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = ScoreCounts
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob

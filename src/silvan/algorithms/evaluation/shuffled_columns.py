@@ -23,7 +23,7 @@ from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
@@ -44,11 +44,9 @@ class ShuffledLosses(Reply, frozen=True, kw_only=True):
     losses: np.ndarray
 
 
-class ShuffleColumns(Request, frozen=True, kw_only=True):
+class ShuffleColumns(Total[ShuffledLosses], frozen=True, kw_only=True):
     """By how much a model's error on test rows grows when a column is shuffled, for all columns."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = ShuffledLosses
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob

@@ -26,7 +26,7 @@ from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, PartitionsWay, Reply, Total
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -53,11 +53,9 @@ class Histograms(Reply, frozen=True, kw_only=True):
     sums: np.ndarray
 
 
-class GrowLevel(Request, frozen=True, kw_only=True):
+class GrowLevel(Total[Histograms], frozen=True, kw_only=True):
     """Histograms of every open node."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Histograms
     partitions: ClassVar[PartitionsWay] = "add up"
     narrow: ClassVar[bool] = True
 

@@ -6,7 +6,7 @@ shared forest or another, since a choice among many tells of the rows that it wa
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Course, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
@@ -45,11 +45,8 @@ class ChosenShare(Reply, frozen=True, kw_only=True):
     figures: np.ndarray  # one a mix; NaN where the site's policy shows none, as in ``figure``
 
 
-class ChooseShare(Request, frozen=True, kw_only=True):
+class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
     """How much say the site's own trees and rows should have at the site, by its training rows."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = ChosenShare
 
     schema: Blob
     model: PersonalModel  # the forest that all sites share, which rows its trees drew, and what it is mixed with

@@ -6,7 +6,7 @@ these gaps are summed over sites. Both forests keep some say: at a mean gap of 0
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Blob, Course, Reply, Total
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
@@ -52,11 +52,8 @@ class HalvesGap(Reply, frozen=True, kw_only=True):
     gap: np.ndarray
 
 
-class CompareHalves(Request, frozen=True, kw_only=True):
+class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
     """By how much sites' trees do better than trees from sums on the site's training rows."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = HalvesGap
 
     schema: Blob
     models: list[SentModel]  # both forests, and which rows their trees drew

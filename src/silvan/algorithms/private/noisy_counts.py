@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 
 from silvan.algorithms.private.site_schema import public_schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.message import Blob, Reply
+from silvan.federation.message import Blob, Reply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.privacy.noise.laplace import Noise
@@ -25,6 +26,13 @@ class NoisyCounts(Reply, frozen=True, kw_only=True):
     """Counts with noise."""
 
     counts: np.ndarray
+
+
+class CountNoisily(Noisy, frozen=True, kw_only=True):
+    """A question that is answered with noisy counts, of which only the sum is shown."""
+
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = NoisyCounts
 
 
 def histogram_noises(request: Noisy, times: int, schema: Schema) -> tuple[Noise, ...]:

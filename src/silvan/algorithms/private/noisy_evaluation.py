@@ -7,22 +7,21 @@ row is in one of each set of them. So a site knows what one row can change witho
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from silvan.algorithms.evaluation.evaluation import FEDERATED, Evaluation, Row, answer_of
-from silvan.algorithms.private.noisy_counts import NoisyCounts, answer_with_noise, labelled_rows
+from silvan.algorithms.private.noisy_counts import CountNoisily, NoisyCounts, answer_with_noise, labelled_rows
 from silvan.algorithms.private.noisy_metrics import Layout, estimate
 from silvan.algorithms.private.noisy_rounds import Placing, Rounds
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Reply, Verb
+from silvan.federation.message import Blob
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.laplace import Noise
-from silvan.privacy.noise.noisy_request import Noisy
 
 UNIT = "one row of those kept for judging, added or removed"
 
@@ -30,11 +29,8 @@ UNIT = "one row of those kept for judging, added or removed"
 # -- messages
 
 
-class CountByScoreWithNoise(Noisy, frozen=True, kw_only=True):
+class CountByScoreWithNoise(CountNoisily, frozen=True, kw_only=True):
     """How many test rows have which score by a model, by class or by value, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     model: Blob

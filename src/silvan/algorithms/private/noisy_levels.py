@@ -13,7 +13,7 @@ makes noisy histograms so, from noisy integers alone, which costs no privacy.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel, SplitHistory, level_histograms, read_level
 from silvan.algorithms.private.noisy_counts import (
     MOST,
+    CountNoisily,
     NoisyCounts,
     answer_with_noise,
     histogram_noises,
@@ -34,12 +35,10 @@ from silvan.data.bins.bins import Bins, make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
-from silvan.federation.message import Reply, Verb
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.laplace import Noise
-from silvan.privacy.noise.noisy_request import Noisy
 from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
@@ -54,11 +53,8 @@ _MOST_COUNTERS = 1 << 24
 # -- messages
 
 
-class NoisyLevel(Noisy, frozen=True, kw_only=True):
+class NoisyLevel(CountNoisily, frozen=True, kw_only=True):
     """Histograms of every open node, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     level: GrowLevel
 

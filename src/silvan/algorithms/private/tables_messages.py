@@ -6,12 +6,13 @@ every histogram that is asked for. Each question is checked before any row is lo
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from silvan.algorithms.private.noisy_counts import (
     MOST,
+    CountNoisily,
     NoisyCounts,
     answer_with_noise,
     histogram_noises,
@@ -21,7 +22,7 @@ from silvan.algorithms.private.noisy_counts import (
 from silvan.algorithms.private.tables_forest import Group
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
-from silvan.federation.message import Blob, Reply, Verb
+from silvan.federation.message import Blob
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -36,22 +37,16 @@ MAX_TABLES = 1 << 12
 # -- messages
 
 
-class CountPeople(Noisy, frozen=True, kw_only=True):
+class CountPeople(CountNoisily, frozen=True, kw_only=True):
     """How many rows there are to learn from, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row adds 1."""
         return (self.noise(1),)
 
 
-class CountColumns(Noisy, frozen=True, kw_only=True):
+class CountColumns(CountNoisily, frozen=True, kw_only=True):
     """How many rows fall into public bins of some columns, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     columns: np.ndarray  # int32, features
@@ -69,11 +64,8 @@ class CountColumns(Noisy, frozen=True, kw_only=True):
         )
 
 
-class CountTables(Noisy, frozen=True, kw_only=True):
+class CountTables(CountNoisily, frozen=True, kw_only=True):
     """How many rows of each class fall into the cells of some tables, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     columns: np.ndarray  # int32, features, each once
@@ -92,11 +84,8 @@ class CountTables(Noisy, frozen=True, kw_only=True):
         return f"rows by class in cells of {len(self.table_sizes)} tables, with noise for epsilon {self.epsilon:.4g}"
 
 
-class CountScores(Noisy, frozen=True, kw_only=True):
+class CountScores(CountNoisily, frozen=True, kw_only=True):
     """How many rows of each class have which score by a model, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     model: Blob
@@ -107,11 +96,8 @@ class CountScores(Noisy, frozen=True, kw_only=True):
         return (self.noise(len(self.edges)),)
 
 
-class SumTargets(Noisy, frozen=True, kw_only=True):
+class SumTargets(CountNoisily, frozen=True, kw_only=True):
     """The sum of the number to predict, clipped to its bounds, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
 
@@ -120,11 +106,8 @@ class SumTargets(Noisy, frozen=True, kw_only=True):
         return (self.noise(MOST),)
 
 
-class SumSlopes(Noisy, frozen=True, kw_only=True):
+class SumSlopes(CountNoisily, frozen=True, kw_only=True):
     """How a model's answers go along with the number to predict: four sums, with noise."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
     schema: Blob
     model: Blob

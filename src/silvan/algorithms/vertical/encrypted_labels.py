@@ -6,7 +6,6 @@ and from all that they are used for, so a question asked again has the same answ
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -18,7 +17,7 @@ from silvan.data.schema import Label
 from silvan.errors import CipherError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.cache import CacheKey
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.paillier.cipher import Ciphertexts, Masks
@@ -42,11 +41,8 @@ class EncryptedLabels(Reply, frozen=True, kw_only=True):
     labels: bytes
 
 
-class EncryptLabels(Request, frozen=True, kw_only=True):
+class EncryptLabels(Ask[EncryptedLabels], frozen=True, kw_only=True):
     """The label of every row, encrypted so that only the label holder can read it."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = EncryptedLabels
 
     rows: Blob
     label: Label

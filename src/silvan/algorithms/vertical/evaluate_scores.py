@@ -5,7 +5,7 @@ leaves that rows fall into, where only the label holder knows what these are wor
 coordinator likes: rows count in groups as the holder's policy says, and each set of scores is a model.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -22,7 +22,7 @@ from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Course, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -38,11 +38,8 @@ class ScoreMetrics(Reply, frozen=True, kw_only=True):
     detail: Detail | None = None
 
 
-class EvaluateScores(Request, frozen=True, kw_only=True):
+class EvaluateScores(Ask[ScoreMetrics], frozen=True, kw_only=True):
     """How well scores fit the labels of test rows."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = ScoreMetrics
 
     rows: Blob
     label: Label

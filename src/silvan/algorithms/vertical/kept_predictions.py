@@ -5,7 +5,7 @@ the leaves. It sends them to the label holder, which finds its rows for the dige
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -16,7 +16,7 @@ from silvan.algorithms.vertical.prediction import own_answer
 from silvan.data.schema import Label
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.model_in_shares import ModelInShares
@@ -39,11 +39,8 @@ class PredictionsKept(Reply, frozen=True, kw_only=True):
     rows: int
 
 
-class KeepPredictions(Request, frozen=True, kw_only=True):
+class KeepPredictions(Ask[PredictionsKept], frozen=True, kw_only=True):
     """Write predictions down beside the ids of rows, in the party's own folder."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = PredictionsKept
 
     model: str
     rows: Blob

@@ -13,7 +13,6 @@ combinations of the others' columns as there were steps. See docs/linear.md.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -39,7 +38,7 @@ from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Course, Reply, Request, Total
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -61,11 +60,8 @@ class Unexplained(Reply, frozen=True, kw_only=True):
     broken: bool
 
 
-class Explain(Request, frozen=True, kw_only=True):
+class Explain(Ask[Unexplained], frozen=True, kw_only=True):
     """What the label holder cannot explain by its own columns and what the others have offered so far."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Unexplained
 
     terms: Terms
     label: Label
@@ -80,11 +76,8 @@ class Explain(Request, frozen=True, kw_only=True):
         return _same_as_before(traces, further, wire.encode(self.terms) + msgspec.json.encode(self.label))
 
 
-class OfferDirection(Request, frozen=True, kw_only=True):
+class OfferDirection(Total[Offer], frozen=True, kw_only=True):
     """A step that the party's columns could take towards what is unexplained."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Offer
 
     terms: Terms
     steps: list[Blob]
@@ -118,11 +111,8 @@ class Kept(Reply, frozen=True, kw_only=True):
     unit: np.ndarray
 
 
-class KeepCoefficients(Request, frozen=True, kw_only=True):
+class KeepCoefficients(Ask[Kept], frozen=True, kw_only=True):
     """Keep the coefficients of the party's own columns; the label holder tells the constant."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Kept
 
     terms: Terms
     steps: list[Blob]

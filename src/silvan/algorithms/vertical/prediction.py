@@ -6,8 +6,6 @@ owner of one node after the other which rows go left. Where only the label holde
 the scores, one round more.
 """
 
-from typing import ClassVar
-
 import numpy as np
 from msgspec import UNSET, UnsetType
 
@@ -16,7 +14,7 @@ from silvan.algorithms.vertical.kept_shares import check_parties
 from silvan.algorithms.vertical.party_shares import share_of
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Share, Structure
@@ -34,11 +32,8 @@ class LeafSets(Reply, frozen=True, kw_only=True):
     bits: np.ndarray
 
 
-class ReachLeaves(Request, frozen=True, kw_only=True):
+class ReachLeaves(Ask[LeafSets], frozen=True, kw_only=True):
     """Which leaves each row can reach, as far as the party's columns tell."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = LeafSets
 
     model: str
     rows: Blob
@@ -52,11 +47,8 @@ class LeftRows(Reply, frozen=True, kw_only=True):
     bits: np.ndarray
 
 
-class GoLeft(Request, frozen=True, kw_only=True):
+class GoLeft(Ask[LeftRows], frozen=True, kw_only=True):
     """Which rows go left at one node that the party splits."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = LeftRows
 
     model: str
     rows: Blob
@@ -70,11 +62,8 @@ class LeafScores(Reply, frozen=True, kw_only=True):
     scores: np.ndarray
 
 
-class LookUp(Request, frozen=True, kw_only=True):
+class LookUp(Ask[LeafScores], frozen=True, kw_only=True):
     """What leaves are worth that only the label holder knows: the mean over trees for each row."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = LeafScores
 
     model: str
     leaves: np.ndarray  # (rows, trees), by number from left to right

@@ -13,7 +13,7 @@ A list of digests is a blob that later requests refer to; every party finds its 
 import hashlib
 import secrets
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import KEY_BYTES, Party, derived_key, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.identity.seal import pair_key, public_key, seal, secret_key, unseal
@@ -49,11 +49,8 @@ class PublicKey(Reply, frozen=True, kw_only=True):
     key: bytes
 
 
-class ShowKey(Request, frozen=True, kw_only=True):
+class ShowKey(Ask[PublicKey], frozen=True, kw_only=True):
     """The party's public key, for others to seal with."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = PublicKey
 
 
 class SealedKeys(Reply, frozen=True, kw_only=True):
@@ -62,11 +59,8 @@ class SealedKeys(Reply, frozen=True, kw_only=True):
     boxes: dict[str, bytes]
 
 
-class DealKey(Request, frozen=True, kw_only=True):
+class DealKey(Ask[SealedKeys], frozen=True, kw_only=True):
     """A key for all parties, sealed so that only they can read it."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SealedKeys
 
     study: str
     others: dict[str, bytes]  # their public keys
@@ -76,11 +70,8 @@ class Taken(Reply, frozen=True, kw_only=True):
     """A party has the key."""
 
 
-class TakeKey(Request, frozen=True, kw_only=True):
+class TakeKey(Ask[Taken], frozen=True, kw_only=True):
     """Keep the key that another party sealed."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Taken
 
     study: str
     dealer: bytes  # public key
@@ -100,11 +91,8 @@ class Introduction(Reply, frozen=True, kw_only=True):
     digests: np.ndarray  # ascending, so that the order of the table stays hidden
 
 
-class Introduce(Request, frozen=True, kw_only=True):
+class Introduce(Ask[Introduction], frozen=True, kw_only=True):
     """How many columns there are, and keyed digests of their names and of the ids."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Introduction
 
     digests: bool = True
 

@@ -10,8 +10,6 @@ coordinator sees the digests of the rows in common and no others, and cannot put
 party hides once in a study, and only what a party has sealed. What is assumed is in docs/vertical.md.
 """
 
-from typing import ClassVar
-
 import msgspec
 import numpy as np
 
@@ -19,7 +17,7 @@ from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Course, Reply
 from silvan.federation.party import KEY_BYTES, Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CONDUCT, digest
@@ -51,11 +49,8 @@ class Points(msgspec.Struct, frozen=True):
     rows: int
 
 
-class HideIds(Request, frozen=True, kw_only=True):
+class HideIds(Ask[HiddenIds], frozen=True, kw_only=True):
     """The party's ids, hidden by its secret."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = HiddenIds
 
 
 class TwiceHidden(Reply, frozen=True, kw_only=True):
@@ -65,11 +60,8 @@ class TwiceHidden(Reply, frozen=True, kw_only=True):
     response: bytes
 
 
-class HideTwice(Request, frozen=True, kw_only=True):
+class HideTwice(Ask[TwiceHidden], frozen=True, kw_only=True):
     """Hide the label holder's ids once more, and the party's own for comparison."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = TwiceHidden
 
     request: Blob
     rows: int
@@ -86,11 +78,8 @@ class Common(Reply, frozen=True, kw_only=True):
     shared: dict[str, int]
 
 
-class Intersect(Request, frozen=True, kw_only=True):
+class Intersect(Ask[Common], frozen=True, kw_only=True):
     """Which ids all other parties have too."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Common
 
     setups: dict[str, Blob]
     responses: dict[str, Blob]

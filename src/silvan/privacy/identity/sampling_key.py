@@ -11,7 +11,7 @@ import numpy as np
 
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.message import Ask, Reply
 from silvan.federation.site import Site, answers
 from silvan.privacy.identity.seal import pair_key, seal, secret_key, unseal
 
@@ -28,11 +28,9 @@ class SamplingBoxes(Reply, frozen=True, kw_only=True):
     boxes: dict[str, bytes]
 
 
-class OfferSampling(Request, frozen=True, kw_only=True):
+class OfferSampling(Ask[SamplingBoxes], frozen=True, kw_only=True):
     """Draw the key of row draws, and seal it for other sites."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SamplingBoxes
     of_rows: ClassVar[bool] = False
 
     study: str
@@ -43,11 +41,9 @@ class SamplingTaken(Reply, frozen=True, kw_only=True):
     """That the key of row draws was taken in."""
 
 
-class TakeSampling(Request, frozen=True, kw_only=True):
+class TakeSampling(Ask[SamplingTaken], frozen=True, kw_only=True):
     """Take in the key of row draws that another site sealed."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SamplingTaken
     of_rows: ClassVar[bool] = False
 
     study: str
