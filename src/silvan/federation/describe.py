@@ -20,7 +20,7 @@ from silvan.data.bins.column_summary import Sizes, summarise
 from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
 from silvan.errors import FormatError, RefusedError
-from silvan.federation.message import Ask, Course, PartitionsWay, Reply, Total
+from silvan.federation.message import Ask, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.util.readable import count_of
 
@@ -98,6 +98,7 @@ class CategoryNames(Reply, frozen=True, kw_only=True):
 class NameCategories(Ask[CategoryNames], frozen=True, kw_only=True):
     """Names of the categories whose hashes are common enough over all sites."""
 
+    once: ClassVar[bool] = True  # which are common is the coordinator's word
     partitions: ClassVar[PartitionsWay] = "site"
 
     names: list[str]
@@ -107,10 +108,6 @@ class NameCategories(Ask[CategoryNames], frozen=True, kw_only=True):
         """Describe what is asked for, or answered."""
         n = "" if reply is None else f"{sum(map(len, reply.names)):,} "
         return f"names of {n}common categories of {count_of(len(self.names), 'column')}"
-
-    def course(self) -> Course:
-        """Name categories once: which are common is the coordinator's word."""
-        return Course(self.kind())
 
 
 # -- at a site

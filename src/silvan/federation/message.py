@@ -60,6 +60,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     # it is told of them; None: it does not answer, since all rows would have to be in one place
     partitions: ClassVar[PartitionsWay | None] = None
     narrow: ClassVar[bool] = False  # whether the check of replies takes counters as they were sent: see ``wire``
+    once: ClassVar[bool] = False  # whether it is asked a single time in a task; a sum always is
     some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites: a cluster
 
     def __init_subclass__(cls) -> None:
@@ -82,8 +83,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     # -- what a site holds a coordinator to, see privacy/conduct.py
 
     def course(self) -> Course | None:
-        """Return where the question stands in a course; None: it may be asked any number of times. A sum: once."""
-        return Course(self.kind()) if self.verb == "total" else None
+        """Return where the question stands in a course; None: it may be asked any number of times."""
+        return Course(self.kind()) if self.once or self.verb == "total" else None
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Leave a trace for the questions to come, given those of others; None if it does not fit to them.

@@ -10,7 +10,7 @@ ensembles, the best on a few rows is best by luck.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Course, Reply
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
@@ -64,6 +64,8 @@ class Chosen(Reply, frozen=True, kw_only=True):
 class Choose(Ask[Chosen], frozen=True, kw_only=True):
     """Which ensemble does best on the site's own rows."""
 
+    once: ClassVar[bool] = True
+
     schema: Blob
     forests: list[Blob]
     own: int  # which of them is the site's
@@ -79,10 +81,6 @@ class Choose(Ask[Chosen], frozen=True, kw_only=True):
         """Describe what is asked for, or answered."""
         n = 2 * len(self.taus) if reply is None else int((~np.isnan(reply.figures)).sum())
         return f"which ensemble the site will use, and rounded figures of {n:,} on its own rows"
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

@@ -7,7 +7,7 @@ outer ends of the cells that hold the ``FLOOR``-th lowest and highest row of all
 has all bounds.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Course, Reply
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 
 DIGITS = 3
@@ -45,12 +45,10 @@ class Characteristics(Reply, frozen=True, kw_only=True):
 class Characterise(Ask[Characteristics], frozen=True, kw_only=True):
     """The mean of every numeric column on a common scale of 0 to 1, and the share of every category."""
 
+    once: ClassVar[bool] = True
+
     schema: Blob
     bounds: np.ndarray  # (features, 2), the ends of each scale; NaN: leave the feature out
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

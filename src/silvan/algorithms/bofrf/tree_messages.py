@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.algorithms.bofrf.tune import Search
-from silvan.federation.message import Ask, Blob, Course, Reply, SignedReply, Total
+from silvan.federation.message import Ask, Blob, Reply, SignedReply, Total
 from silvan.tree.fit import Settings
 from silvan.util.readable import count_of
 
@@ -26,6 +26,8 @@ class OwnTrees(SignedReply, frozen=True, kw_only=True):
 
 class BringTrees(Ask[OwnTrees], frozen=True, kw_only=True, omit_defaults=True):
     """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
+
+    once: ClassVar[bool] = True
 
     schema: Blob
     settings: Settings
@@ -48,10 +50,6 @@ class BringTrees(Ask[OwnTrees], frozen=True, kw_only=True, omit_defaults=True):
             "counts; "
             "how many rows there are, which columns it lacks"
         )
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 class TreeScores(Reply, frozen=True, kw_only=True):

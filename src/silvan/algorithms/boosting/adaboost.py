@@ -6,6 +6,7 @@ fixed point: their sums are exact, in any order, and can be hidden in sums over 
 """
 
 import math
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Course, SignedReply
+from silvan.federation.message import Ask, Blob, SignedReply
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -56,6 +57,8 @@ class Boosted(SignedReply, frozen=True, kw_only=True):
 class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
     """The stumps of AdaBoost on the site's own rows, with their weights."""
 
+    once: ClassVar[bool] = True
+
     schema: Blob
     settings: Boosting
 
@@ -63,10 +66,6 @@ class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
     def min_leaf(self) -> int:
         """Fewest rows of a leaf, which the site's policy judges."""
         return self.settings.min_samples_leaf
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

@@ -7,7 +7,7 @@ that the difference is less than tau, so the absolute difference is taken unless
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Course, Reply
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide
@@ -36,6 +36,8 @@ class Picked(Reply, frozen=True, kw_only=True):
 class PickModels(Ask[Picked], frozen=True, kw_only=True):
     """Which sites' AdaBoost classifiers do about as well on the site's rows as its own."""
 
+    once: ClassVar[bool] = True
+
     schema: Blob
     models: list[Blob]
     own: int  # which of them is the site's own
@@ -47,10 +49,6 @@ class PickModels(Ask[Picked], frozen=True, kw_only=True):
         return (
             f"which classifiers of {count_of(len(self.models), 'site')} do about as well on the site's rows as its own"
         )
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

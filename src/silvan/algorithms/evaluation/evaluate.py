@@ -57,7 +57,7 @@ from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Ask, Blob, Course, PartitionsWay, Reply, Total
+from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Total
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of
@@ -85,6 +85,7 @@ class SiteMetrics(Reply, frozen=True, kw_only=True):
 class EvaluateModels(Ask[SiteMetrics], frozen=True, kw_only=True, omit_defaults=True):
     """Metrics of models on the site's own test rows."""
 
+    once: ClassVar[bool] = True  # two models that differ on one row would show that row's label
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob
@@ -104,10 +105,6 @@ class EvaluateModels(Ask[SiteMetrics], frozen=True, kw_only=True, omit_defaults=
             "many these "
             f"are, and intervals of gains{_DETAILS if reply.details else ''}{apart}"
         )
-
-    def course(self) -> Course:
-        """Allow the question once: two models that differ on one row would show that row's label."""
-        return Course(self.kind())
 
 
 class ScoreCounts(Reply, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Course, SignedReply
+from silvan.federation.message import Ask, Blob, SignedReply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.tree.fit import Settings
@@ -42,6 +42,8 @@ class Trees(SignedReply, frozen=True, kw_only=True):
 class GrowTrees(Ask[Trees], frozen=True, kw_only=True):
     """Trees grown on the site's own rows: splits and leaf values, no counts."""
 
+    once: ClassVar[bool] = True  # trees are grown once
+
     schema: Blob
     settings: Settings
     n_trees: int  # the site grows the first so many of ``settings``' trees
@@ -59,10 +61,6 @@ class GrowTrees(Ask[Trees], frozen=True, kw_only=True):
             f"{count_of(self.n_trees, 'tree')} of the site's own{size}: splits and leaf values, no counts; its number "
             "of rows"
         )
-
-    def course(self) -> Course:
-        """Return a course of a single question: trees are grown once."""
-        return Course(self.kind())
 
 
 # -- at a site

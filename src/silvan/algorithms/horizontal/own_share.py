@@ -6,7 +6,7 @@ shared forest or another, since a choice among many tells of the rows that it wa
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Course, Reply
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
@@ -48,6 +48,8 @@ class ChosenShare(Reply, frozen=True, kw_only=True):
 class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
     """How much say the site's own trees and rows should have at the site, by its training rows."""
 
+    once: ClassVar[bool] = True
+
     schema: Blob
     model: PersonalModel  # the forest that all sites share, which rows its trees drew, and what it is mixed with
 
@@ -60,10 +62,6 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
             "how much say the site's own trees and rows will have in a forest that stays there, and rounded figures of "
             f"{'1 mix' if n == 1 else f'{n} mixes'} on its own training rows"
         )
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

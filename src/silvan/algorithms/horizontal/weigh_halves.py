@@ -19,7 +19,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Course, Reply, Total
+from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
@@ -61,10 +61,6 @@ class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
         return "by how much one of two forests does better on the site's own training rows, in thousandths"
-
-    def course(self) -> Course:
-        """Allow the question once."""
-        return Course(self.kind())
 
 
 # -- at a site

@@ -5,7 +5,7 @@ leaves that rows fall into, where only the label holder knows what these are wor
 coordinator likes: rows count in groups as the holder's policy says, and each set of scores is a model.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -22,7 +22,7 @@ from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Ask, Blob, Course, Reply
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -41,6 +41,8 @@ class ScoreMetrics(Reply, frozen=True, kw_only=True):
 class EvaluateScores(Ask[ScoreMetrics], frozen=True, kw_only=True):
     """How well scores fit the labels of test rows."""
 
+    once: ClassVar[bool] = True  # scores that differ for one row would show its label
+
     rows: Blob
     label: Label
     scores: np.ndarray | UnsetType = UNSET
@@ -50,10 +52,6 @@ class EvaluateScores(Ask[ScoreMetrics], frozen=True, kw_only=True):
     weights: np.ndarray | UnsetType = UNSET  # of the trees
     votes: bool = False  # with leaves: whether trees vote for a class
     threshold: float | UnsetType = UNSET  # with leaves: from which score on the second of two classes is decided on
-
-    def course(self) -> Course:
-        """Return a course of a single question: scores that differ for one row would show its label."""
-        return Course(self.kind())
 
 
 # -- at the label holder

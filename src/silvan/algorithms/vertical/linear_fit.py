@@ -13,6 +13,7 @@ combinations of the others' columns as there were steps. See docs/linear.md.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -114,15 +115,13 @@ class Kept(Reply, frozen=True, kw_only=True):
 class KeepCoefficients(Ask[Kept], frozen=True, kw_only=True):
     """Keep the coefficients of the party's own columns; the label holder tells the constant."""
 
+    once: ClassVar[bool] = True  # one model is kept in a task
+
     terms: Terms
     steps: list[Blob]
     model: str
     label: Label | None  # for the label holder, as is what was offered
     offered: list[Blob]
-
-    def course(self) -> Course:
-        """Return a course of a single question: one model is kept in a task."""
-        return Course(self.kind())
 
 
 # -- at a party

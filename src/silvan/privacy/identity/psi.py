@@ -10,6 +10,8 @@ coordinator sees the digests of the rows in common and no others, and cannot put
 party hides once in a study, and only what a party has sealed. What is assumed is in docs/vertical.md.
 """
 
+from typing import ClassVar
+
 import msgspec
 import numpy as np
 
@@ -17,7 +19,7 @@ from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Course, Reply
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import KEY_BYTES, Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CONDUCT, digest
@@ -63,12 +65,10 @@ class TwiceHidden(Reply, frozen=True, kw_only=True):
 class HideTwice(Ask[TwiceHidden], frozen=True, kw_only=True):
     """Hide the label holder's ids once more, and the party's own for comparison."""
 
+    once: ClassVar[bool] = True  # whoever may have any ids hidden can try any id
+
     request: Blob
     rows: int
-
-    def course(self) -> Course:
-        """Return a course of a single question: whoever may have any ids hidden can try any id."""
-        return Course(self.kind())
 
 
 class Common(Reply, frozen=True, kw_only=True):
@@ -81,12 +81,10 @@ class Common(Reply, frozen=True, kw_only=True):
 class Intersect(Ask[Common], frozen=True, kw_only=True):
     """Which ids all other parties have too."""
 
+    once: ClassVar[bool] = True  # whoever may have any points compared can try any id
+
     setups: dict[str, Blob]
     responses: dict[str, Blob]
-
-    def course(self) -> Course:
-        """Return a course of a single question: whoever may have any points compared can try any id."""
-        return Course(self.kind())
 
 
 # -- at a party
