@@ -4,7 +4,6 @@ The three parts that every algorithm has, in the order in which they are read: m
 coordinator's half. CONTRIBUTING.md walks through it. Run it with ``python examples/04_new_algorithm.py``.
 """
 
-
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
