@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES, federation
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.in_process import InProcess
-from silvan.federation.message import Envelope, Reply, Request, Verb
+from silvan.federation.message import Envelope, Reply, Total, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.counters import mask
@@ -31,11 +31,8 @@ class Counters(Reply, frozen=True, kw_only=True):
     values: np.ndarray
 
 
-class Count(Request, frozen=True, kw_only=True):
+class Count(Total[Counters], frozen=True, kw_only=True):
     """All counters of a site."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Counters
 
 
 @answers(Count)

@@ -4,8 +4,6 @@ The three parts that every algorithm has, in the order in which they are read: m
 coordinator's half. CONTRIBUTING.md walks through it. Run it with ``python examples/04_new_algorithm.py``.
 """
 
-from typing import ClassVar
-
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
@@ -15,7 +13,7 @@ from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
 from silvan.errors import FormatError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.site import Site, answers
 
 # -- messages
@@ -27,11 +25,8 @@ class ClassCounts(Reply, frozen=True, kw_only=True):
     counts: np.ndarray  # int64 (columns, bins, classes)
 
 
-class CountCells(Request, frozen=True, kw_only=True):
+class CountCells(Total[ClassCounts], frozen=True, kw_only=True):  # the coordinator sees only the sum over sites
     """How many rows of each class have a value in each bin of each column."""
-
-    verb: ClassVar[Verb] = "total"  # the coordinator sees only the sum over sites
-    reply: ClassVar[type[Reply]] = ClassCounts
 
     schema: Blob
     bins: Blob

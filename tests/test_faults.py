@@ -27,7 +27,7 @@ from silvan.errors import FederationError, RefusedError, SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation import site as site_module
 from silvan.federation import wire
-from silvan.federation.agree import agree
+from silvan.federation.agree import agree_on
 from silvan.federation.agreement import Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
@@ -156,7 +156,7 @@ def build(plan: Plan, world: World, folder: Path) -> None:
 def study(plan: Plan, fed) -> list:
     """Settle on a schema, learn, and judge if that is planned; give all that must come out alike."""
     if plan.agree:
-        fed.agreement = agree(fed, "label")
+        fed.agreement = agree_on(fed, "label")
     else:
         fed.agreement = Agreement(SCHEMA, by_asking=False)
     with warnings.catch_warnings():

@@ -26,7 +26,7 @@ import importlib, pkgutil, silvan
 from silvan.federation import handlers
 register = handlers.Handlers.register
 def note(self, request, function):
-    print(f"{request.kind()}={function.__module__}:{function.__name__}", end=" ")
+    print(f"{request.kind()}={function.__module__}", end=" ")
     register(self, request, function)
 handlers.Handlers.register = note
 for module in pkgutil.walk_packages(silvan.__path__, "silvan."):

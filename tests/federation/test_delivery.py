@@ -4,10 +4,9 @@ import pytest
 
 from silvan.errors import SiteError
 from silvan.federation import wire
-from silvan.federation.delivery import Blobs, Delivery, Sender
 from silvan.federation.describe import CountRows, Size
 from silvan.federation.message import Envelope, Missing, Owner
-from silvan.federation.question import Asked, UnreachedError
+from silvan.federation.question import Asked, Blobs, Delivery, Sender, UnreachedError
 from silvan.federation.transport import Transport
 
 SENDER = Sender(study="heart", task="a model (1)", round=7, signer=None, roster=None)
@@ -86,7 +85,7 @@ def test_the_same_content_is_the_same_blob():
     blobs = Blobs()
     blob = blobs.add(b"a schema")
     assert blobs.add(b"a schema") == blob != blobs.add(b"another")
-    assert blobs.content(blob) == b"a schema"
+    assert blobs.content(blob.hash) == b"a schema"
 
 
 def test_a_site_was_sent_what_a_message_to_it_had():
@@ -99,9 +98,7 @@ def test_a_site_was_sent_what_a_message_to_it_had():
 
 def test_two_sites_may_make_the_same():
     blobs = Blobs()
-    work, other = blobs.add_work(b"a tree", NORTH), blobs.add(b"a schema")
+    work, other = blobs.add(b"a tree", NORTH), blobs.add(b"a schema")
     for maker in (EAST, NORTH):
-        assert blobs.add_work(b"a tree", maker) == work
-    assert blobs.makers(work) == [NORTH, EAST]
-    assert blobs.makers(other) == []
-    assert blobs.makers_by_hash([other.hash, work.hash]) == {work.hash: [NORTH, EAST]}
+        assert blobs.add(b"a tree", maker) == work
+    assert (blobs.makers(other.hash), blobs.makers(work.hash)) == ([], [NORTH, EAST])

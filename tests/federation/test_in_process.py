@@ -45,7 +45,7 @@ def test_tables_of_any_kind(tmp_path):
 @pytest.mark.parametrize(
     ("tables", "settings", "text"),
     [
-        ({}, {}, "tables is empty"),
+        ({}, {}, "needs at least one site"),
         (TABLES["site 0"], {}, "pass a dict of tables by site, or one table and site="),
         (TABLES, {"site": "ward"}, "with a dict of tables leave it out"),
         (TABLES["site 0"], {"site": "hospital"}, "no column 'hospital'"),

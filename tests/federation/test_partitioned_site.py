@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from concurrent.futures import CancelledError
+from operator import attrgetter
 from unittest import mock
 
 import msgspec
@@ -24,10 +25,9 @@ from silvan.data.worker_frames import look_at, read_frame_of
 from silvan.deploy.jobs.site_job import make_site
 from silvan.deploy.membership.site_files import SiteFiles, check_table, source_of
 from silvan.deploy.studies.study_table import check_study_table, freeze
-from silvan.federation.partition_worker import Encoding, encode_partition, labels_of
-from silvan.federation.partitioned_site import PartitionedSite
+from silvan.federation.partition_worker import Encoding, encode_partition, of_part
+from silvan.federation.partitioned_site import PartitionedSite, Spread
 from silvan.federation.site import Site
-from silvan.federation.spread_part import Spread
 from silvan.study.parse import parse_remote_study
 
 dd = pytest.importorskip("dask.dataframe")
@@ -310,7 +310,7 @@ def test_rows_that_come_out_differently_are_noticed():
     names = [*schema.columns, "label"]
     how = Encoding("a", schema.to_json(), True, names, {}, 0, "partition 1", 40, 40, bytes(5), (0, 0, 0))
     first, same, other = (
-        labels_of(encode_partition(rows.to_pandas(), msgspec.msgpack.encode(how)), False)
+        of_part(encode_partition(rows.to_pandas(), msgspec.msgpack.encode(how)), False, attrgetter("y"))
         for rows in (frame, frame.clone(), frame.with_columns(pl.col("noise") + 1.0))
     )
     spread = Spread(mock.Mock(threads=1), [None], ["partition 1"], np.array([[40, 0]]))

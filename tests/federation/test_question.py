@@ -4,7 +4,7 @@ from silvan.federation.question import Tries, UnreachedError, WaitingError
 
 
 def over(tries, error, seconds):
-    return tries.over("Describe", [], {"north": error}, seconds)
+    return tries.give_up("north", "Describe", error, seconds)
 
 
 def test_waiting_for_an_owner_does_not_count_against_the_timeout():
@@ -12,13 +12,13 @@ def test_waiting_for_an_owner_does_not_count_against_the_timeout():
     assert not any(over(tries, WaitingError("not approved yet"), day * 86400.0) for day in range(30))
     begun = 29 * 86400.0
     assert not over(tries, UnreachedError("it has not answered yet"), begun + 59)
-    assert "within 60 s" in str(over(tries, UnreachedError("it has not answered yet"), begun + 60)["north"])
+    assert "within 60 s" in str(over(tries, UnreachedError("it has not answered yet"), begun + 60))
 
 
 def test_waiting_for_an_owner_has_a_limit_of_its_own():
     tries = Tries(timeout=None, patience=2 * 86400.0)
     assert not over(tries, WaitingError("its owner has not approved the study yet"), 86400.0)
-    error = over(tries, WaitingError("its owner has not approved the study yet"), 2 * 86400.0)["north"]
+    error = over(tries, WaitingError("its owner has not approved the study yet"), 2 * 86400.0)
     assert "its owner has not approved the study yet, after 2 days" in str(error)
 
 

@@ -351,8 +351,6 @@ def test_a_signer_whose_key_is_not_on_the_roster():
         Signer("here", OTHER, ROSTER)
     with pytest.raises(InputError, match="no key of site 'nowhere'"):
         Signer("nowhere", OTHER, ROSTER)
-    with pytest.raises(InputError, match="tolerance"):
-        Signer("here", HERE, ROSTER, tolerance=0)
 
 
 # -- between sites

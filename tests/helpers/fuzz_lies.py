@@ -258,17 +258,7 @@ class Lies:
             with budget._using() as db:
                 db.executemany("INSERT INTO charge VALUES (?, ?, ?, ?, ?)", point.charges)
                 db.executemany("INSERT INTO settled VALUES (?, ?)", point.settled)
-        site = type(base)(
-            base.name,
-            base.source,
-            point.settings,
-            store=store,
-            outbox=Gate(policy, budget, approvals=gate.approvals),
-            cover=base.cover,
-            signer=base.signer,
-            keys=base._keys,
-            **base.own_settings(),
-        )
+        site = base.rebuilt(point.settings, store=store, outbox=Gate(policy, budget, approvals=gate.approvals))
         for name in ("table", "frame", "held_out", "ids"):
             if name in vars(base):
                 vars(site)[name] = vars(base)[name]

@@ -9,7 +9,7 @@ from helpers.summing import Number, Numbers, members
 
 from silvan.federation import wire
 from silvan.federation.in_process import InProcess
-from silvan.federation.message import Envelope, Step, Trouble
+from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.privacy.aggregation import shamir
@@ -59,7 +59,7 @@ class Coordinator:
     def send(self, site, turn, *, which=0, over=None, verb="total", **envelope):
         if over is None:
             over = turn.survivors or [member.site for member in turn.members]
-        fields = {"step": Step("masked", wire.encode(turn)), "over": over, **envelope}
+        fields = {"step": SumStep("masked", wire.encode(turn)), "over": over, **envelope}
         named = fields.pop("question", "q")
         sent = Envelope(self.study, named, "", "Number", wire.encode(Number(which=which)), **fields)
         return read(self.sites[site].receive(wire.encode(sent), verb))

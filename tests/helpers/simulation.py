@@ -73,13 +73,9 @@ class DiskStore(MemoryStore):
         super().__init__()
         self._node = node
 
-    def put(self, key: str, value: bytes) -> None:
-        self.put_all({key: value})
-
     def put_all(self, values: dict[str, bytes]) -> None:
         with self._node.writing():
-            for key, value in values.items():
-                super().put(key, value)
+            super().put_all(values)
 
     def forget_blobs(self, rng: random.Random) -> None:
         """Make room, as a store may."""

@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from silvan.federation import wire
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.in_process import InProcess
-from silvan.federation.message import Envelope, Reply, Request, Step, Trouble, Verb
+from silvan.federation.message import Envelope, Reply, SumStep, Total, Trouble
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingCover, RingSums, Running, SumMember
@@ -33,11 +32,8 @@ class Numbers(Reply, frozen=True, kw_only=True):
     y: np.ndarray
 
 
-class Number(Request, frozen=True, kw_only=True):
+class Number(Total[Numbers], frozen=True, kw_only=True):
     """The integers of a site."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Numbers
 
     which: int = 0
     apart: bool = False  # whether sites may be asked for different ones
@@ -108,7 +104,7 @@ class Coordinator:
         ring = self.ring() if ring is None else ring
         hop = Hop(self.sum, ring, sealed) if hop is None else hop
         over = [member.site for member in ring] if over is None else over
-        fields = {"step": Step("ring", wire.encode(hop)), "over": over, **envelope}
+        fields = {"step": SumStep("ring", wire.encode(hop)), "over": over, **envelope}
         sent = Envelope(self.study, "q", "", "Number", wire.encode(Number(which=which)), **fields)
         answer = wire.decode(self.sites[site].receive(wire.encode(sent), verb), Envelope)
         kinds = {kind.__name__: kind for kind in (Ready, Passed, Numbers, Trouble)}

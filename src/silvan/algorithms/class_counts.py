@@ -10,7 +10,7 @@ from silvan.algorithms.shared_bins import label_counts
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Total
 from silvan.federation.site import Site, answers
 from silvan.tree.fit import Settings
 
@@ -21,11 +21,9 @@ class ClassCounts(Reply, frozen=True, kw_only=True):
     counts: np.ndarray
 
 
-class CountClasses(Request, frozen=True, kw_only=True):
+class CountClasses(Total[ClassCounts], frozen=True, kw_only=True):
     """How many of the rows to learn from are of each class."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = ClassCounts
     partitions: ClassVar[PartitionsWay] = "add up"
 
     schema: Blob

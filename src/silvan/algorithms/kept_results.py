@@ -11,7 +11,7 @@ import msgspec
 
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.message import Ask, Reply
 from silvan.federation.signed import is_by_coordinator
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -33,11 +33,9 @@ class ResultsKept(Reply, frozen=True, kw_only=True):
     """That the results are kept."""
 
 
-class KeepResults(Request, frozen=True, kw_only=True):
+class KeepResults(Ask[ResultsKept], frozen=True, kw_only=True):
     """Keep the finished model and the figures that this site is sent, in the site's own folder."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = ResultsKept
     of_rows: ClassVar[bool] = False
 
     record: bytes  # the site's copy of the record of the run, as JSON

@@ -26,7 +26,7 @@ from silvan.federation import wire
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
@@ -54,11 +54,9 @@ class LeafRows(Reply, frozen=True, kw_only=True):
     rows: np.ndarray
 
 
-class CountLeafRows(Request, frozen=True, kw_only=True):
+class CountLeafRows(Total[LeafRows], frozen=True, kw_only=True):
     """How many rows of sites that a tree is not from reach each of its leaves."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = LeafRows
     some_sites: ClassVar[bool] = True  # a cluster's
 
     schema: Blob

@@ -22,7 +22,7 @@ from silvan.federation import wire
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.util.threads import thread_count, thread_map
@@ -35,11 +35,9 @@ class GridCounts(Reply, frozen=True, kw_only=True):
     label: np.ndarray
 
 
-class CountGrid(Request, frozen=True, kw_only=True):
+class CountGrid(Total[GridCounts], frozen=True, kw_only=True):
     """How many rows fall into each coarse cell of the public grid, column by column."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = GridCounts
     partitions: ClassVar[PartitionsWay] = "add up"
 
     schema: Blob
@@ -51,11 +49,9 @@ class FineCounts(Reply, frozen=True, kw_only=True):
     cells: np.ndarray
 
 
-class CountFine(Request, frozen=True, kw_only=True):
+class CountFine(Total[FineCounts], frozen=True, kw_only=True):
     """How many rows fall into each fine cell inside the coarse cells that hold many."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = FineCounts
     partitions: ClassVar[PartitionsWay] = "add up"
 
     schema: Blob

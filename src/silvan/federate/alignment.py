@@ -1,6 +1,5 @@
 """What a coordinator of parties does before anything is learnt: a key for the parties, rows in common, columns."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -30,6 +29,7 @@ from silvan.privacy.identity.identity import (
 from silvan.privacy.identity.psi import HideIds, HideTwice, Intersect, find_common
 from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
 from silvan.util.readable import count_of, format_names
+from silvan.util.user_warnings import warn_user
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
         f"column {name!r} {CROWDED}; if they matter, its holder can group them" for name in crowded
     ]
     for text in differences.warnings:
-        warnings.warn(text, stacklevel=5)
+        warn_user(text)
     return Agreement(schema, differences, dict.fromkeys(replies, len(columns.training)), columns)
 
 

@@ -8,7 +8,7 @@ from silvan.data.encode import Task
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns
-from silvan.federate.options import OptionKeywords, Protection, check_common, check_excluded, check_named, read_options
+from silvan.federate.options import OptionKeywords, Options, Protection, check_common, check_excluded, check_named
 from silvan.federation.agreement import Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.party import Party
@@ -101,7 +101,7 @@ def federate_columns(
     (2, 'bank', ('balance', 'visits'))
     """
     check_common(test, task, random_state, exclude, may_be_none=True)
-    given, kinds = read_options("federate_columns", options), check_kinds(kinds or {})
+    given, kinds = Options(**options), check_kinds(kinds or {})
     if any(isinstance(kind, tuple) for kind in kinds.values()):
         raise InputError("kinds: parts of dates are for federations by rows; of columns, a date is its days")
     _check(tables, id, match, names)
@@ -111,7 +111,7 @@ def federate_columns(
     name = "label" if label is None else label
     if schema is not None and label is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
-    protection = Protection([str(party) for party in tables], given, pinned_seals=True)
+    protection = Protection([str(party) for party in tables], given)
     settings = SiteSettings(label=name, exclude=tuple(exclude), n_jobs=given.n_jobs, kinds=kinds)
     known: dict[str, Any] = {
         "id_column": id,
@@ -141,7 +141,7 @@ def federate_columns(
             check_named(kinds, [*exclude, *own], "of any party")
         return agreement
 
-    federation.agree_later(agree)
+    federation.agree_later = agree
     if not protection.policy.approve:
         _ = federation.agreement  # parties are asked now, so that trouble shows where the federation is made
     return federation

@@ -1,6 +1,5 @@
 """Make a federation of rows in this process: several tables, or one with a column that names the site."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from silvan.data.encode import Task
 from silvan.data.holdout import Fold
 from silvan.data.schema import Schema
 from silvan.data.table import open_table
-from silvan.data.typed_table import Frame
 from silvan.errors import InputError, SchemaError
 from silvan.federate.options import (
     OptionKeywords,
@@ -26,7 +24,6 @@ from silvan.federate.options import (
     check_excluded,
     check_folded,
     check_named,
-    read_options,
 )
 from silvan.federation.agree import agree_on
 from silvan.federation.agreement import Agreement
@@ -39,6 +36,7 @@ from silvan.privacy.noise.budget import Budget
 from silvan.tree.draw import make_key
 from silvan.util.files import file_name
 from silvan.util.readable import count_of
+from silvan.util.user_warnings import warn_user
 
 _SMALL = 20_000
 """Rows below which a site of one of many splits works on one thread."""
@@ -133,13 +131,13 @@ def federate_rows(
     ['north', 'south']
     """
     check_common(test, task, random_state, exclude)
-    given, kinds = read_options("federate_rows", options), check_kinds(kinds or {})
+    given, kinds = Options(**options), check_kinds(kinds or {})
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
     check_folded(kinds, label)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     brought = _check_forests(forests, sources)
-    protection = Protection(list(sources), given, pinned_seals=True)
+    protection = Protection(list(sources), given)
     room = None if memory is None else read_size(memory)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
@@ -163,14 +161,14 @@ def federate_rows(
         count_rows = protection.policy.allows_exact("CountRows")
         agreement = agree_on(federation, label, task, schema, count_rows=count_rows, kinds=kinds)
         for text in agreement.differences.warnings:
-            warnings.warn(text, stacklevel=4)
+            warn_user(text)
         check_excluded(exclude, federation.local_sites, "at any site")
         if agreement.by_asking:
             check_named(kinds, [label, *exclude, *(column.name for column in agreement.described)], "at any site")
         return agreement
 
-    federation.agree_later(agree)
-    federation.split_later(lambda fold: _split(federation, fold, given))
+    federation.agree_later = agree
+    federation.split_later = lambda fold: _split(federation, fold, given)
     if not protection.policy.approve:
         _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
     return federation
@@ -181,7 +179,7 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
 
     To the sites' gates it is a study of its own; its ledgers are as old as it is.
     """
-    protection = Protection(federation.sites, replace(given, journal=None, ledgers=None), pinned_seals=True)
+    protection = Protection(federation.sites, replace(given, journal=None, ledgers=None))
     agreement, sites = federation.agreement, dict[str, Site]()
     for name, site in federation.local_sites.items():
         if site.forest is not None and not is_unfitted(site.forest):
@@ -191,9 +189,7 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
         # starting threads takes longer than small tables do
         n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
         settings = replace(site.settings, test=1.0 / fold.of, fold=fold, n_jobs=n_jobs)
-        sites[name] = site_of(
-            name, site.source, settings, **protection.of(name, _budget(protection.policy, None, name))
-        )
+        sites[name] = site.rebuilt(settings, **protection.of(name, _budget(protection.policy, None, name)))
         sites[name].take_table(site)
     made = protection.federation(sites, fold.study(federation.study), given)
     made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})
@@ -244,8 +240,6 @@ def sources_by_site(
     if isinstance(tables, Mapping):
         if site is not None:
             raise InputError.about("site", "names a column of one table; with a dict of tables leave it out")
-        if not tables:
-            raise InputError.about("tables", "is empty; a federation needs at least one site")
         if len({str(name) for name in tables}) < len(tables):
             raise InputError("two sites have names that read alike; give every site a name of its own")
         return {str(name): table for name, table in tables.items()}
@@ -262,8 +256,5 @@ def sources_by_site(
         raise InputError(
             f"column {site!r} is missing in {count_of(frame[site].null_count(), 'row')}; every row needs a site"
         )
-    return {str(name): _rows_of(frame, site, name) for name in frame[site].unique(maintain_order=True).to_list()}
-
-
-def _rows_of(frame: Frame, site: str, name: Any) -> Any:
-    return frame.filter(nw.col(site) == name).drop(site).to_native()
+    names = frame[site].unique(maintain_order=True).to_list()
+    return {str(name): frame.filter(nw.col(site) == name).drop(site).to_native() for name in names}

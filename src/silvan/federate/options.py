@@ -1,7 +1,7 @@
 """What both ways of making a federation share: options, checks of arguments, and the sums and gates they name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
@@ -23,7 +23,7 @@ from silvan.privacy.aggregation.ring import RingCover, RingSums
 from silvan.privacy.gate import Gate, Policy, Terms
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.noise.budget import Budget
-from silvan.privacy.site_folder import SiteFolder, make_folders
+from silvan.privacy.site_folder import make_folders
 
 SumsName = Literal["trusted", "ring", "masked"]
 
@@ -62,29 +62,20 @@ class Options:
     transport: type[InProcess] = InProcess
 
 
-def read_options(function: str, given: Mapping[str, Any]) -> Options:
-    """Return the options among a function's keywords; raise ``TypeError`` for any other, as Python does."""
-    known = {field.name for field in fields(Options)}
-    for name in given:
-        if name not in known:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    return Options(**given)
-
-
 class Protection:
     """What sites of one process are given to protect what leaves them, and the coordinator's half of it."""
 
-    def __init__(self, names: Sequence[str], options: Options, *, pinned_seals: bool) -> None:
+    def __init__(self, names: Sequence[str], options: Options) -> None:
         check_names(list(names))
         self.policy = Policy() if options.policy is None else options.policy
         self.names = tuple(names)
         self.journal = Journal(options.journal)
         self.folders = make_folders(options.ledgers, names)
         self.stores: dict[str, Store] = {name: self.journal.store(name) for name in names}
-        seals = {name: public_key(store) for name, store in self.stores.items()} if options.signed else None
+        seals = self.seals if options.signed else None
         folders = self.folders
         keys = {n: folders[n].key if n in folders else Key.kept_in(store) for n, store in self.stores.items()}
-        self.signer, self.signers = make_signers(list(names), keys, seals if pinned_seals else None)
+        self.signer, self.signers = make_signers(list(names), keys, seals)
         self.signed = options.signed
         self.sums, self.cover = make_sums(options.sums, seals)
 
@@ -95,9 +86,11 @@ class Protection:
 
     def of(self, name: str, budget: Budget | None = None) -> dict[str, Any]:
         """Return what one site is made with."""
+        folder = self.folders.get(name)
+        kept: dict[str, Any] = {} if folder is None else {"ledger": folder.ledger, "approvals": folder.approvals}
         return {
             "store": self.stores[name],
-            "outbox": make_gate(self.policy, self.folders.get(name), budget, self.names),
+            "outbox": Gate(self.policy, budget, terms=Terms(sites=self.names), **kept),
             "cover": self.cover,
             "signer": self.signers[name] if self.signed else None,
             "keys": self.signers[name],
@@ -117,16 +110,6 @@ class Protection:
             signer=self.signer if self.signed else None,
             roster=self.signer.roster,
         )
-
-
-def make_gate(
-    policy: Policy, folder: SiteFolder | None, budget: Budget | None = None, sites: Sequence[str] | None = None
-) -> Gate:
-    """Make a site's outbox, in memory or in the site's folder; ``sites`` are those that studies begin with."""
-    terms = Terms(sites=sites)
-    if folder is None:
-        return Gate(policy, budget, terms=terms)
-    return Gate(policy, budget, folder.ledger, folder.approvals, terms)
 
 
 def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums, Cover | None]:

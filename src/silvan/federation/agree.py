@@ -14,7 +14,6 @@ from silvan.federation.agreement import Agreement, ColumnAtSites, Differences
 from silvan.federation.describe import (
     BUCKETS,
     FLOOR,
-    NO_MEDIAN,
     CategoryCounts,
     CategoryNames,
     CountCategories,
@@ -46,36 +45,41 @@ _NAMED = 5
 def agree_on(
     federation: Federation,
     label: str,
-    task: Task | None,
-    schema: Schema | None,
+    task: Task | None = None,
+    schema: Schema | None = None,
     *,
-    count_rows: bool,
+    count_rows: bool = True,
     kinds: Kinds | None = None,
 ) -> Agreement:
-    """Agree on a schema by asking the sites, or take the one that is given and ask at most for the number of rows."""
-    if schema is None:
-        return agree(federation, label, task, kinds)
-    return Agreement(schema, rows=ask_rows(federation) if count_rows else {}, by_asking=False)
+    """Find the schema that all sites' tables fit, how the tables differ, and each site's rows.
 
-
-def agree(federation: Federation, label: str, task: Task | None = None, kinds: Kinds | None = None) -> Agreement:
-    """Find the schema that all sites' tables fit, how the tables differ, and each site's rows."""
+    With a schema that is given, sites are asked at most for their rows.
+    """
+    if schema is not None:
+        return Agreement(schema, rows=ask_rows(federation) if count_rows else {}, by_asking=False)
+    kinds = kinds or {}
     with federation.counted_apart():
         replies: dict[str, Description] = federation.ask(Describe(task=task), check=_check_description)
         differences = Differences()
         found = _kinds(replies, differences)
-        folded = (kinds or {}).get(label) == "folded"
-        classes = _classes(replies, label, differences, folded)
-        classes = _distinct_classes(classes, label, (kinds or {}).get(label))
+        classes = _classes(replies, label, differences, kinds.get(label))
         _suspect_names(list(found), differences)
-        _suspect_units(replies, found, differences)
-        features = [feature for name, kind in found.items() for feature in _features(name, kind, kinds or {})]
+        sizes = {name: _median_cells(name, replies) for name, kind in found.items() if kind == "numeric"}
+        _suspect_units(sizes, differences)
+        features = [feature for name, kind in found.items() for feature in _features(name, kind, kinds)]
         named: dict[str, dict[str, int]] = {}
         if "categorical" in found.values():
             features, named = _name_categories(federation, features, differences)
     rows = {site: description.rows for site, description in replies.items()}
-    described = [_described(name, kind, replies, named.get(name, {})) for name, kind in found.items()]
-    schema = Schema(tuple(features), Label(label, classes, folded=folded))
+    described = []
+    for name, kind in found.items():
+        sites = [site for site, description in replies.items() if name in description.names]
+        bounds = {
+            site: (2.0 ** (cell - 1 - _BIAS), 2.0 ** (cell - _BIAS)) for site, cell in sizes.get(name, {}).items()
+        }
+        categories = {site: n for site, n in named.get(name, {}).items() if site in sites}
+        described.append(ColumnAtSites(name, kind, sites, bounds, categories))
+    schema = Schema(tuple(features), Label(label, classes, folded=kinds.get(label) == "folded"))
     return Agreement(schema, differences, rows, described=described)
 
 
@@ -146,8 +150,9 @@ def _kinds(replies: dict[str, Description], differences: Differences) -> dict[st
 
 
 def _classes(
-    replies: dict[str, Description], label: str, differences: Differences, folded: bool
+    replies: dict[str, Description], label: str, differences: Differences, kind: Any
 ) -> tuple[Class, ...] | None:
+    """Return the classes of all sites; which of two that differ only in case or blanks are one, the study says."""
     by_site = {site: d.classes for site, d in replies.items()}
     numbers = [site for site, classes in by_site.items() if classes is None]
     if numbers and len(numbers) < len(by_site):
@@ -165,7 +170,7 @@ def _classes(
         raise AgreementError(
             f"the classes of {label!r} are text at {', '.join(text)} and numbers at {', '.join(rest)}; make them alike"
         )
-    if folded:  # classes that differ in case alone are one, called as the first of them
+    if kind == "folded":  # classes that differ in case alone are one, called as the first of them
         called = {fold(str(c)): c for c in sorted(everything, reverse=True)}
         by_site = {site: [called[fold(str(c))] for c in classes or ()] for site, classes in by_site.items()}
         everything = set(called.values())
@@ -174,6 +179,15 @@ def _classes(
         if lacking:
             differences.add(label, f"{site} has no rows of class {', '.join(map(str, lacking))}", "kept")
     _suspect_classes({site: set(classes or ()) for site, classes in by_site.items()}, label, differences)
+    by_fold: dict[str, list[Class]] = {}
+    for name in sorted(everything):
+        by_fold.setdefault(fold(str(name)), []).append(name)
+    alike = [names for names in by_fold.values() if len(names) > 1]
+    if alike and kind != "categorical":
+        raise AgreementError(
+            f"the classes {', '.join(map(repr, alike[0]))} of {label!r} differ only in case or blanks; correct the "
+            f'tables, or set its kind: kinds: {label} = "folded" if they are the same, "categorical" if they are not'
+        )
     return tuple(sorted(everything))
 
 
@@ -193,31 +207,11 @@ def _suspect_classes(by_site: dict[str, set[Class]], label: str, differences: Di
         )
 
 
-def _distinct_classes(classes: tuple[Class, ...] | None, label: str, kind: Any) -> tuple[Class, ...] | None:
-    """Return classes of which no two differ only in case or blanks; which of them are one, the study has to say."""
-    by_fold: dict[str, list[Class]] = {}
-    for name in classes or ():
-        by_fold.setdefault(fold(name) if isinstance(name, str) else repr(name), []).append(name)
-    alike = [names for names in by_fold.values() if len(names) > 1]
-    if classes is None or not alike or kind == "categorical":
-        return classes
-    if kind == "folded":
-        return tuple(names[0] for names in by_fold.values())
-    raise AgreementError(
-        f"the classes {', '.join(map(repr, alike[0]))} of {label!r} differ only in case or blanks; correct the tables, "
-        f'or set its kind: kinds: {label} = "folded" if they are the same, "categorical" if they are not'
-    )
-
-
-def _described(name: str, kind: str, replies: dict[str, Description], named: dict[str, int]) -> ColumnAtSites:
-    """Return what the sites told of a column."""
-    sites = [site for site, description in replies.items() if name in description.names]
-    sizes = {}
-    for site in sites if kind == "numeric" else []:
-        cell = int(replies[site].medians[replies[site].names.index(name)])
-        if 0 < cell <= _CELLS:
-            sizes[site] = 2.0 ** (cell - 1 - _BIAS), 2.0 ** (cell - _BIAS)
-    return ColumnAtSites(name, kind, sites, sizes, {site: n for site, n in named.items() if site in sites})
+def _median_cells(name: str, replies: dict[str, Description]) -> dict[str, int]:
+    """Return the cell of the median of a column's values at each site that has enough of them."""
+    described = {site: d for site, d in replies.items() if name in d.names}
+    cells = {site: int(d.medians[d.names.index(name)]) for site, d in described.items()}
+    return {site: cell for site, cell in cells.items() if 0 < cell <= _CELLS}
 
 
 def _suspect_names(names: Sequence[str], differences: Differences, column: str | None = None) -> None:
@@ -227,17 +221,9 @@ def _suspect_names(names: Sequence[str], differences: Differences, column: str |
         differences.warnings.append(f"the {what} {', '.join(map(repr, alike))} look alike; are they the same?")
 
 
-def _suspect_units(replies: dict[str, Description], kinds: dict[str, str], differences: Differences) -> None:
+def _suspect_units(cells_by_column: dict[str, dict[str, int]], differences: Differences) -> None:
     """Warn where medians are powers of two apart: the same column may be in other units."""
-    for name, kind in kinds.items():
-        if kind != "numeric":
-            continue
-        cells = {}
-        for site, description in replies.items():
-            if name in description.names:
-                cell = int(description.medians[description.names.index(name)])
-                if cell not in (NO_MEDIAN, 0):
-                    cells[site] = cell
+    for name, cells in cells_by_column.items():
         if len(cells) < 2:
             continue
         # of two medians, or of two equal camps, nobody knows which is right: all of them are named

@@ -79,34 +79,6 @@ class PieceSize:
         return reply
 
 
-class _Sender:
-    """Brings chunks of one message to a site, each until there is a reply."""
-
-    def __init__(self, carry: Carry, size: PieceSize, give_up: Callable[[], bool]) -> None:
-        self._carry, self._size, self._give_up = carry, size, give_up
-        self.seconds = 0.0  # that the site was at work
-
-    def bring(self, chunk: Chunk) -> ChunkReply:
-        """Bring a chunk; if it is the last and no reply came, ask for the answer: the site may have had it."""
-        is_last = not chunk.fetch and chunk.at + len(chunk.data) == chunk.total
-        now = chunk
-        while True:
-            try:
-                reply = self._size.carry(self._carry, now)
-            except UnreachedError:
-                if self._give_up():
-                    raise
-                now = Chunk(chunk.id, 0, most=self._size.bytes, fetch=True) if is_last else chunk
-                continue
-            self.seconds += reply.seconds
-            if reply.what == "lacking" and now is not chunk:
-                now = chunk
-            elif reply.what != "working":
-                return reply
-            elif self._give_up():
-                raise UnreachedError("it has not answered yet")
-
-
 def send_in_chunks(
     carry: Carry, data: bytes, verb: Verb, size: PieceSize | None = None, give_up: Callable[[], bool] = lambda: True
 ) -> tuple[bytes, float]:
@@ -114,11 +86,32 @@ def send_in_chunks(
 
     A chunk whose reply did not come is sent again unless ``give_up`` returns true: then ``UnreachedError`` is raised.
     """
-    size, name, at = PieceSize() if size is None else size, digest(data), 0
-    sender = _Sender(carry, size, give_up)
+    size, name, at, worked = PieceSize() if size is None else size, digest(data), 0, 0.0
+
+    def bring(chunk: Chunk) -> ChunkReply:
+        """Bring a chunk; if it is the last and no reply came, ask for the answer: the site may have had it."""
+        nonlocal worked
+        is_last = not chunk.fetch and chunk.at + len(chunk.data) == chunk.total
+        now = chunk
+        while True:
+            try:
+                reply = size.carry(carry, now)
+            except UnreachedError:
+                if give_up():
+                    raise
+                now = Chunk(chunk.id, 0, most=size.bytes, fetch=True) if is_last else chunk
+                continue
+            worked += reply.seconds
+            if reply.what == "lacking" and now is not chunk:
+                now = chunk
+            elif reply.what != "working":
+                return reply
+            elif give_up():
+                raise UnreachedError("it has not answered yet")
+
     while True:
         piece = data[at : at + size.bytes]
-        reply = sender.bring(Chunk(name, at, len(data), verb, piece, size.bytes))
+        reply = bring(Chunk(name, at, len(data), verb, piece, size.bytes))
         at += len(piece)
         if reply.what != "kept" or at >= len(data):
             break
@@ -126,11 +119,11 @@ def send_in_chunks(
         raise FormatError("an answer of so many bytes is none")
     answer, total = bytearray(_piece(reply)), reply.total
     while len(answer) < total:
-        piece = _piece(sender.bring(Chunk(name, len(answer), most=size.bytes, fetch=True)))
+        piece = _piece(bring(Chunk(name, len(answer), most=size.bytes, fetch=True)))
         if not piece:
             raise FormatError("a piece of an answer is empty")
         answer += piece
-    return bytes(answer[:total]), sender.seconds
+    return bytes(answer[:total]), worked
 
 
 def ping(carry: Carry) -> None:
@@ -138,14 +131,12 @@ def ping(carry: Carry) -> None:
     wire.decode(carry(wire.encode(Chunk(PING, 0))), ChunkReply)
 
 
+_HELD: dict[str, type[Exception]] = {"waiting": WaitingError, "refused": RefusedError, "declined": DeclinedError}
+
+
 def _piece(reply: ChunkReply) -> bytes:
-    text = "".join(c for c in reply.text if c.isprintable())[:200]
-    if reply.what == "waiting":
-        raise WaitingError(text)
-    if reply.what == "refused":
-        raise RefusedError(text)
-    if reply.what == "declined":
-        raise DeclinedError(text)
+    if reply.what in _HELD:
+        raise _HELD[reply.what]("".join(c for c in reply.text if c.isprintable())[:200])
     if reply.what != "answer":
         raise UnreachedError("the site was restarted while a message came in")
     return reply.data

@@ -20,7 +20,7 @@ from silvan.data.bins.column_summary import Sizes, summarise
 from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
 from silvan.errors import FormatError, RefusedError
-from silvan.federation.message import Course, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Ask, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.util.readable import count_of
 
@@ -46,11 +46,9 @@ class Description(Reply, frozen=True, kw_only=True):
     rows: int
 
 
-class Describe(Request, frozen=True, kw_only=True):
+class Describe(Ask[Description], frozen=True, kw_only=True):
     """Names and kinds of the columns, coarse cells of medians, classes of the label."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Description
     partitions: ClassVar[PartitionsWay] = "site"
 
     task: Task | None = None
@@ -67,11 +65,9 @@ class Size(Reply, frozen=True, kw_only=True):
     rows: int
 
 
-class CountRows(Request, frozen=True, kw_only=True):
+class CountRows(Ask[Size], frozen=True, kw_only=True):
     """How many rows the site has to learn from."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Size
     partitions: ClassVar[PartitionsWay] = "site"
 
 
@@ -81,11 +77,9 @@ class CategoryCounts(Reply, frozen=True, kw_only=True):
     counts: np.ndarray
 
 
-class CountCategories(Request, frozen=True, kw_only=True):
+class CountCategories(Total[CategoryCounts], frozen=True, kw_only=True):
     """How many rows fall under each of two hashes of a category name."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = CategoryCounts
     partitions: ClassVar[PartitionsWay] = "site"
 
     names: list[str]
@@ -101,11 +95,10 @@ class CategoryNames(Reply, frozen=True, kw_only=True):
     names: list[list[str]]
 
 
-class NameCategories(Request, frozen=True, kw_only=True):
+class NameCategories(Ask[CategoryNames], frozen=True, kw_only=True):
     """Names of the categories whose hashes are common enough over all sites."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = CategoryNames
+    once: ClassVar[bool] = True  # which are common is the coordinator's word
     partitions: ClassVar[PartitionsWay] = "site"
 
     names: list[str]
@@ -115,10 +108,6 @@ class NameCategories(Request, frozen=True, kw_only=True):
         """Describe what is asked for, or answered."""
         n = "" if reply is None else f"{sum(map(len, reply.names)):,} "
         return f"names of {n}common categories of {count_of(len(self.names), 'column')}"
-
-    def course(self) -> Course:
-        """Name categories once: which are common is the coordinator's word."""
-        return Course(self.kind())
 
 
 # -- at a site

@@ -6,7 +6,7 @@ that a federation is given; whether sites hold rows or columns is what they agre
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,12 +17,22 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agreement import Agreement, Columns, Differences
-from silvan.federation.delivery import Blobs, Delivery, Sender
 from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.keys import Roster
-from silvan.federation.message import Blob, Missing, Owner, Reply, SignedReply, Verb
+from silvan.federation.message import Blob, Missing, Owner, Reply, Request, SignedReply, Verb
 from silvan.federation.party import Party, party_of
-from silvan.federation.question import Asked, Bounds, Check, Event, Question, Tries, UnreachedError, requests_by_site
+from silvan.federation.question import (
+    Asked,
+    Blobs,
+    Bounds,
+    Check,
+    Delivery,
+    Event,
+    Question,
+    Sender,
+    Tries,
+    UnreachedError,
+)
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.store import digest
@@ -95,8 +105,10 @@ class Federation:
         self.transport = transport
         transport.progress = self._progress
         self._agreement: Agreement | None = None
-        self._agree: Callable[[], Agreement] | None = None
-        self._split: Callable[[Fold], Federation] | None = None
+        # how to agree, when that is first needed: owners approve the study before anything is asked
+        self.agree_later: Callable[[], Agreement] | None = None
+        # makes a federation of the same tables with other rows kept for judging
+        self.split_later: Callable[[Fold], Federation] | None = None
         self.sums, self.study, self.quorum, self.signer = sums, study, quorum, signer
         self.timeout, self._patience = timeout, patience
         self.journal = Journal() if journal is None else journal
@@ -145,13 +157,8 @@ class Federation:
         A question is one request for all, or a dict of them by site, all of one kind.
         """
         question = self._question(request, "ask", to, check)
-        known, sender, replies = self._recall(question), self._sender, {}
-        for site, entry in list(known.items()):
-            if entry.kind != LOST:
-                replies[site] = wire.decode(entry.body, question.kind.reply)
-                if not sender.is_owned(site, replies[site]):  # a journal from before sites signed: they answer again
-                    self.journal.forget(question.name, site)
-                    del known[site], replies[site]
+        known = self._recall(question)
+        replies = {s: wire.decode(e.body, question.kind.reply) for s, e in known.items() if e.kind != LOST}
         left = {site: r for site, r in question.requests.items() if site not in known}
         for site, reply, entry in self.exchange(replace(question, requests=left)):
             self.journal.keep(question.name, {site: entry})
@@ -192,15 +199,15 @@ class Federation:
 
     def work(self, site: str, reply: SignedReply) -> Blob:
         """Return a reference to what a site made and signed in the task at hand, for requests to other sites."""
-        return self._blobs.add_work(reply.work(), Owner(site, self.task, reply.signature))
+        return self._blobs.add(reply.work(), Owner(site, self.task, reply.signature))
 
     def makers(self, blob: Blob) -> list[Owner]:
         """Return the sites that made and signed what a blob holds."""
-        return self._blobs.makers(blob)
+        return self._blobs.makers(blob.hash)
 
     def content(self, blob: Blob) -> bytes:
         """Return what a blob of this federation stands for."""
-        return self._blobs.content(blob)
+        return self._blobs.content(blob.hash)
 
     # -- what sites agreed on
 
@@ -208,32 +215,24 @@ class Federation:
     def agreement(self) -> Agreement:
         """What sites agreed on; found out now if that was put off."""
         if self._agreement is None:
-            if self._agree is None:
+            if self.agree_later is None:
                 raise FederationError("the sites have not agreed on a schema yet")
-            self._agreement = self._agree()
+            self._agreement = self.agree_later()
         return self._agreement
 
     @agreement.setter
     def agreement(self, agreement: Agreement) -> None:
         self._agreement = agreement
 
-    def agree_later(self, agree: Callable[[], Agreement]) -> None:
-        """Put agreement off until it is first needed: owners approve the study before anything is asked."""
-        self._agree = agree
-
-    def split_later(self, split: Callable[[Fold], "Federation"]) -> None:
-        """Set what makes a federation of the same tables with other rows kept for judging."""
-        self._split = split
-
     def split(self, fold: Fold) -> "Federation":
         """Return a federation of the same tables and the same agreement that keeps the rows of a fold for judging."""
-        if self._split is None or self.limited:
+        if self.split_later is None or self.limited:
             raise InputError.about(
                 "repeats",
                 "need rows at sites of a federation that can split them anew, in memory: in this process, or "
                 "between machines in a study with repeats",
             )
-        made = self._split(fold)
+        made = self.split_later(fold)
         made._watchers = self._watchers
         return made
 
@@ -301,29 +300,22 @@ class Federation:
             self.exchanges += 1
             for site in pending:
                 self._notify(Event("question", kind, self.rounds, site))
-            again: list[str] = []
-            unreached: dict[str, UnreachedError] = {}
-            failed: dict[str, Exception] = {}
+            troubles: dict[str, Missing | Exception] = {}
             for site, outcome in delivery.send(pending, self.transport, self.timeout):
-                if isinstance(outcome, Missing):
-                    again.append(site)
-                elif isinstance(outcome, UnreachedError):
-                    unreached[site] = outcome
-                elif isinstance(outcome, Exception):
-                    failed[site] = outcome
-                else:
+                if isinstance(outcome, tuple):
                     reply, body = outcome
                     self._notify(Event("answer", kind, self.rounds, site, self.transport.now() - begun))
                     yield site, reply, Entry(type(reply).__name__, body, question.sent[site], question.received[site])
-            failed |= tries.over(kind, again, unreached, self.transport.now() - begun)
-            self._lose(failed, question)
-            pending = [s for s in question.requests if (s in again or s in unreached) and s not in failed]
-            for site in unreached:
-                if site in pending:
-                    self._notify(
-                        Event("waiting", str(unreached[site]), self.rounds, site, self.transport.now() - begun)
-                    )
-            if unreached and pending:
+                else:
+                    troubles[site] = outcome
+            seconds = self.transport.now() - begun
+            given_up = {site: tries.give_up(site, kind, trouble, seconds) for site, trouble in troubles.items()}
+            self._lose({site: error for site, error in given_up.items() if error is not None}, question)
+            pending = [site for site in question.requests if site in given_up and given_up[site] is None]
+            unreached = {s: troubles[s] for s in pending if isinstance(troubles[s], UnreachedError)}
+            for site, trouble in unreached.items():
+                self._notify(Event("waiting", str(trouble), self.rounds, site, seconds))
+            if unreached:
                 self.transport.pause(tries.waits(unreached))
 
     @property
@@ -346,42 +338,32 @@ class Federation:
             view[site][direction] += n
         return view
 
-    @contextmanager
-    def counted_apart(self) -> Iterator[None]:
+    def counted_apart(self) -> AbstractContextManager[None]:
         """Count rounds as agreement, not as training."""
-        before, self._apart = self._apart, True
-        try:
-            yield
-        finally:
-            self._apart = before
+        return self._for_now(_apart=True)
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> AbstractContextManager[None]:
         """Ask what is no part of the study's own questions: it counts as no round, and their numbers stay the same."""
-        before = self._asked, self.rounds, self.agreement_rounds
-        try:
-            yield
-        finally:
-            self._asked, self.rounds, self.agreement_rounds = before
+        return self._for_now(_asked=self._asked, rounds=self.rounds, agreement_rounds=self.agreement_rounds)
 
-    @contextmanager
-    def one_round(self) -> Iterator[None]:
+    def one_round(self) -> AbstractContextManager[None]:
         """Count questions as one round: what was too large for one message, cut into several."""
-        self._joined = 0
-        try:
-            yield
-        finally:
-            self._joined = None
+        return self._for_now(_joined=0)
+
+    def working_on(self, what: str) -> AbstractContextManager[None]:
+        """Name what questions are for: a model, an evaluation. Sites hold a coordinator to one of each at a time."""
+        self._tasks += 1
+        return self._for_now(task=f"{what} ({self._tasks})")
 
     @contextmanager
-    def working_on(self, what: str) -> Iterator[None]:
-        """Name what questions are for: a model, a judgement. Sites hold a coordinator to one of each at a time."""
-        self._tasks += 1
-        before, self.task = self.task, f"{what} ({self._tasks})"
+    def _for_now(self, **values: object) -> Iterator[None]:
+        """Set attributes, and restore them afterwards."""
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
         try:
             yield
         finally:
-            self.task = before
+            vars(self).update(before)
 
     def watch(self, watcher: Callable[[Event], None]) -> None:
         """Call a function with every event; the library itself prints nothing."""
@@ -401,8 +383,20 @@ class Federation:
 
     def _question(self, request: Question, verb: Verb, to: Iterable[str] | None, check: Check | None) -> Asked:
         """Return a question with its number, and a name by all that determines its answers."""
-        requests = requests_by_site(request, verb, to, self.sites, self.lost)
-        kind = type(next(iter(requests.values())))
+        wanted = list(request) if isinstance(request, dict) else (self.sites if to is None else list(to))
+        unknown = [site for site in wanted if site not in self.sites]
+        if unknown:
+            raise InputError(f"there is no site {unknown[0]!r}; the sites are {', '.join(self.sites)}")
+        requests: dict[str, Request] = {
+            site: request[site] if isinstance(request, dict) else request for site in self.active if site in wanted
+        }
+        if not requests:
+            raise FederationError("there is no site left to ask")
+        kind, *others = {type(one) for one in requests.values()}
+        if others:
+            raise FederationError("a question to several sites must be of one kind")
+        if kind.verb != verb:
+            raise FederationError(f"{kind.__name__} is for {kind.verb!r}, not for {verb!r}")
         self._asked += 1
         if self._apart:
             self.agreement_rounds += 1

@@ -4,119 +4,134 @@ A kind that comes with a message is looked up here and never imported by its nam
 register with ``answers`` alone (``federation/site.py``), as soon as their module is imported.
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections import ChainMap
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from silvan.federation.message import Reply, Request
 
-Function = Callable[[Any, Any], Reply]
-"""Answers a request at a site."""
-
-KINDS = {
-    "Choose": "silvan.algorithms.bofrf.choose:choose",
-    "Characterise": "silvan.algorithms.bofrf.clusters:answer_characterise",
-    "BringTrees": "silvan.algorithms.bofrf.weigh:bring_trees",
-    "ScoreTrees": "silvan.algorithms.bofrf.weigh:score_all",
-    "BoostStumps": "silvan.algorithms.boosting.adaboost:boost_stumps",
-    "PickModels": "silvan.algorithms.boosting.boppid:pick_models",
-    "FindStump": "silvan.algorithms.boosting.multboost:find",
-    "WeighStage": "silvan.algorithms.boosting.multboost:weigh_stage",
-    "CountOutOfBag": "silvan.algorithms.evaluation.out_of_bag:count_unseen",
-    "EvaluateModels": "silvan.algorithms.evaluation.evaluate:evaluate_models",
-    "CountByScore": "silvan.algorithms.evaluation.evaluate:count_by_score",
-    "SetColumns": "silvan.algorithms.evaluation.column_effects:set_columns",
-    "ShuffleColumns": "silvan.algorithms.evaluation.column_effects:shuffle_columns",
-    "AdaptiveLeaves": "silvan.algorithms.horizontal.adaptive_forest:adaptive_leaves",
-    "AdaptiveLevel": "silvan.algorithms.horizontal.adaptive_forest:adaptive_level",
-    "GrowLevel": "silvan.algorithms.horizontal.histogram_forest:grow_level",
-    "GrowTrees": "silvan.algorithms.horizontal.merged_forest:grow_trees",
-    "ChooseShare": "silvan.algorithms.evaluation.personal_forest:choose_share",
-    "CompareHalves": "silvan.algorithms.horizontal.weigh_halves:compare_halves",
-    "Explain": "silvan.algorithms.vertical.linear_fit:explain",
-    "KeepCoefficients": "silvan.algorithms.vertical.linear_fit:keep_coefficients",
-    "OfferDirection": "silvan.algorithms.vertical.linear_fit:offer_direction",
-    "SumPredictors": "silvan.algorithms.vertical.linear_shares:sum_predictors",
-    "CountByScoreWithNoise": "silvan.algorithms.private.noisy_evaluation:noisy_tally",
-    "NoisyLevel": "silvan.algorithms.private.noisy_levels:noisy_level",
-    "DisguisedLevel": "silvan.algorithms.private.noisy_rows:disguised_level",
-    "CountColumns": "silvan.algorithms.private.tables:_answer",
-    "CountPeople": "silvan.algorithms.private.tables:count_people",
-    "CountScores": "silvan.algorithms.private.tables:_answer",
-    "CountTables": "silvan.algorithms.private.tables:_answer",
-    "SumSlopes": "silvan.algorithms.private.tables:_answer",
-    "SumTargets": "silvan.algorithms.private.tables:_answer",
-    "CountClasses": "silvan.algorithms.class_counts:count_classes",
-    "KeepResults": "silvan.algorithms.kept_results:keep_results",
-    "CountLeafLabels": "silvan.algorithms.recount:count_labels",
-    "CountLeafRows": "silvan.algorithms.recount:count_rows",
-    "CountFine": "silvan.algorithms.shared_bins:count_fine",
-    "CountGrid": "silvan.algorithms.shared_bins:count_grid",
-    "DescribeColumns": "silvan.algorithms.vertical.columns:describe_columns",
-    "FindValues": "silvan.algorithms.vertical.encoded:find_values",
-    "SplitNodes": "silvan.algorithms.vertical.encoded:split_nodes",
-    "EncodeLabels": "silvan.algorithms.vertical.encoded_labels:encode",
-    "EncryptLabels": "silvan.algorithms.vertical.encrypted_labels:encrypt_labels",
-    "KeepChosen": "silvan.algorithms.vertical.encrypted_splits:keep_chosen",
-    "SplitChosen": "silvan.algorithms.vertical.encrypted_splits:split_chosen",
-    "DecideNodes": "silvan.algorithms.vertical.encrypted_splits:decide_nodes",
-    "SumLabels": "silvan.algorithms.vertical.encrypted_splits:sum_labels",
-    "EvaluateScores": "silvan.algorithms.vertical.scores_of_rows:evaluate_scores",
-    "KeepPredictions": "silvan.algorithms.vertical.scores_of_rows:write_predictions",
-    "KeepShare": "silvan.algorithms.vertical.party_shares:keep_share",
-    "ShowShare": "silvan.algorithms.vertical.party_shares:show_share",
-    "GoLeft": "silvan.algorithms.vertical.prediction:go_left",
-    "ReachLeaves": "silvan.algorithms.vertical.prediction:reach",
-    "CountCategories": "silvan.federation.describe:count_categories",
-    "CountRows": "silvan.federation.describe:count_rows",
-    "Describe": "silvan.federation.describe:describe",
-    "NameCategories": "silvan.federation.describe:name_categories",
-    "Announce": "silvan.privacy.announce:would_refuse",
-    "Introduce": "silvan.privacy.identity.identity:introduce",
-    "HideIds": "silvan.privacy.identity.psi:hide_ids",
-    "HideTwice": "silvan.privacy.identity.psi:hide_twice",
-    "Intersect": "silvan.privacy.identity.psi:intersect",
-    "DealKey": "silvan.privacy.identity.shared_key:deal_key",
-    "TakeKey": "silvan.privacy.identity.shared_key:take_key",
+_ANSWERED_IN = {
+    "silvan.algorithms.bofrf.choose": ("Choose",),
+    "silvan.algorithms.bofrf.clusters": ("Characterise",),
+    "silvan.algorithms.bofrf.weigh": (
+        "BringTrees",
+        "ScoreTrees",
+    ),
+    "silvan.algorithms.boosting.adaboost": ("BoostStumps",),
+    "silvan.algorithms.boosting.boppid": ("PickModels",),
+    "silvan.algorithms.boosting.multboost": (
+        "FindStump",
+        "WeighStage",
+    ),
+    "silvan.algorithms.evaluation.out_of_bag": ("CountOutOfBag",),
+    "silvan.algorithms.evaluation.evaluate": (
+        "EvaluateModels",
+        "CountByScore",
+    ),
+    "silvan.algorithms.evaluation.column_effects": (
+        "SetColumns",
+        "ShuffleColumns",
+    ),
+    "silvan.algorithms.horizontal.adaptive_forest": (
+        "AdaptiveLeaves",
+        "AdaptiveLevel",
+    ),
+    "silvan.algorithms.horizontal.histogram_forest": ("GrowLevel",),
+    "silvan.algorithms.horizontal.merged_forest": ("GrowTrees",),
+    "silvan.algorithms.evaluation.personal_forest": ("ChooseShare",),
+    "silvan.algorithms.horizontal.weigh_halves": ("CompareHalves",),
+    "silvan.algorithms.vertical.linear_fit": (
+        "Explain",
+        "KeepCoefficients",
+        "OfferDirection",
+    ),
+    "silvan.algorithms.vertical.linear_shares": ("SumPredictors",),
+    "silvan.algorithms.private.noisy_evaluation": ("CountByScoreWithNoise",),
+    "silvan.algorithms.private.noisy_levels": ("NoisyLevel",),
+    "silvan.algorithms.private.noisy_rows": ("DisguisedLevel",),
+    "silvan.algorithms.private.tables": (
+        "CountColumns",
+        "CountPeople",
+        "CountScores",
+        "CountTables",
+        "SumSlopes",
+        "SumTargets",
+    ),
+    "silvan.algorithms.class_counts": ("CountClasses",),
+    "silvan.algorithms.kept_results": ("KeepResults",),
+    "silvan.algorithms.recount": (
+        "CountLeafLabels",
+        "CountLeafRows",
+    ),
+    "silvan.algorithms.shared_bins": (
+        "CountFine",
+        "CountGrid",
+    ),
+    "silvan.algorithms.vertical.columns": ("DescribeColumns",),
+    "silvan.algorithms.vertical.encoded": (
+        "FindValues",
+        "SplitNodes",
+    ),
+    "silvan.algorithms.vertical.encoded_labels": ("EncodeLabels",),
+    "silvan.algorithms.vertical.encrypted_labels": ("EncryptLabels",),
+    "silvan.algorithms.vertical.encrypted_splits": (
+        "KeepChosen",
+        "SplitChosen",
+        "DecideNodes",
+        "SumLabels",
+    ),
+    "silvan.algorithms.vertical.scores_of_rows": (
+        "EvaluateScores",
+        "KeepPredictions",
+    ),
+    "silvan.algorithms.vertical.party_shares": (
+        "KeepShare",
+        "ShowShare",
+    ),
+    "silvan.algorithms.vertical.prediction": (
+        "GoLeft",
+        "ReachLeaves",
+    ),
+    "silvan.federation.describe": (
+        "CountCategories",
+        "CountRows",
+        "Describe",
+        "NameCategories",
+    ),
+    "silvan.privacy.announce": ("Announce",),
+    "silvan.privacy.identity.identity": ("Introduce",),
+    "silvan.privacy.identity.psi": (
+        "HideIds",
+        "HideTwice",
+        "Intersect",
+    ),
+    "silvan.privacy.identity.shared_key": (
+        "DealKey",
+        "TakeKey",
+    ),
 }
-"""Where each kind of message of this package is answered: "module:function". A test compares it with ``answers``."""
+"""The modules of this package that answer messages, and which. A test compares it with ``answers``."""
+
+KINDS = {kind: module for module, kinds in _ANSWERED_IN.items() for kind in kinds}
 
 
-class Handlers(MutableMapping[str, tuple[type[Request], Function]]):
+class Handlers(ChainMap[str, Any]):
     """Requests and the functions that answer them, by kind; each is imported when it is first looked up."""
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
-        self._loaded: dict[str, tuple[type[Request], Function]] = {}
-
-    def register(self, request: type[Request], function: Function) -> None:
+    def register(self, request: type[Request], function: Callable[[Any, Any], Reply]) -> None:
         """Add a kind; raise ``TypeError`` if its name is taken."""
-        kind, place = request.kind(), f"{function.__module__}:{function.__name__}"
-        known = self._loaded.get(kind)
-        owner = self._places.get(kind, place if known is None else known[0].__module__)
-        if owner not in (place, request.__module__):  # a cell of a notebook may run again
-            raise TypeError(f"{kind} is the name of a message of {owner.partition(':')[0]} already")
-        self._loaded[kind] = request, function
+        kind, known = request.kind(), self.maps[0].get(request.kind())
+        owner = KINDS.get(kind, function.__module__ if known is None else known[0].__module__)
+        if owner not in (function.__module__, request.__module__):  # a cell of a notebook may run again
+            raise TypeError(f"{kind} is the name of a message of {owner} already")
+        self[kind] = request, function
 
-    def __getitem__(self, kind: str) -> tuple[type[Request], Function]:
-        if kind not in self._loaded:
-            import_module(self._places[kind].partition(":")[0])  # where ``answers`` registers it
-        return self._loaded[kind]
-
-    def __setitem__(self, kind: str, handler: tuple[type[Request], Function]) -> None:
-        self._loaded[kind] = handler
-
-    def __delitem__(self, kind: str) -> None:
-        del self._loaded[kind]
-
-    def __contains__(self, kind: object) -> bool:
-        return kind in self._loaded or kind in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self._places, **self._loaded})
-
-    def __len__(self) -> int:
-        return len({**self._places, **self._loaded})
+    def __getitem__(self, kind: str) -> tuple[type[Request], Callable[[Any, Any], Reply]]:
+        if kind not in self.maps[0]:
+            import_module(KINDS[kind])  # where ``answers`` registers it
+        found: tuple[type[Request], Callable[[Any, Any], Reply]] = self.maps[0][kind]
+        return found
 
 
-HANDLERS = Handlers(KINDS)
+HANDLERS = Handlers({}, KINDS)

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from silvan.errors import FormatError
-from silvan.federation.store import CONDUCT, LASTING, MemoryStore
+from silvan.federation.store import LASTING, MemoryStore
 from silvan.tree.grow import RULES
 from silvan.util.sqlite_file import open_database
 
@@ -78,32 +78,24 @@ class Journal:
 
     def belongs_to(self, study: str) -> None:
         """Tie the journal to a study; refuse one of another."""
-        if self._db is None:
-            return
-        with self._using() as db:
-            if db.execute("SELECT * FROM study").fetchone() is None:
-                db.execute("INSERT INTO study VALUES (?, ?)", (study, RULES))
-            name, rules = db.execute("SELECT name, rules FROM study").fetchone()
-        if rules != RULES:
-            raise FormatError(
-                f"{self.path}: the study was begun by another version of silvan, which grows other trees; let that "
-                "version end it, or start afresh"
-            )
-        if name != study:
-            raise FormatError(
-                f"{self.path}: the journal belongs to another study (tables, parameters, sites or the version "
-                "of silvan differ); name another file to start afresh"
-            )
+        self._write("INSERT INTO study SELECT ?, ? WHERE NOT EXISTS (SELECT * FROM study)", [(study, RULES)])
+        for name, rules in self._read("SELECT name, rules FROM study"):
+            if rules != RULES:
+                raise FormatError(
+                    f"{self.path}: the study was begun by another version of silvan, which grows other trees; let that "
+                    "version end it, or start afresh"
+                )
+            if name != study:
+                raise FormatError(
+                    f"{self.path}: the journal belongs to another study (tables, parameters, sites or the version "
+                    "of silvan differ); name another file to start afresh"
+                )
 
     def find(self, question: str) -> dict[str, Entry]:
         """Return what is known of a question, by site."""
-        if self._db is None:
-            return {}
-        with self._using() as db:
-            query = "SELECT site, digest, kind, body, sent, received FROM reply WHERE question = ?"
-            rows = db.execute(query, (question,)).fetchall()
         entries = {}
-        for site, digest, *rest in rows:
+        query = "SELECT site, digest, kind, body, sent, received FROM reply WHERE question = ?"
+        for site, digest, *rest in self._read(query, question):
             entries[site] = Entry(*rest)
             if not isinstance(entries[site].body, bytes) or entries[site].digest(question, site) != digest:
                 raise FormatError(f"{self.path}: the journal is damaged; name another file to start afresh")
@@ -111,20 +103,9 @@ class Journal:
 
     def keep(self, question: str, entries: dict[str, Entry]) -> None:
         """Keep replies, all or none of them; what is kept already stays."""
-        if self._db is None:
-            return
-        rows = [(question, site, *entry, entry.digest(question, site)) for site, entry in entries.items()]
-        with self._using() as db, db:
-            db.execute("BEGIN")
-            db.executemany(
-                "INSERT INTO reply VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (question, site) DO NOTHING", rows
-            )
-
-    def forget(self, question: str, site: str) -> None:
-        """Drop a reply, so that it is asked for again."""
         if self._db is not None:
-            with self._using() as db, db:
-                db.execute("DELETE FROM reply WHERE question = ? AND site = ?", (question, site))
+            rows = [(question, site, *entry, entry.digest(question, site)) for site, entry in entries.items()]
+            self._write("INSERT INTO reply VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (question, site) DO NOTHING", rows)
 
     def store(self, site: str) -> MemoryStore:
         """Return a store for a site of this process.
@@ -133,29 +114,16 @@ class Journal:
         the middle; so do its keys, by which its trees and what was sealed for it are known, and a party's shares of
         models, which it would not be asked to keep again.
         """
-        return _Kept(self, site)
+        return _JournaledStore(self, site)
 
     def remember(self, site: str, values: dict[str, bytes]) -> None:
         """Keep what a site of this process remembers, all or nothing of it."""
-        if self._db is None or not values:
-            return
-        with self._using() as db, db:
-            db.execute("BEGIN")
-            rows = [(site, key, value) for key, value in values.items()]
-            db.executemany("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", rows)
+        rows = [(site, key, value) for key, value in values.items()]
+        self._write("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", rows)
 
     def remembered(self, site: str) -> dict[str, bytes]:
         """Return what a site of this process remembers."""
-        if self._db is None:
-            return {}
-        with self._using() as db:
-            return dict(db.execute("SELECT key, value FROM memory WHERE site = ?", (site,)).fetchall())
-
-    def __len__(self) -> int:
-        if self._db is None:
-            return 0
-        with self._using() as db:
-            return int(db.execute("SELECT COUNT(*) FROM reply").fetchone()[0])
+        return dict(self._read("SELECT key, value FROM memory WHERE site = ?", site))
 
     def close(self) -> None:
         """Close the file."""
@@ -168,9 +136,20 @@ class Journal:
         for ending in ("", "-wal", "-shm") if self.path is not None else ():
             Path(f"{self.path}{ending}").unlink(missing_ok=True)
 
+    def _read(self, query: str, *given: str) -> list[Any]:
+        with self._using() as db:
+            return [] if db is None else db.execute(query, given).fetchall()
+
+    def _write(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        """Write rows, all or none of them."""
+        with self._using() as db:
+            if db is not None and rows:
+                with db:
+                    db.execute("BEGIN")
+                    db.executemany(statement, rows)
+
     @contextmanager
-    def _using(self) -> Iterator[sqlite3.Connection]:
-        assert self._db is not None  # noqa: S101
+    def _using(self) -> Iterator[sqlite3.Connection | None]:
         with self._lock:
             try:
                 yield self._db
@@ -181,7 +160,7 @@ class Journal:
         return FormatError(f"{self.path}: cannot be used as a journal ({error})")
 
 
-class _Kept(MemoryStore):
+class _JournaledStore(MemoryStore):
     """A store in memory, a part of which is in a journal's file."""
 
     def __init__(self, journal: Journal, site: str) -> None:
@@ -189,15 +168,8 @@ class _Kept(MemoryStore):
         self._journal, self._site = journal, site
         super().put_all(journal.remembered(site))
 
-    def put(self, key: str, value: bytes) -> None:
-        """Keep a value."""
-        known = self.get(key)
-        super().put(key, value)
-        if key.startswith(LASTING) and value != known:
-            self._journal.remember(self._site, {key: value})
-
     def put_all(self, values: dict[str, bytes]) -> None:
         """Keep several values."""
+        lasting = {key: value for key, value in values.items() if key.startswith(LASTING) and self.get(key) != value}
         super().put_all(values)
-        kept = {key: value for key, value in values.items() if key.startswith(CONDUCT)}
-        self._journal.remember(self._site, kept)
+        self._journal.remember(self._site, lasting)

@@ -5,8 +5,9 @@ A request says by its ``verb`` who will see the answers: ``ask`` shows every sit
 travels in an ``Envelope`` that says which question it belongs to.
 """
 
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -22,6 +23,9 @@ PartitionsWay = Literal["add up", "site"]
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What a site answers. Replies to ``total`` requests hold integer arrays only."""
+
+
+R = TypeVar("R", bound=Reply)
 
 
 class SignedReply(Reply, frozen=True, kw_only=True):
@@ -59,6 +63,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     once: ClassVar[bool] = False  # whether it may be asked once only, as every sum; unless ``course`` says otherwise
     some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites: a cluster
 
+    def __init_subclass__(cls) -> None:
+        """Take the type of replies from the brackets of ``Ask`` or ``Total``."""
+        super().__init_subclass__()
+        for base in vars(cls).get("__orig_bases__", ()):
+            for reply in get_args(base):
+                cls.reply = reply
+
     @classmethod
     def kind(cls) -> str:
         """Name of the message on the wire."""
@@ -87,6 +98,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
+class Ask(Request, Generic[R], frozen=True, kw_only=True):
+    """A request whose replies, of the type in brackets, the coordinator sees one by one."""
+
+    verb: ClassVar[Verb] = "ask"
+
+
+class Total(Request, Generic[R], frozen=True, kw_only=True):
+    """A request of whose replies, of the type in brackets, the coordinator sees only the sum."""
+
+    verb: ClassVar[Verb] = "total"
+
+
 class Blob(msgspec.Struct, frozen=True):
     """Stands in a request for something large that travels once: a model, a table of cut points."""
 
@@ -101,7 +124,7 @@ class Owner(msgspec.Struct, frozen=True):
     signature: bytes
 
 
-class Step(msgspec.Struct, frozen=True):
+class SumStep(msgspec.Struct, frozen=True):
     """Where a sum that hides its parts stands: which way of summing it is, and what that needs to go on."""
 
     sums: str
@@ -118,7 +141,7 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     body: bytes
     blobs: dict[str, bytes] = {}
     over: list[str] = []  # the sites in a sum
-    step: Step | None = None  # of a sum that hides its parts; the body is what the part answers
+    step: SumStep | None = None  # of a sum that hides its parts; the body is what the part answers
     task: str = ""  # what of the study it is for: a model, a judgement; empty: what comes before
     round: int = 0
     whole: str = ""  # the question, where this is one wave of it
@@ -179,27 +202,20 @@ def shapes(reply: msgspec.Struct) -> str:
     return ", ".join(said) or "nothing but that it is done"
 
 
-_PLAIN = (np.ndarray, str, bytes, int, float, type(None))
-"""What no blob can be in."""
-
-
 def blobs_in(request: Request) -> list[str]:
     """List the hashes of the blobs that a request refers to."""
-    found: list[str] = []
+    return list(_hashes_in(request))
 
-    def look(value: Any) -> None:
-        if isinstance(value, _PLAIN):
-            return
-        if isinstance(value, Blob):
-            found.append(value.hash)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                look(item)
-        elif isinstance(value, dict):
-            look(list(value.values()))
-        elif isinstance(value, msgspec.Struct):
-            for name in value.__struct_fields__:
-                look(getattr(value, name))
 
-    look(request)
-    return found
+def _hashes_in(value: Any) -> Iterator[str]:
+    parts: Iterable[Any] = ()
+    if isinstance(value, Blob):
+        yield value.hash
+    elif isinstance(value, list | tuple):
+        parts = value
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, msgspec.Struct):
+        parts = msgspec.structs.astuple(value)
+    for part in parts:
+        yield from _hashes_in(part)

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from silvan.data.batches import Batched
+from silvan.data.batches import Batched, Whole
 from silvan.data.bins.bins import Bins
 from silvan.data.disk_arrays import Folder, Stored
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.holdout import HeldOut
 from silvan.data.schema import Schema
+from silvan.data.typed_table import Frame
 from silvan.errors import InputError
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
@@ -18,6 +19,26 @@ from silvan.forest.predict import scores_if_any
 
 _PIECE = 1 << 17
 """Most rows of a piece: their bins are read by every tree and should stay near the processor."""
+
+
+Block = tuple[np.ndarray, np.ndarray]
+"""Encoded rows: features and labels."""
+
+
+def encode_rows(frame: Frame, schema: Schema, *, strict: bool, first_row: int = 1, where: str = "") -> Block:
+    """Encode features and labels; an error names the row, and ``where`` the rows are."""
+    try:
+        X = encode_features(frame, schema, fill_absent=True, strict=strict, first_row=first_row)
+        return X, encode_label(frame, schema, strict=strict, first_row=first_row)
+    except InputError as error:
+        if not where:
+            raise
+        raise type(error)(f"in {where}: {error}") from None
+
+
+def encoded_columns(schema: Schema, table: Whole | Batched) -> list[str]:
+    """Return the columns of a table that are encoded by a schema."""
+    return [name for name in dict.fromkeys((*schema.columns, schema.label.name)) if name in table.names]
 
 
 @dataclass(frozen=True)
@@ -120,15 +141,11 @@ def store_parts(
     """Encode a table batch by batch: the rows to learn from, and those to judge by."""
     kind = np.int32 if schema.n_classes else np.float64
     files = [(Stored(folder, np.float32, len(schema.features)), Stored(folder, kind)) for _ in range(2)]
-    names = [name for name in dict.fromkeys((*schema.columns, schema.label.name)) if name in table.names]
     start = 0
-    for batch in table.batches(names, schema):
+    for batch in table.batches(encoded_columns(schema, table), schema):
         stop = start + len(batch)
-        try:
-            X = encode_features(batch, schema, fill_absent=True, strict=strict, first_row=start + 1)
-            y = encode_label(batch, schema, strict=strict, first_row=start + 1)
-        except InputError as error:
-            raise type(error)(f"in rows {start + 1:,} to {stop:,}: {error}") from None
+        where = f"rows {start + 1:,} to {stop:,}"
+        X, y = encode_rows(batch, schema, strict=strict, first_row=start + 1, where=where)
         for test, (some_X, some_y) in enumerate(files):
             rows = held.between(start, stop) == bool(test)
             some_X.append(X[rows])

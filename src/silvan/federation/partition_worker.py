@@ -6,6 +6,7 @@ kept beside a partition's encoded rows, and made again where it is missing: on a
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -13,14 +14,13 @@ import msgspec
 import numpy as np
 
 from silvan.data.bins.column_summary import Sizes
-from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Schema
 from silvan.data.typed_table import read_frame
 from silvan.data.worker_frames import read_frame_of
 from silvan.errors import InputError
 from silvan.federation import wire
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.part import Part, row_keys
+from silvan.federation.part import Part, encode_rows, row_keys
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 
@@ -51,7 +51,6 @@ class Encoded:
     def __init__(self, how: Encoding, rows: tuple[np.ndarray, ...], mark: int) -> None:
         self.how, self.rows, self.mark = how, rows, mark
         self.lock = Lock()
-        self._site: PartitionSite | None = None
 
     def __reduce__(self) -> Any:
         return Encoded, (self.how, self.rows, self.mark)
@@ -68,12 +67,10 @@ class Encoded:
         """Return something about the rows, with the mark that tells which rows these are."""
         return {self.how.place: self.mark}, value
 
-    @property
+    @cached_property
     def site(self) -> "PartitionSite":
         """The rows as a site of their own."""
-        if self._site is None:
-            self._site = PartitionSite(self)
-        return self._site
+        return PartitionSite(self)
 
 
 class PartitionSite(Site):
@@ -118,12 +115,7 @@ def encode_partition(source: Any, data: bytes) -> Encoded:
     frame = read_frame(read_frame_of(source, how.names, how.casts), "a partition is a data frame")
     if len(frame) != how.rows:
         raise InputError(f"{how.partition} has {len(frame):,} rows now and had {how.rows:,} before")
-    first = how.first[0] + 1
-    try:
-        X = encode_features(frame, schema, fill_absent=True, strict=how.strict, first_row=first)
-        y = encode_label(frame, schema, strict=how.strict, first_row=first)
-    except InputError as error:
-        raise type(error)(f"in {how.partition}: {error}") from None
+    X, y = encode_rows(frame, schema, strict=how.strict, first_row=how.first[0] + 1, where=how.partition)
     held = np.unpackbits(np.frombuffer(how.held_out, np.uint8), count=how.rows).astype(np.bool_)
     mark = zlib.crc32(np.ascontiguousarray(y).view(np.uint8).data, zlib.crc32(X.view(np.uint8).data))
     return Encoded(how, (X[~held], y[~held], X[held], y[held]), mark)
@@ -154,27 +146,11 @@ def add_up(answers: Sequence[Marked]) -> Marked:
     return marks, total
 
 
-def score_rows(rows: Encoded, test: bool, model: Sequence[bytes], absent: np.ndarray, n_jobs: int) -> Marked:
-    """Score a partition's rows by a forest."""
-    return rows.marked(rows.part(test).answers(Forest.from_bytes(b"".join(model)), absent, n_jobs))
+def of_part(rows: Encoded, test: bool, function: Callable[..., Any], *given: Any) -> Marked:
+    """Return what a function finds in a partition's rows to learn from, or in those to judge by."""
+    return rows.marked(function(rows.part(test), *given))
 
 
-def labels_of(rows: Encoded, test: bool) -> Marked:
-    """Return the labels of a partition's rows."""
-    return rows.marked(rows.part(test).y)
-
-
-def rows_of(rows: Encoded, test: bool) -> Marked:
-    """Return the features and labels of a partition's rows."""
-    part = rows.part(test)
-    return rows.marked((part.X, part.y))
-
-
-def some_rows(rows: Encoded, test: bool, places: np.ndarray) -> Marked:
-    """Return the features of some of a partition's rows."""
-    return rows.marked(rows.part(test).take(places))
-
-
-def some_columns(rows: Encoded, test: bool, columns: list[int]) -> Marked:
-    """Return some features of all of a partition's rows."""
-    return rows.marked(rows.part(test).columns(columns))
+def score_rows(part: Part, model: Sequence[bytes], absent: np.ndarray, n_jobs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Score rows by a forest."""
+    return part.answers(Forest.from_bytes(b"".join(model)), absent, n_jobs)

@@ -96,10 +96,10 @@ class Party(Site):
     def secret(self) -> bytes:
         """The party's own secret, drawn when it is first needed."""
         name = self._of_study("secret")
-        if self.store.get(name) is None:
-            self.store.put(name, secrets.token_bytes(KEY_BYTES))
         secret = self.store.get(name)
-        assert secret is not None  # noqa: S101
+        if secret is None:
+            secret = secrets.token_bytes(KEY_BYTES)
+            self.store.put(name, secret)
         return secret
 
     def _of_study(self, what: str) -> str:

@@ -1,34 +1,39 @@
-"""A question to sites: what was asked of whom, how answers are read and checked, and when to try again.
+"""A question to sites: what was asked of whom, how it is delivered, how answers are read, and when to try again.
 
 A reply is taken if it answers the question that is open, for the first time, and is what was asked for. One
 that belongs to another question, or comes a second time, changes nothing. A site whose reply cannot be read or
 does not fit the question, or that does not answer at all, has failed.
 """
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
+from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation import wire
+from silvan.federation.keys import Roster
 from silvan.federation.message import (
     FULL,
     OWNER_TOLD,
     STALE,
+    Blob,
     Envelope,
     Missing,
+    Owner,
     Reply,
     Request,
-    Step,
+    SignedReply,
+    SumStep,
     Trouble,
-    Verb,
     blobs_in,
 )
+from silvan.federation.signed import Signer, is_owned
 from silvan.federation.store import digest
+from silvan.federation.transport import Transport
 
 
 @dataclass(frozen=True)
@@ -94,68 +99,43 @@ class Tries:
     def __init__(self, timeout: float | None, patience: float | None = None) -> None:
         self._timeout, self._patience, self._pauses = timeout, patience, 0
         self._waited: dict[str, float] = {}  # until when each site waited for its owner
-        self._missing, self._stale = Counter[str](), Counter[str]()
+        self._seen = Counter[tuple[str, type]]()  # how often each site gave each kind of trouble
 
-    def over(
-        self, kind: str, again: list[str], unreached: Mapping[str, UnreachedError], seconds: float
-    ) -> dict[str, Exception]:
-        """Return the sites that are given up, and why."""
-        self._missing.update(again)
-        self._stale.update(site for site, error in unreached.items() if isinstance(error, StaleError))
-        self._waited |= {site: seconds for site, error in unreached.items() if isinstance(error, WaitingError)}
-        failed: dict[str, Exception] = {}
-        for site in again:
-            if self._missing[site] >= _MOST_MISSING:
-                failed[site] = SiteError(site, f"{kind}: keeps asking for data it was sent")
-        for site, error in unreached.items():
-            if isinstance(error, StaleError) and self._stale[site] >= _MOST_STALE:
-                failed[site] = SiteError(site, f"{kind}: keeps calling messages stale: {error}")
-            elif isinstance(error, WaitingError):
-                if self._patience is not None and seconds >= self._patience:
-                    failed[site] = SiteError(
-                        site,
-                        f"{error}, after {self._patience / 86400:.3g} {'day' if self._patience == 86400 else 'days'}",
-                    )
-            elif self._timeout is not None and seconds - self._waited.get(site, 0.0) >= self._timeout:
-                failed[site] = SiteError(site, f"did not answer {kind} within {self._timeout:g} s: {error}")
-        return failed
+    def give_up(self, site: str, kind: str, trouble: Exception | Missing, seconds: float) -> Exception | None:
+        """Return why a site is given up; None: it is asked again."""
+        self._seen[site, type(trouble)] += 1
+        times = self._seen[site, type(trouble)]
+        if isinstance(trouble, Missing):
+            return SiteError(site, f"{kind}: keeps asking for data it was sent") if times >= _MOST_MISSING else None
+        if not isinstance(trouble, UnreachedError):
+            return trouble
+        if isinstance(trouble, StaleError) and times >= _MOST_STALE:
+            return SiteError(site, f"{kind}: keeps calling messages stale: {trouble}")
+        if isinstance(trouble, WaitingError):
+            self._waited[site] = seconds
+            if self._patience is None or seconds < self._patience:
+                return None
+            days = "day" if self._patience == 86400 else "days"
+            return SiteError(site, f"{trouble}, after {self._patience / 86400:.3g} {days}")
+        if self._timeout is None or seconds - self._waited.get(site, 0.0) < self._timeout:
+            return None
+        return SiteError(site, f"did not answer {kind} within {self._timeout:g} s: {trouble}")
 
-    def waits(self, unreached: Mapping[str, UnreachedError]) -> float:
+    def waits(self, unreached: Mapping[str, Missing | Exception]) -> float:
         """Return the seconds to wait before the next time: more each time, up to two; none at first where all is stale.
 
         What stays stale was sent by a coordinator whose clock went back when it was restarted: that takes time.
         """
-        if all(isinstance(error, StaleError) and self._stale[site] <= _AT_ONCE for site, error in unreached.items()):
+        if all(
+            isinstance(error, StaleError) and self._seen[site, StaleError] <= _AT_ONCE
+            for site, error in unreached.items()
+        ):
             return 0.0
         self._pauses += 1
         return float(min(0.05 * 2**self._pauses, 2.0))
 
 
-def requests_by_site(
-    request: Question, verb: Verb, to: Iterable[str] | None, sites: Sequence[str], lost: Container[str]
-) -> dict[str, Request]:
-    """Return what each site is asked, in the order of ``sites``, without those that were lost.
-
-    Raise ``InputError`` for a site that there is not, ``FederationError`` for requests that cannot be one question.
-    """
-    wanted = list(request) if isinstance(request, dict) else (sites if to is None else list(to))
-    unknown = [s for s in wanted if s not in sites]
-    if unknown:
-        raise InputError(f"there is no site {unknown[0]!r}; the sites are {', '.join(sites)}")
-    asked = [s for s in sites if s in wanted and s not in lost]
-    requests = {s: request[s] if isinstance(request, dict) else request for s in asked}
-    if not requests:
-        raise FederationError("there is no site left to ask")
-    kinds = {type(r) for r in requests.values()}
-    if len(kinds) > 1:
-        raise FederationError("a question to several sites must be of one kind")
-    kind = kinds.pop()
-    if kind.verb != verb:
-        raise FederationError(f"{kind.__name__} is for {kind.verb!r}, not for {verb!r}")
-    return requests
-
-
-class Written(NamedTuple):
+class WrittenRequest(NamedTuple):
     """A request as bytes, and the hashes of the blobs that it refers to."""
 
     request: Request
@@ -177,34 +157,35 @@ class Asked:
     requests: dict[str, Request]
     check: Check | None = None
     over: Sequence[str] | None = None  # sites in the sum; None: those asked
-    step: Step | Mapping[str, Step] | None = None  # for all sites, or by site
+    step: SumStep | Mapping[str, SumStep] | None = None  # for all sites, or by site
     answer: type[Reply] | None = None  # None: the kind's own
     most: int | Bounds | None = None
     narrow: bool = False  # whether counters are read as they were sent: see ``wire``
     sent: Counter[str] = field(default_factory=Counter)  # bytes so far by site, from its view
     received: Counter[str] = field(default_factory=Counter)
-    _written: dict[int, "Written"] = field(default_factory=dict)  # by identity: most questions are one for all sites
+    # by identity: most questions are one for all sites
+    _written: dict[int, WrittenRequest] = field(default_factory=dict)
 
     @cached_property
     def wave(self) -> str:
         """Name what is sent now: an answer to an earlier wave is none to this one."""
         if self.step is None:
             return self.name
-        steps = [self.step] if isinstance(self.step, Step) else self.step.values()
+        steps = [self.step] if isinstance(self.step, SumStep) else self.step.values()
         return digest(f"{self.name} ".encode() + b"".join(step.body for step in steps))
 
-    def written(self, site: str) -> "Written":
+    def written(self, site: str) -> WrittenRequest:
         """Return what a site is asked as it is sent: written once for all waves and all sites that are asked alike."""
         request = self.requests[site]
         if id(request) not in self._written:
-            self._written[id(request)] = Written(request, wire.encode(request), blobs_in(request))
+            self._written[id(request)] = WrittenRequest(request, wire.encode(request), blobs_in(request))
         return self._written[id(request)]
 
-    def step_of(self, site: str) -> Step | None:
+    def step_of(self, site: str) -> SumStep | None:
         """Return a site's step."""
         return self.step[site] if isinstance(self.step, Mapping) else self.step
 
-    def read(self, site: str, data: bytes | Exception) -> tuple[Reply, bytes] | Missing | Exception | None:
+    def read(self, site: str, data: bytes | Exception) -> "Outcome | None":
         """Read an answer: the reply and its bytes, or what went wrong; None if it is to another question."""
         kind, expected = self.kind.__name__, self.answer or self.kind.reply
         if isinstance(data, Exception):
@@ -238,3 +219,122 @@ class Asked:
         if trouble.code == "refused":
             return RefusedError(f"site {site!r} refused {kind}: {text}", site=site, reason=text)
         return SiteError(site, f"{kind}: {text}", code=trouble.code, owner_told=OWNER_TOLD.get(trouble.code, ""))
+
+
+class Blobs:
+    """What requests refer to. A blob travels once to each site, unless the site says that it lacks it."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, bytes] = {}
+        self._makers: defaultdict[str, list[Owner]] = defaultdict(list)
+        self._sent: defaultdict[str, set[str]] = defaultdict(set)  # hashes by site
+
+    def add(self, data: bytes, maker: Owner | None = None) -> Blob:
+        """Return a reference to something large, or to what a site made and signed."""
+        blob = Blob(digest(data))
+        self._contents[blob.hash] = data
+        if maker is not None and maker not in self.makers(blob.hash):
+            self._makers[blob.hash].append(maker)
+        return blob
+
+    def content(self, hash_: str) -> bytes:
+        """Return what a blob stands for."""
+        return self._contents[hash_]
+
+    def makers(self, hash_: str) -> list[Owner]:
+        """Return the sites that made and signed what a blob holds."""
+        return self._makers[hash_]
+
+    def not_sent(self, site: str, hashes: Iterable[str]) -> list[str]:
+        """Return the blobs that a site was not sent yet."""
+        return [name for name in hashes if name not in self._sent[site]]
+
+    def send(self, site: str, hashes: Iterable[str]) -> dict[str, bytes]:
+        """Return blobs for a message to a site, which counts as having them from now on."""
+        contents = {name: self._contents[name] for name in hashes}
+        self._sent[site].update(contents)
+        return contents
+
+
+Outcome = tuple[Reply, bytes] | Missing | Exception
+"""What came of a message: a reply and its bytes, the blobs that the site lacks, or what went wrong."""
+
+
+@dataclass(frozen=True)
+class Sender:
+    """The coordinator as all messages of a question name it: its study, task and round, and the keys that it uses."""
+
+    study: str
+    task: str
+    round: int
+    signer: Signer | None
+    roster: Roster | None
+
+
+class Delivery:
+    """One question on its way to sites, which may be sent it several times."""
+
+    def __init__(self, question: Asked, sender: Sender, blobs: Blobs) -> None:
+        self._question, self._sender, self._blobs = question, sender, blobs
+        self._needed = {site: question.written(site).blobs for site in question.requests}
+        self._lacking = {site: blobs.not_sent(site, needed) for site, needed in self._needed.items()}
+
+    def send(self, sites: Iterable[str], transport: Transport, timeout: float | None) -> Iterator[tuple[str, Outcome]]:
+        """Send sites the question and yield what came of it, once for each: those that did not answer come last."""
+        kind = self._question.kind
+        messages = {site: self._write(site) for site in sites}
+        waiting = dict.fromkeys(messages)
+        for site, data in transport.deliver(messages, kind.verb, timeout):
+            if site not in waiting:
+                continue  # a second answer to the same question changes nothing
+            outcome = self._read(site, data)
+            if outcome is None:
+                continue  # an answer to another question, or not the site's
+            del waiting[site]
+            yield site, outcome
+        for site in waiting:
+            yield site, SiteError(site, f"did not answer {kind.__name__}")
+
+    def _write(self, site: str) -> bytes:
+        question, sender, written = self._question, self._sender, self._question.written(site)
+        verb = question.kind.verb
+        over = list(question.requests if question.over is None else question.over)
+        envelope = Envelope(
+            study=sender.study,
+            question=question.wave,
+            sender="",
+            kind=question.kind.__name__,
+            body=written.body,
+            blobs=self._blobs.send(site, self._lacking[site]),
+            over=over if verb == "total" else [],
+            step=question.step_of(site),
+            task=sender.task,
+            round=sender.round,
+            whole="" if question.step is None else question.name,
+            owners={name: makers for name in written.blobs if (makers := self._blobs.makers(name))},
+        )
+        data = wire.encode(envelope)
+        if sender.signer is not None:
+            data = sender.signer.send(site, sender.study, verb, data)
+        question.received[site] += len(data)
+        return data
+
+    def _read(self, site: str, data: bytes | Exception) -> Outcome | None:
+        """Open and read an answer; return None if it is to another question, or not the site's."""
+        sender, opened = self._sender, data
+        if isinstance(data, bytes):
+            self._question.sent[site] += len(data)
+            if sender.signer is not None:
+                signed = sender.signer.read(site, sender.study, data)
+                if signed is None:
+                    return None
+                opened = signed
+        outcome = self._question.read(site, opened)
+        if isinstance(outcome, Missing):
+            # whatever the question refers to, and nothing else, however much is asked for
+            self._lacking[site] = [] if set(self._needed[site]).isdisjoint(outcome.hashes) else self._needed[site]
+        elif isinstance(outcome, tuple) and sender.roster is not None and isinstance(outcome[0], SignedReply):
+            made = outcome[0]
+            if not is_owned(sender.roster, Owner(site, sender.task, made.signature), sender.study, digest(made.work())):
+                return SiteError(site, f"answered {self._question.kind.__name__} with what it did not sign")
+        return outcome

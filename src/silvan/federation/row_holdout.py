@@ -13,6 +13,7 @@ import numpy as np
 
 from silvan.data.disk_arrays import Folder, scratch
 from silvan.data.holdout import Fold, HeldOut
+from silvan.federation.part import Block
 
 _PIECE = 1 << 16
 """Rows that are looked at together."""
@@ -22,9 +23,6 @@ _SORTED = 1 << 21
 
 _WORDS = 3
 """Of a row's digest: two that tell rows apart, and one that draws the first of equal ones."""
-
-Block = tuple[np.ndarray, np.ndarray]
-"""Encoded rows: features and labels."""
 
 
 def hold_out_singly(

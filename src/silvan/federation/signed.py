@@ -63,8 +63,6 @@ class Signer:
         The party's own key.
     roster
         Everybody's public keys; the party's own must be among them.
-    tolerance
-        Seconds by which another party's clock may be off.
     clock
         Gives the time in nanoseconds.
     """
@@ -74,15 +72,12 @@ class Signer:
         name: str,
         key: Key,
         roster: Roster,
-        tolerance: float = TOLERANCE,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         who = "the coordinator" if name == COORDINATOR else f"site {name!r}"
         if roster.key_of(name) != key.public:
             raise InputError(f"the roster has no key of {who}, or another one; was a new key made?")
-        if not tolerance > 0:
-            raise InputError.wrong("tolerance", "above 0 seconds", tolerance)
-        self.name, self.roster, self.tolerance, self.clock = name, roster, tolerance, clock
+        self.name, self.roster, self.clock = name, roster, clock
         self._key, self._last = key, 0
         self._open: dict[str, bytes] = {}  # the nonce of the last message to each site
 
@@ -118,10 +113,10 @@ class Signer:
         if (signed.to, signed.verb) != (self.name, verb) or len(signed.nonce) != NONCE:
             raise ForgedError("the message is for another site, or was to come by another verb")
         late = self.clock() - signed.at
-        if abs(late) > self.tolerance * 1e9:
+        if abs(late) > TOLERANCE * 1e9:
             text = (
                 f"the message was signed at another time: it is late, or the clocks of the coordinator and the site "
-                f"differ by more than {self.tolerance:g} s"
+                f"differ by more than {TOLERANCE:g} s"
             )
             raise RepeatedError(text) if late > 0 else RefusedError(text)  # what was late may be sent anew
         kept = f"last message {digest(signed.study.encode())}"

@@ -105,19 +105,11 @@ class Site(SiteTable):
         self.last_error: Exception | None = None
         self.watcher: Callable[[str, int, int], None] | None = None  # told what is done, how much, and of how much
 
-    def rebuilt(self) -> Self:
-        """Make the site anew from what outlives a restart: its settings, its table and its store."""
-        return type(self)(
-            self.name,
-            self.source,
-            self.settings,
-            store=self.store,
-            outbox=self.outbox,
-            cover=self.cover,
-            signer=self.signer,
-            keys=self._keys,
-            **self.own_settings(),
-        )
+    def rebuilt(self, settings: SiteSettings | None = None, **changed: Any) -> Self:
+        """Make the site anew from what outlives a restart: its settings, its table and its store, or with others."""
+        made_with = {name: getattr(self, name) for name in ("store", "outbox", "cover", "signer")}
+        made_with |= {"keys": self._keys, **self.own_settings(), **changed}
+        return type(self)(self.name, self.source, settings or self.settings, **made_with)
 
     def own_settings(self) -> dict[str, Any]:
         """Return what a special kind of site is made with besides."""
@@ -217,7 +209,7 @@ class Site(SiteTable):
         body = wire.encode(reply)
         if self.outbox is not None:
             self.outbox.note(self, envelope, request, reply, body)
-        return wire.encode(Envelope(envelope.study, envelope.question, self.name, type(reply).__name__, body))
+        return _envelope_of(envelope, self.name, reply, body)
 
     def _fail(self, envelope: Envelope, request: Request | None, trouble: Trouble) -> bytes:
         """Return an answer that names the trouble and nothing of the data; note it in the ledger if that can be."""
@@ -225,8 +217,7 @@ class Site(SiteTable):
             return self._leave(envelope, request, trouble)
         except Exception:
             log.exception("%s: could not note what went wrong", self.name)
-            answer = Envelope(envelope.study, envelope.question, self.name, Trouble.__name__, wire.encode(trouble))
-            return wire.encode(answer)
+            return _envelope_of(envelope, self.name, trouble, wire.encode(trouble))
 
     def _take_blobs(self, request: Request, envelope: Envelope) -> list[str]:
         """Keep the blobs that a request refers to, and no others, and who made them; list those still lacking."""
@@ -289,7 +280,11 @@ def _answer_to(data: bytes, site: str, trouble: Trouble) -> bytes:
         asked = wire.decode(data, Envelope)
     except FormatError:
         asked = _NOTHING
-    return wire.encode(Envelope(asked.study, asked.question, site, Trouble.__name__, wire.encode(trouble)))
+    return _envelope_of(asked, site, trouble, wire.encode(trouble))
+
+
+def _envelope_of(asked: Envelope, site: str, reply: msgspec.Struct, body: bytes) -> bytes:
+    return wire.encode(Envelope(asked.study, asked.question, site, type(reply).__name__, body))
 
 
 def _trouble(error: Exception) -> Trouble:

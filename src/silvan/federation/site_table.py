@@ -3,7 +3,7 @@
 import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -16,15 +16,14 @@ from silvan.data.batches import Batched, Whole
 from silvan.data.cells import holds_objects
 from silvan.data.column_types import Kinds
 from silvan.data.disk_arrays import Folder
-from silvan.data.encode import encode_features, encode_label
 from silvan.data.holdout import Fold, HeldOut, hold_out
 from silvan.data.partition_files import is_partitioned
 from silvan.data.partitioned_table import Partitioned
 from silvan.data.schema import Schema
 from silvan.data.typed_table import Frame
 from silvan.federation.cache import Cache, CacheKey
-from silvan.federation.part import Part, row_keys, store_parts
-from silvan.federation.row_holdout import Block, hold_out_singly
+from silvan.federation.part import Block, Part, encode_rows, encoded_columns, row_keys, store_parts
+from silvan.federation.row_holdout import hold_out_singly
 from silvan.federation.store import digest
 from silvan.tree.draw import make_key
 from silvan.util.cell_text import value_text
@@ -33,7 +32,7 @@ _BATCH = 1 << 27
 """Bytes of a table that are read at a time, at most: more would not be faster."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class SiteSettings:
     """What a study and a site's owner say of the site's table and of how it is worked on.
 
@@ -51,14 +50,14 @@ class SiteSettings:
     exclude: tuple[str, ...] = ()
     test: float = 0.0
     split_seed: int = 0
-    sampling_key: np.ndarray | None = None
+    sampling_key: np.ndarray = field(default_factory=lambda: np.zeros(2, np.uint64))
     n_jobs: int | None = None
     forest: Any = None
     memory: int | None = None
     folder: Folder = None
     schema: Schema | None = None
     fold: Fold | None = None
-    kinds: Kinds | None = None
+    kinds: Kinds = field(default_factory=dict)
     results: Path | None = None
     test_key: bytes | None = None
 
@@ -69,25 +68,20 @@ class SiteSettings:
         return cls(label, tuple(exclude), test, split_seed=int(random_state), sampling_key=key, **own)
 
 
-class SiteTable:
+class SiteTable(SiteSettings):
     """One organisation's rows. ``source`` is a data frame, a path or (X, y)."""
 
     in_one_place = True  # whether all rows can be had at once, in memory or from files
 
     def __init__(self, name: str, source: Any, settings: SiteSettings) -> None:
+        super().__init__(**vars(settings))
         self.name, self.source = name, source
-        self.label, self.exclude = settings.label, settings.exclude
-        self.test, self.split_seed, self.n_jobs = settings.test, settings.split_seed, settings.n_jobs
-        self.forest, self.memory, self.folder = settings.forest, settings.memory, settings.folder
-        self.schema, self.fold, self.kinds = settings.schema, settings.fold, settings.kinds or {}
-        self.results, self.test_key = settings.results, settings.test_key
-        self.sampling_key = np.zeros(2, np.uint64) if settings.sampling_key is None else settings.sampling_key
         self.cache = Cache()
 
     @property
     def settings(self) -> SiteSettings:
         """The settings as they are now; the sites may have agreed on another sampling key since."""
-        return SiteSettings(**{name: getattr(self, name) for name in SiteSettings.__dataclass_fields__})
+        return SiteSettings(**{setting.name: getattr(self, setting.name) for setting in fields(SiteSettings)})
 
     @cached_property
     def table(self) -> Batched:
@@ -153,22 +147,14 @@ class SiteTable:
         if isinstance(self.table, Whole):
             yield self._encoded(schema, strict=False)
             return
-        names = [name for name in dict.fromkeys((*schema.columns, schema.label.name)) if name in self.table.names]
-        for batch in self.table.batches(names, schema):
-            yield (
-                encode_features(batch, schema, fill_absent=True, strict=False),
-                encode_label(batch, schema, strict=False),
-            )
+        for batch in self.table.batches(encoded_columns(schema, self.table), schema):
+            yield encode_rows(batch, schema, strict=False)
 
     def _encoded(self, schema: Schema, *, strict: bool) -> Block:
-        def encode() -> Block:
-            frame = next(self.table.batches(schema=schema))
-            return (
-                encode_features(frame, schema, fill_absent=True, strict=strict),
-                encode_label(frame, schema, strict=strict),
-            )
-
-        return self.cache.once(CacheKey[Block]("encoded", schema.hash, strict), encode)
+        return self.cache.once(
+            CacheKey[Block]("encoded", schema.hash, strict),
+            lambda: encode_rows(next(self.table.batches(schema=schema)), schema, strict=strict),
+        )
 
     @property
     def draws_singly(self) -> bool:

@@ -6,10 +6,10 @@ Everything else a site holds in memory is a cache: it makes an answer faster, ne
 import hashlib
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from silvan.errors import DamagedError
 from silvan.util.files import has_no_room, no_room
@@ -21,28 +21,30 @@ CONDUCT = "conduct"
 SHARE = "share "
 """How keys begin of a party's shares of models."""
 
-
 SIGNING = "signing key"
 """Where a site of this process has its key, if it has no folder."""
 
-LASTING = (SHARE, SIGNING, "secret", "shared key", "paillier key", "named ")
-"""How keys begin of what a site would not be told or could not draw again: shares, keys, names behind numbers."""
+LASTING = (CONDUCT, SHARE, SIGNING, "secret", "shared key", "paillier key", "named ")
+"""Prefixes of what a site is not told or cannot draw a second time, and of what it holds a coordinator to."""
 
 
-class Store(Protocol):
+class Store(ABC):
     """A small durable map; ``MemoryStore`` for tests and federations in one process."""
 
+    @abstractmethod
     def get(self, key: str) -> bytes | None:
         """Return what was put, or None."""
 
-    def put(self, key: str, value: bytes) -> None:
-        """Keep a value for good."""
-
+    @abstractmethod
     def put_all(self, values: dict[str, bytes]) -> None:
         """Keep several values, all or none."""
 
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a value for good."""
+        self.put_all({key: value})
 
-class MemoryStore:
+
+class MemoryStore(Store):
     """A store that lives as long as the process.
 
     The oldest blobs make room when there are too many: a site that lacks one asks for it.
@@ -57,20 +59,16 @@ class MemoryStore:
         """Return what was put, or None."""
         return self._values.get(key)
 
-    def put(self, key: str, value: bytes) -> None:
-        """Keep a value."""
-        if key.startswith("blob "):
-            self._blobs.pop(key, None)
-            while self._blobs and sum(self._blobs.values()) + len(value) > self._room:
-                oldest = next(iter(self._blobs))
-                del self._blobs[oldest], self._values[oldest]
-            self._blobs[key] = len(value)
-        self._values[key] = value
-
     def put_all(self, values: dict[str, bytes]) -> None:
         """Keep several values."""
         for key, value in values.items():
-            self.put(key, value)
+            if key.startswith("blob "):
+                self._blobs.pop(key, None)
+                while self._blobs and sum(self._blobs.values()) + len(value) > self._room:
+                    oldest = next(iter(self._blobs))
+                    del self._blobs[oldest], self._values[oldest]
+                self._blobs[key] = len(value)
+            self._values[key] = value
 
 
 def digest(data: bytes) -> str:
@@ -89,7 +87,7 @@ CREATE TABLE IF NOT EXISTS kept (
 """
 
 
-class FileStore:
+class FileStore(Store):
     """A store that outlives the process; only its owner may read it.
 
     The oldest blobs make room when there are too many: a site that lacks one asks for it.
@@ -108,10 +106,6 @@ class FileStore:
         with self._using() as db:
             row = db.execute("SELECT value FROM kept WHERE key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])
-
-    def put(self, key: str, value: bytes) -> None:
-        """Keep a value for good."""
-        self.put_all({key: value})
 
     def put_all(self, values: dict[str, bytes]) -> None:
         """Keep several values, all or none."""

@@ -99,12 +99,8 @@ def _narrow(array: np.ndarray) -> np.dtype:
     if array.dtype.kind not in "iu" or array.dtype.itemsize == 1 or array.size == 0:
         return array.dtype
     low, high = int(array.min()), int(array.max())
-    codes = ("|u1", "<u2", "<u4") if low >= 0 else ("|i1", "<i2", "<i4")
-    for code in codes:
-        narrow = np.dtype(code)
-        if narrow.itemsize < array.dtype.itemsize and np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
-            return narrow
-    return array.dtype
+    narrow = np.min_scalar_type(high if low >= 0 else min(low, -1 - high)).newbyteorder("<")
+    return narrow if narrow.itemsize < array.dtype.itemsize else array.dtype
 
 
 def element_type(array: np.ndarray) -> np.dtype:

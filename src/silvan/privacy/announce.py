@@ -15,7 +15,7 @@ from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.message import Ask, Reply, Request
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CONDUCT, digest
 from silvan.privacy.conduct import tasks_so_far
@@ -36,11 +36,9 @@ class Announced(Reply, frozen=True, kw_only=True):
     refused: list[str]
 
 
-class Announce(Request, frozen=True, kw_only=True, omit_defaults=True):
+class Announce(Ask[Announced], frozen=True, kw_only=True, omit_defaults=True):
     """Whether the site would answer all that is about to be asked."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Announced
     of_rows: ClassVar[bool] = False
 
     study: str

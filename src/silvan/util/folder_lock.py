@@ -1,6 +1,5 @@
 """Locks of folders between processes; the system releases a lock when its process ends, however it ends."""
 
-import math
 import os
 import sys
 import time
@@ -15,15 +14,8 @@ _PAUSE = 0.02
 
 if sys.platform == "win32":
     import msvcrt
-
-    def _take(handle: int) -> None:
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-
 else:
     import fcntl
-
-    def _take(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
@@ -32,7 +24,7 @@ def lock_folder(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
     handle = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         end = time.monotonic() + wait
-        while not _is_taken(handle, math.isinf(wait)):
+        while not _take(handle):
             if time.monotonic() >= end:
                 raise FederationError("another job of this study is running")
             time.sleep(_PAUSE)
@@ -41,13 +33,13 @@ def lock_folder(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
         os.close(handle)
 
 
-def _is_taken(handle: int, patient: bool) -> bool:
-    """Take a lock if it is free; return whether that was so. Who is patient is let in by the system, where it can."""
+def _take(handle: int) -> bool:
+    """Take a lock; return whether it was free."""
     try:
-        if patient and sys.platform != "win32":
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        if sys.platform == "win32":
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         else:
-            _take(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

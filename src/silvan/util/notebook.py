@@ -14,11 +14,6 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], title: str
     return f"<table>{''.join(lines)}</table>{below}"
 
 
-def html_text(text: str) -> str:
-    """Return text as it stands, in letters of one width."""
-    return f"<pre>{escape(text)}</pre>"
-
-
 def _cell(tag: str, content: object) -> str:
     number = isinstance(content, int | float) and not isinstance(content, bool)
     shown = f"{content:,}" if isinstance(content, int) and number else str(content)

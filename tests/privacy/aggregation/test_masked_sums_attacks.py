@@ -15,7 +15,7 @@ from silvan.algorithms.shared_bins import CountGrid
 from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.in_process import InProcess
-from silvan.federation.message import Envelope, Step, Trouble
+from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
@@ -126,7 +126,7 @@ def test_a_part_is_not_given_in_the_clear():
     turn = given.turn("hide")
     assert "only hidden, in 'masked' sums" in refused(given.send("a", turn, step=None))
     assert "in the clear" in refused(given.send("a", turn, step=None, verb="ask"))
-    assert "only hidden" in refused(given.send("a", turn, step=Step("ring", b"")))
+    assert "only hidden" in refused(given.send("a", turn, step=SumStep("ring", b"")))
     assert "in the clear" in refused(given.send("a", turn, verb="ask"))
 
 
@@ -225,7 +225,7 @@ def test_a_bound_that_is_too_low_tells_nothing():
 )
 def test_steps_that_are_none(body):
     given = here()
-    refused(given.send("a", given.turn("hide"), step=Step("masked", body)), "format")
+    refused(given.send("a", given.turn("hide"), step=SumStep("masked", body)), "format")
 
 
 def test_keys_that_are_none():
@@ -563,7 +563,7 @@ def test_a_federation_in_which_messages_are_changed():
                 turn = wire.decode(envelope.step.body, Turn)
                 if site == "c" and turn.what == "open":
                     boxes = {n: box[:-1] + bytes([box[-1] ^ 128]) for n, box in turn.boxes.items()}
-                    step = Step("masked", wire.encode(msgspec.structs.replace(turn, boxes=boxes)))
+                    step = SumStep("masked", wire.encode(msgspec.structs.replace(turn, boxes=boxes)))
                     messages[site] = wire.encode(msgspec.structs.replace(envelope, step=step))
             yield from super().deliver(messages, verb, timeout)
 

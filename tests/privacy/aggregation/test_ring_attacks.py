@@ -11,7 +11,7 @@ from silvan.algorithms.shared_bins import CountGrid
 from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.in_process import InProcess
-from silvan.federation.message import Envelope, Step, Trouble
+from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingCover, RingSums, SumMember
 from silvan.privacy.identity.seal import public_key
@@ -91,7 +91,7 @@ def test_a_part_is_not_given_in_the_clear():
     here = carrier()
     assert "only hidden, in 'ring' sums" in refused(here.step("a", step=None))
     assert "in the clear" in refused(here.step("a", step=None, verb="ask"))
-    assert "only hidden" in refused(here.step("a", step=Step("masked", b"")))
+    assert "only hidden" in refused(here.step("a", step=SumStep("masked", b"")))
     assert "in the clear" in refused(here.step("a", verb="ask"))
 
 
@@ -221,7 +221,7 @@ def test_a_federation_in_which_a_box_is_changed():
                 hop = wire.decode(envelope.step.body, Hop)
                 if site == "c" and hop.ring:
                     changed = hop.sealed[:-1] + bytes([hop.sealed[-1] ^ 128])
-                    step = Step("ring", wire.encode(msgspec.structs.replace(hop, sealed=changed)))
+                    step = SumStep("ring", wire.encode(msgspec.structs.replace(hop, sealed=changed)))
                     messages[site] = wire.encode(msgspec.structs.replace(envelope, step=step))
             yield from super().deliver(messages, verb, timeout)
 
@@ -257,7 +257,7 @@ def test_running_sums_of_another_shape():
     "body", [b"", b"\xc1", b"\x80\x80", msgspec.msgpack.encode({"ring": [{}]}), msgspec.msgpack.encode({"sealed": 3})]
 )
 def test_malformed_steps_are_refused(body):
-    reply = carrier().step("a", step=Step("ring", body))
+    reply = carrier().step("a", step=SumStep("ring", body))
     assert isinstance(reply, Trouble)
     assert reply.code == "format"
 

@@ -7,6 +7,7 @@ fewest. If none reaches ``LEAST``, one cluster of all sites is suggested.
 """
 
 from dataclasses import dataclass
+from html import escape
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ from silvan.algorithms.bofrf.clusters import (
 )
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.util.notebook import html_text
 from silvan.util.readable import format_count
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Advice:
 
     def _repr_html_(self) -> str:
         """Return what ``print`` shows, for notebooks."""
-        return html_text(str(self))
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def advise(

@@ -28,7 +28,7 @@ from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
@@ -58,11 +58,9 @@ class Chosen(Reply, frozen=True, kw_only=True):
     figures: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use or to tell, see ``decide``
 
 
-class Choose(Request, frozen=True, kw_only=True):
+class Choose(Ask[Chosen], frozen=True, kw_only=True):
     """Which ensemble does best on the site's own rows."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Chosen
     once: ClassVar[bool] = True
 
     schema: Blob

@@ -26,7 +26,7 @@ from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 
 Metric = Literal["manhattan", "euclidean", "minkowski"]
@@ -55,11 +55,9 @@ class Characteristics(Reply, frozen=True, kw_only=True):
     vector: np.ndarray
 
 
-class Characterise(Request, frozen=True, kw_only=True):
+class Characterise(Ask[Characteristics], frozen=True, kw_only=True):
     """The mean of every numeric column on a common scale of 0 to 1, and the share of every category."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Characteristics
     once: ClassVar[bool] = True
 
     schema: Blob

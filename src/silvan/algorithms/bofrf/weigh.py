@@ -28,7 +28,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply, Total
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
@@ -57,11 +57,9 @@ class OwnTrees(Trees, frozen=True, kw_only=True):
     settings: Settings
 
 
-class BringTrees(Request, frozen=True, kw_only=True, omit_defaults=True):
+class BringTrees(Ask[OwnTrees], frozen=True, kw_only=True, omit_defaults=True):
     """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = OwnTrees
     once: ClassVar[bool] = True
 
     schema: Blob
@@ -88,11 +86,9 @@ class TreeScores(Reply, frozen=True, kw_only=True):
     counts: np.ndarray
 
 
-class ScoreTrees(Request, frozen=True, kw_only=True):
+class ScoreTrees(Total[TreeScores], frozen=True, kw_only=True):
     """How every site's trees do on the site's training rows, each tree by itself."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = TreeScores
     some_sites: ClassVar[bool] = True  # a cluster's
 
     schema: Blob

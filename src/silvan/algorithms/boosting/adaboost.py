@@ -26,7 +26,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Ask, Blob, SignedReply
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -54,11 +54,9 @@ class Boosted(SignedReply, frozen=True, kw_only=True):
         return wire.encode(self.stumps)
 
 
-class BoostStumps(Request, frozen=True, kw_only=True):
+class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
     """The stumps of AdaBoost on the site's own rows, with their weights."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Boosted
     once: ClassVar[bool] = True
 
     schema: Blob

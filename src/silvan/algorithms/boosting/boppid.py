@@ -18,7 +18,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide
@@ -32,11 +32,9 @@ class Picked(Reply, frozen=True, kw_only=True):
     picked: np.ndarray
 
 
-class PickModels(Request, frozen=True, kw_only=True):
+class PickModels(Ask[Picked], frozen=True, kw_only=True):
     """Which sites' AdaBoost classifiers do about as well on the site's rows as its own."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Picked
     once: ClassVar[bool] = True
 
     schema: Blob

@@ -27,7 +27,7 @@ from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
@@ -106,11 +106,9 @@ class RowSums(Reply, frozen=True, kw_only=True):
     sums: np.ndarray
 
 
-class OnTestRows(Request, frozen=True, kw_only=True):
+class OnTestRows(Total[RowSums], frozen=True, kw_only=True):
     """A request for sums of what a model says of test rows whose columns are changed."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = RowSums
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob

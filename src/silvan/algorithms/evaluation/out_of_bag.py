@@ -18,7 +18,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.forest.predict import tally, voting_weights
@@ -93,11 +93,9 @@ class OutOfBagCounts(Reply, frozen=True, kw_only=True):
     counts: np.ndarray
 
 
-class CountOutOfBag(Request, frozen=True, kw_only=True):
+class CountOutOfBag(Total[OutOfBagCounts], frozen=True, kw_only=True):
     """How many training rows have which score on a grid, each by the trees that did not learn from it."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = OutOfBagCounts
     partitions: ClassVar[PartitionsWay] = "site"
 
     schema: Blob

@@ -41,7 +41,7 @@ from silvan.federation.agree import MAX_ROWS
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.score import labels_at_leaves
@@ -90,11 +90,9 @@ class ChosenShare(Reply, frozen=True, kw_only=True):
     figures: np.ndarray  # one a mix; NaN where the site's policy shows none, as in ``figure``
 
 
-class ChooseShare(Request, frozen=True, kw_only=True):
+class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
     """How much say the site's own trees and rows should have at the site, by its training rows."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = ChosenShare
     once: ClassVar[bool] = True
 
     schema: Blob

@@ -19,7 +19,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Ask, Blob, SignedReply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.tree.fit import Settings
@@ -38,11 +38,9 @@ class Trees(SignedReply, frozen=True, kw_only=True):
         return self.forest
 
 
-class GrowTrees(Request, frozen=True, kw_only=True):
+class GrowTrees(Ask[Trees], frozen=True, kw_only=True):
     """Trees grown on the site's own rows: splits and leaf values, no counts."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Trees
     once: ClassVar[bool] = True
 
     schema: Blob

@@ -6,7 +6,7 @@ these gaps are summed over sites. Both forests keep some say: at a mean gap of 0
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
@@ -53,11 +53,8 @@ class HalvesGap(Reply, frozen=True, kw_only=True):
     gap: np.ndarray
 
 
-class CompareHalves(Request, frozen=True, kw_only=True):
+class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
     """By how much sites' trees do better than trees from sums on the site's training rows."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = HalvesGap
 
     schema: Blob
     models: list[SentModel]  # both forests, and which rows their trees drew

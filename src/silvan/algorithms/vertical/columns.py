@@ -8,7 +8,7 @@ party's table, so a party's features are a stretch of all of them.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from silvan.federation.agreement import Columns, Differences
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -42,11 +42,8 @@ class ColumnKinds(Reply, frozen=True, kw_only=True):
     order: np.ndarray | None = None  # in which the rows in common are to stand
 
 
-class DescribeColumns(Request, frozen=True, kw_only=True):
+class DescribeColumns(Ask[ColumnKinds], frozen=True, kw_only=True):
     """Kinds of the columns, and how many categories they have that at least ten of the rows in common have."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = ColumnKinds
 
     rows: Blob
     task: Task | None = None

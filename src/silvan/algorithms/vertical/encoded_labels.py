@@ -7,7 +7,6 @@ the rarer one is soon guessed (see docs/vertical.md).
 """
 
 from dataclasses import replace
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -19,7 +18,7 @@ from silvan.algorithms.vertical.columns import encode_labels
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
@@ -37,11 +36,8 @@ class EncodedLabels(Reply, frozen=True, kw_only=True):
     turned: bool | None = None  # whether the code turns the order round; told where trees must be monotonic
 
 
-class EncodeLabels(Request, frozen=True, kw_only=True):
+class EncodeLabels(Ask[EncodedLabels], frozen=True, kw_only=True):
     """The label of every row, in a code that only the label holder can undo, for the other parties."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = EncodedLabels
 
     rows: Blob
     label: Label

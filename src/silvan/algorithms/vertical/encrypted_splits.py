@@ -28,7 +28,7 @@ from silvan.data.bins.bins import HistogramBins
 from silvan.data.schema import MAX_BINS, Label
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.message import Ask, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -122,11 +122,8 @@ class Decisions(Reply, frozen=True, kw_only=True):
     wrong: np.ndarray | None = None  # int32: nodes whose rows are others than the sums told of which they were made
 
 
-class DecideNodes(Request, frozen=True, kw_only=True):
+class DecideNodes(Ask[Decisions], frozen=True, kw_only=True):
     """Which split is best at each open node, from all parties' encrypted sums."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Decisions
 
     ground: GrowingContext
     label: Label

@@ -16,7 +16,7 @@ steps again. What a party remembers is a cache.
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Course, Reply, Request, Total
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -98,11 +98,8 @@ class Unexplained(Reply, frozen=True, kw_only=True):
     broken: bool
 
 
-class Explain(Request, frozen=True, kw_only=True):
+class Explain(Ask[Unexplained], frozen=True, kw_only=True):
     """What the label holder cannot explain by its own columns and what the others have offered so far."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Unexplained
 
     terms: RegressionTerms
     label: Label
@@ -117,11 +114,8 @@ class Explain(Request, frozen=True, kw_only=True):
         return _same_as_before(traces, further, wire.encode(self.terms) + msgspec.json.encode(self.label))
 
 
-class OfferDirection(Request, frozen=True, kw_only=True):
+class OfferDirection(Total[Offer], frozen=True, kw_only=True):
     """A step that the party's columns could take towards what is unexplained."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Offer
 
     terms: RegressionTerms
     steps: list[Blob]
@@ -155,21 +149,14 @@ class KeptConstant(Reply, frozen=True, kw_only=True):
     unit: np.ndarray
 
 
-class KeepCoefficients(Request, frozen=True, kw_only=True):
+class KeepCoefficients(Ask[KeptConstant], frozen=True, kw_only=True):
     """Keep the coefficients of the party's own columns; the label holder tells the constant."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = KeptConstant
 
     terms: RegressionTerms
     steps: list[Blob]
     model: str
     label: Label | None  # for the label holder, as is what was offered
     offered: list[Blob]
-
-    def course(self) -> Course:
-        """Return a course of a single question: one model is kept in a task."""
-        return Course(self.kind())
 
 
 # -- at every party

@@ -18,7 +18,7 @@ from silvan.algorithms.vertical.solver import class_probabilities
 from silvan.data.schema import Schema
 from silvan.errors import RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import SHARE as KEPT
@@ -41,11 +41,9 @@ class Predictors(Reply, frozen=True, kw_only=True):
     parts: np.ndarray
 
 
-class SumPredictors(Request, frozen=True, kw_only=True):
+class SumPredictors(Total[Predictors], frozen=True, kw_only=True):
     """What the party's columns add to the predictors of some rows."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Predictors
     some_sites: ClassVar[bool] = True  # the parties of the model
 
     model: str

@@ -16,7 +16,7 @@ from silvan.algorithms.vertical.kept_shares import read_share
 from silvan.algorithms.vertical.party_rows import Growing, descend
 from silvan.data.schema import Label, Schema
 from silvan.federation.federation import Federation
-from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.message import Ask, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import SHARE
@@ -58,11 +58,8 @@ class ShownShare(Reply, frozen=True, kw_only=True):
     share: bytes
 
 
-class ShowShare(Request, frozen=True, kw_only=True):
+class ShowShare(Ask[ShownShare], frozen=True, kw_only=True):
     """The party's own splits, for an auditor who keeps the whole forest."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = ShownShare
 
     model: str
 

@@ -5,8 +5,6 @@ row falls into the leaf that all sets have in common (Algs 3 and 4 of Federated 
 owner of one node after the other which rows go left.
 """
 
-from typing import ClassVar
-
 import numpy as np
 
 from silvan.algorithms.level_checks import check_arrays
@@ -15,7 +13,7 @@ from silvan.algorithms.vertical.kept_shares import check_parties
 from silvan.algorithms.vertical.party_shares import share_of
 from silvan.errors import FederationError, FormatError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Share, Structure
@@ -33,11 +31,8 @@ class LeafSets(Reply, frozen=True, kw_only=True):
     bits: np.ndarray
 
 
-class ReachLeaves(Request, frozen=True, kw_only=True):
+class ReachLeaves(Ask[LeafSets], frozen=True, kw_only=True):
     """Which leaves each row can reach, as far as the party's columns tell."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = LeafSets
 
     model: str
     rows: Blob
@@ -51,11 +46,8 @@ class LeftRows(Reply, frozen=True, kw_only=True):
     bits: np.ndarray
 
 
-class GoLeft(Request, frozen=True, kw_only=True):
+class GoLeft(Ask[LeftRows], frozen=True, kw_only=True):
     """Which rows go left at one node that the party splits."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = LeftRows
 
     model: str
     rows: Blob

@@ -25,7 +25,7 @@ from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -77,19 +77,14 @@ class ScoreMetrics(Reply, frozen=True, kw_only=True):
     detail: Detail | None = None
 
 
-class EvaluateScores(Request, frozen=True, kw_only=True):
+class EvaluateScores(Ask[ScoreMetrics], frozen=True, kw_only=True):
     """How well scores fit the labels of test rows."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = ScoreMetrics
+    once: ClassVar[bool] = True  # scores that differ for one row would show its label
 
     rows: Blob
     label: Label
     found: RowScores | RowLeaves
-
-    def course(self) -> Course:
-        """Return a course of a single question: scores that differ for one row would show its label."""
-        return Course(self.kind())
 
 
 class PredictionsKept(Reply, frozen=True, kw_only=True):
@@ -98,11 +93,8 @@ class PredictionsKept(Reply, frozen=True, kw_only=True):
     rows: int
 
 
-class KeepPredictions(Request, frozen=True, kw_only=True):
+class KeepPredictions(Ask[PredictionsKept], frozen=True, kw_only=True):
     """Write predictions down beside the ids of rows, in the party's own folder."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = PredictionsKept
 
     model: str
     rows: Blob

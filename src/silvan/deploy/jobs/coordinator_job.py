@@ -106,8 +106,8 @@ class Coordinator(Controlling):
                 federation.watch(progress_file.on)
                 predict_new_rows(federation, study, run, progress_file.stage)
                 return
-            federation.agree_later(lambda: agree(federation, study))
-            federation.split_later(lambda fold: _split(federation, study, run, fold))
+            federation.agree_later = lambda: agree(federation, study)
+            federation.split_later = lambda fold: _split(federation, study, run, fold)
             record = start_record(study, study.unique_name)
             run_study(study, federation, run, record, progress_file, secret_sampling=study.secret)
             write_report(run)

@@ -77,14 +77,6 @@ _TASKS = 2
 def make_split(site: Site, files: SiteFiles, study: Study, fold: Fold) -> Site:
     """Make a site that keeps the rows of a fold for judging, of the same table and with the same keys."""
     settings = replace(site.settings, test=1.0 / fold.of, fold=fold, test_key=fold_key(files, study), results=None)
-    made = Site(
-        site.name,
-        site.source,
-        settings,
-        store=site.store,
-        outbox=files.gate(study, fold),
-        cover=site.cover,
-        signer=site.signer,
-    )
+    made = site.rebuilt(settings, outbox=files.gate(study, fold))
     made.take_table(site)
     return made

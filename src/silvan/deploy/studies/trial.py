@@ -142,7 +142,7 @@ def _federate_sites(plan: Study, n: int, frame: pl.DataFrame, sums: Any) -> Fede
     """Deal rows out to sites."""
     tables = {f"site {i}": frame[i::n] for i in range(n)}
     made = federate_rows(tables, test_by="row" if plan.private else None, **_options(plan, sums))
-    made.agree_later(lambda: agree(made, plan))
+    made.agree_later = lambda: agree(made, plan)
     return _approved(made)
 
 

@@ -20,7 +20,7 @@ from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.journal import SUM, Entry
-from silvan.federation.message import Reply, Step
+from silvan.federation.message import Reply, SumStep
 from silvan.federation.question import Asked, Bounds, Check
 from silvan.federation.store import digest
 from silvan.privacy.aggregation import shamir
@@ -134,8 +134,8 @@ def _journal_key(question: Asked) -> str:
     return digest(f"masked {question.name}".encode())
 
 
-def _step(turn: Turn) -> Step:
-    return Step(MaskedSums.name, wire.encode(turn))
+def _step(turn: Turn) -> SumStep:
+    return SumStep(MaskedSums.name, wire.encode(turn))
 
 
 def _width(most: int | Bounds | None) -> int:
@@ -227,7 +227,7 @@ class _MaskedSum:
             raise FederationError(f"the sites' sum for {kind.__name__} is unusable: {error}") from None
 
     def _wave(
-        self, step: Step | dict[str, Step], sites: Iterable[str], over: list[str], answer: type[R], check: Check
+        self, step: SumStep | dict[str, SumStep], sites: Iterable[str], over: list[str], answer: type[R], check: Check
     ) -> Iterator[tuple[str, R]]:
         """Send a step to some sites; two thirds of all must answer."""
         requests, n, enough = self.question.requests, 0, threshold(len(self.names))

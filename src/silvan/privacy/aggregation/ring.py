@@ -20,7 +20,7 @@ from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.journal import SUM, Entry
-from silvan.federation.message import Envelope, Reply, Step
+from silvan.federation.message import Envelope, Reply, SumStep
 from silvan.federation.question import Asked
 from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
@@ -251,7 +251,7 @@ class RingSums:
         return replies[0] if replies else None
 
     def _wave(self, question: Asked, hop: Hop, answer: type[Reply]) -> Asked:
-        return replace(question, step=Step(self.name, wire.encode(hop)), answer=answer, check=_check_step)
+        return replace(question, step=SumStep(self.name, wire.encode(hop)), answer=answer, check=_check_step)
 
 
 def _journal_key(question: Asked, sites: list[str]) -> str:

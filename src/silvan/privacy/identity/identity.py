@@ -11,7 +11,7 @@ A list of digests is a blob that later requests refer to; every party finds its 
 
 import hashlib
 from collections.abc import Iterable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import KEY_BYTES, Party, derived_key, party_of
 from silvan.federation.site import Site, answers
 from silvan.util.readable import count_of
@@ -53,11 +53,8 @@ class Introduction(Reply, frozen=True, kw_only=True):
     digests: np.ndarray  # ascending, so that the order of the table stays hidden
 
 
-class Introduce(Request, frozen=True, kw_only=True):
+class Introduce(Ask[Introduction], frozen=True, kw_only=True):
     """How many columns there are, and keyed digests of their names and of the ids."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Introduction
 
     digests: bool = True
 

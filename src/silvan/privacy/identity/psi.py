@@ -17,7 +17,7 @@ import numpy as np
 from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import KEY_BYTES, Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CONDUCT, digest
@@ -41,11 +41,8 @@ class HiddenIds(Reply, frozen=True, kw_only=True):
     request: bytes
 
 
-class HideIds(Request, frozen=True, kw_only=True):
+class HideIds(Ask[HiddenIds], frozen=True, kw_only=True):
     """The party's ids, hidden by its secret."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = HiddenIds
 
 
 class TwiceHidden(Reply, frozen=True, kw_only=True):
@@ -55,17 +52,12 @@ class TwiceHidden(Reply, frozen=True, kw_only=True):
     response: bytes
 
 
-class HideTwice(Request, frozen=True, kw_only=True):
+class HideTwice(Ask[TwiceHidden], frozen=True, kw_only=True):
     """Hide the label holder's ids once more, and the party's own for comparison."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = TwiceHidden
+    once: ClassVar[bool] = True  # whoever may have any ids hidden can try any id
 
     request: Blob
-
-    def course(self) -> Course:
-        """Return a course of a single question: whoever may have any ids hidden can try any id."""
-        return Course(self.kind())
 
 
 class Common(Reply, frozen=True, kw_only=True):
@@ -75,18 +67,13 @@ class Common(Reply, frozen=True, kw_only=True):
     shared: dict[str, int]
 
 
-class Intersect(Request, frozen=True, kw_only=True):
+class Intersect(Ask[Common], frozen=True, kw_only=True):
     """Which ids all other parties have too."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = Common
+    once: ClassVar[bool] = True  # whoever may have any points compared can try any id
 
     setups: dict[str, Blob]
     responses: dict[str, Blob]
-
-    def course(self) -> Course:
-        """Return a course of a single question: whoever may have any points compared can try any id."""
-        return Course(self.kind())
 
 
 # -- at a party

@@ -15,7 +15,7 @@ import numpy as np
 
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Reply, Request, Verb
+from silvan.federation.message import Ask, Reply
 from silvan.federation.party import KEY_BYTES, Party
 from silvan.federation.site import Site, answers
 from silvan.privacy.identity.seal import pair_key, seal, secret_key, unseal
@@ -29,11 +29,9 @@ class SealedKeys(Reply, frozen=True, kw_only=True):
     boxes: dict[str, bytes]
 
 
-class DealKey(Request, frozen=True, kw_only=True):
+class DealKey(Ask[SealedKeys], frozen=True, kw_only=True):
     """Draw a key for all sites, and seal it so that only they can read it."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SealedKeys
     of_rows: ClassVar[bool] = False
 
     study: str
@@ -44,11 +42,9 @@ class KeyTaken(Reply, frozen=True, kw_only=True):
     """That the site has the shared key."""
 
 
-class TakeKey(Request, frozen=True, kw_only=True):
+class TakeKey(Ask[KeyTaken], frozen=True, kw_only=True):
     """Keep the key that another site sealed."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = KeyTaken
     of_rows: ClassVar[bool] = False
 
     study: str
