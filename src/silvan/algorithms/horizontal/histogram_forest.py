@@ -22,7 +22,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply
+from silvan.federation.message import Blob, PartitionsWay, Reply, Verb
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.question import Bounds
 from silvan.federation.site import Site, answers
@@ -52,9 +52,10 @@ class Histograms(Reply, frozen=True, kw_only=True):
 class GrowLevel(AfterSplits, frozen=True, kw_only=True):
     """Histograms of every open node."""
 
+    verb: ClassVar[Verb] = "total"
+    reply: ClassVar[type[Reply]] = Histograms
     partitions: ClassVar[PartitionsWay] = "add up"
     narrow: ClassVar[bool] = True
-
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
         "split_node": (np.int32, ()),
         "split_feature": (np.int32, ()),

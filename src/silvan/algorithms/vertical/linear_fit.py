@@ -16,7 +16,7 @@ steps again. What a party remembers is a cache.
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -151,6 +151,8 @@ class KeptConstant(Reply, frozen=True, kw_only=True):
 
 class KeepCoefficients(Ask[KeptConstant], frozen=True, kw_only=True):
     """Keep the coefficients of the party's own columns; the label holder tells the constant."""
+
+    once: ClassVar[bool] = True  # one model is kept in a task
 
     terms: RegressionTerms
     steps: list[Blob]
