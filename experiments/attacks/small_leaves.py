@@ -9,7 +9,7 @@ import polars as pl
 from experiments.attacks.outcome import Outcome
 
 import silvan as sv
-from silvan.forest.predict import goes_left
+from silvan.forest.predict import leaves_of
 from silvan.tree.draw import rows_of_trees
 
 LEAST = 20
@@ -44,18 +44,12 @@ def _leaves(seed: int) -> list[tuple[int, float, float]]:
     parts = [fed.site(name).part(fed.schema) for name in fed.sites]
     rows, classes, keys = (np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys"))
     drawn = rows_of_trees(fed.site("north").sampling_key, keys, 0, 10, True)
+    leaves = leaves_of(forest, rows)
     found = []
     for t in range(10):
-        reached = np.array([_leaf(forest, t, x) for x in rows[drawn[t]]])
+        reached = leaves[drawn[t], t]
         for leaf in np.unique(forest.leaf[forest.offsets[t] : forest.offsets[t + 1]]):
             here = classes[drawn[t]][reached == leaf] if leaf >= 0 else None
             if here is not None and forest.offsets[t + 1] - forest.offsets[t] > 1:
                 found.append((len(here), float(here.mean()) if len(here) else -1.0, float(forest.value[leaf, 1])))
     return found
-
-
-def _leaf(forest: sv.Forest, tree: int, x: np.ndarray) -> int:
-    node = int(forest.offsets[tree])
-    while forest.feature[node] >= 0:
-        node = int(forest.left[node] if goes_left(forest, node, x) else forest.right[node])
-    return int(forest.leaf[node])

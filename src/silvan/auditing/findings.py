@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from silvan.algorithms.evaluation.intervals import placements
+from silvan.algorithms.evaluation.score_quality import placements
 from silvan.errors import InputError
 from silvan.study.toml_lines import read_toml
 

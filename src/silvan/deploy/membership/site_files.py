@@ -25,8 +25,8 @@ from silvan.privacy.site_folder import KEY, SiteFolder
 from silvan.study.parse import check_policy, parse_remote_study
 from silvan.study.study import Study
 from silvan.study.study_tables import check_reading
-from silvan.study.toml_lines import Problems, key_lines, read_toml
-from silvan.study.typed_toml import about, convert_entries
+from silvan.study.toml_lines import Problems, convert_entries, key_lines, read_toml
+from silvan.util.declared import about
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
 
