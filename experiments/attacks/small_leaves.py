@@ -47,7 +47,7 @@ def _leaves(seed: int) -> list[tuple[int, float, float]]:
     leaves = leaves_of(forest, rows)
     found = []
     for t in range(10):
-        reached = leaves[drawn[t], t]
+        reached = forest.leaf[forest.offsets[t] + leaves[drawn[t], t]]
         for leaf in np.unique(forest.leaf[forest.offsets[t] : forest.offsets[t + 1]]):
             here = classes[drawn[t]][reached == leaf] if leaf >= 0 else None
             if here is not None and forest.offsets[t + 1] - forest.offsets[t] > 1:
