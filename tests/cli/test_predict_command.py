@@ -137,7 +137,7 @@ def test_a_number(tmp_path):
     [
         (["run", "none.csv"], "there is no file"),
         (["none.silvan", "0.csv"], "there is no model"),
-        (["0.csv", "0.csv"], "not a .silvan file"),
+        (["0.csv", "0.csv"], "not a silvan forest"),
         (["run", "narrow.csv"], "lacks 'age'; add these columns, or pass --fill"),
         (["run", "strange.csv", "--fill"], "is it the right table?"),
         (["run", "0.csv", "--site", "west"], "there is no site 'west'; the sites are north, east, south"),

@@ -244,15 +244,13 @@ def test_scores_that_do_not_add_up_in_a_ring(lie, monkeypatch):
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_a_site_checks_before_scores_leave(task, monkeypatch):
+def test_scores_that_do_not_add_up_are_refused(task, monkeypatch):
     name = "score_trees" if task == "binary" else "score_numbers"
     truth = getattr(weigh, name)
     monkeypatch.setattr(weigh, name, lambda *args: truth(*args) + 1)
     fed = federate(parts(table(task), 3))
-    with pytest.raises(SiteError) as error:
+    with pytest.raises(SiteError):
         fit(fed)
-    assert isinstance(error.value.__cause__, FederationError)
-    assert "rows scored" in str(error.value.__cause__)
 
 
 def test_requests_that_cannot_be_meant():

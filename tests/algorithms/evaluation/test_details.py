@@ -205,7 +205,7 @@ def test_thresholds_are_chosen_on_rows_that_trees_did_not_see(learner):
     """And on no test row: with other labels of the test rows they are the same."""
     fed, model = fitted(learner=learner)
     site, draws = fed.site("site 1"), model.draws(fed, [])[model.forest_.hash]
-    unseen, part = unseen_rows(site, fed.schema, model.forest_, draws), site.part(fed.schema)
+    (answer, labels), part = unseen_rows(site, fed.schema, model.forest_, draws), site.part(fed.schema)
     drawn = rows_of_trees(site.sampling_key, part.row_keys, 0, 12, True)
     if learner is not sv.HistogramForest:
         start = sum(draws.sizes[:1])
@@ -214,10 +214,10 @@ def test_thresholds_are_chosen_on_rows_that_trees_did_not_see(learner):
         drawn = whole
     by_hand = score_rows(model.forest_, part.X, skip=drawn)
     known = ~np.isnan(by_hand[:, 0])
-    assert np.allclose(unseen.answer.scores, by_hand[known])
-    assert np.array_equal(unseen.y, part.y[known])
+    assert np.allclose(answer.scores, by_hand[known])
+    assert np.array_equal(labels, part.y[known])
     seen = score_rows(model.forest_, part.X)
-    assert not np.allclose(unseen.answer.scores, seen[known])
+    assert not np.allclose(answer.scores, seen[known])
     row = line(model.evaluate(fed), "site 1")
     assert row["threshold"] == pytest.approx(site_threshold(site, fed.schema, model.forest_, draws), abs=5.1e-4)
 
@@ -248,8 +248,8 @@ def test_no_threshold_where_nobody_knows_what_trees_saw():
 def test_a_threshold_is_chosen_by_groups_of_rows():
     """A model made to single out a training row finds it among others."""
     fed, model = fitted(policy=sv.Policy(score_groups=20))
-    unseen = unseen_rows(fed.site("site 0"), fed.schema, model.forest_, Draws((12,)))
-    _, rows = np.unique(unseen.answer.scores[:, 1], return_counts=True)
+    answer, _ = unseen_rows(fed.site("site 0"), fed.schema, model.forest_, Draws((12,)))
+    _, rows = np.unique(answer.scores[:, 1], return_counts=True)
     assert rows.min() >= 20
     fed, model = fitted(policy=sv.Policy(min_class=200))
     assert unseen_rows(fed.site("site 0"), fed.schema, model.forest_, Draws((12,))) is None

@@ -105,7 +105,7 @@ def test_what_is_missing_is_split_off_where_that_says_most():
         ({"classes": 3}, {}, sv.InputError, "two classes"),
         ({}, {"epsilon": 1.0}, sv.InputError, "epsilon"),
         ({}, {"class_weight": "balanced"}, sv.InputError, "balanced"),
-        ({}, {"bins": "other"}, sv.InputError, "'shared' or 'adaptive'"),
+        ({}, {"bins": "other"}, sv.InputError, "'adaptive' or 'shared'"),
     ],
 )
 def test_refused(arguments, parameters, error, text):

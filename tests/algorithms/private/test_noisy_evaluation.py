@@ -110,7 +110,7 @@ def test_they_are_charged_and_given_again():
     assert account.total == pytest.approx(0.5)
     assert account.unit == "one row of those kept for judging, added or removed"
     charges = budgets(fed)["site 0"].charges()
-    assert charges[-1].what.startswith("test rows by what a model makes of them")
+    assert charges[-1].what.startswith("how many test rows have which score by a model")
     ledger = {line.kind for line in fed.site("site 0").outbox.ledger.lines() if line.outcome == "answered"}
     assert ledger == {"Announce", "CountPeople", "CountColumns", "CountTables", "CountScores", "CountByScoreWithNoise"}
 

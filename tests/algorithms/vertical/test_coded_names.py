@@ -50,7 +50,7 @@ def test_models_have_names_where_shares_are_known():
     assert set(model.predict(fed)["prediction"]) <= {"no", "yes"}
     assert model.shares_["party 0"].schema.label == fed.schema.label
     del model.shares_["party 1"]
-    model._keep(model.structure_, model.shares_)
+    model.keep(model.structure_, model.shares_)
     assert model.schema_.label == fed.schema.label
     assert all(name.startswith("party 1: column ") for name in model.schema_.names[fed.owners["party 1"].start :])
     # what an auditor is shown has numbers, too

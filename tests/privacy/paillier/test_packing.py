@@ -72,7 +72,9 @@ class Study:
         object.__setattr__(bins, "in_histograms", HistogramBins(n_bins, shift, n_bins))
         keys = np.zeros(len(self.codes), np.uint64)
         table = Binned(self.codes, np.zeros(len(self.codes), np.uint16), keys, bins, 1)
-        rows = NodeRows(table, self.order, self.starts, self.stops, self.offsets)
+        rows = NodeRows.__new__(NodeRows)  # sorted into nodes already
+        rows.table, rows.order, rows.offsets = table, self.order, self.offsets
+        rows.starts, rows.stops = self.starts, self.stops
         return rows, np.arange(len(self.starts)), self.features
 
     def nodes(self):

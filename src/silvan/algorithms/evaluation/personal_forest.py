@@ -21,7 +21,7 @@ of the rows that it was made by.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -97,6 +97,16 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
 
     schema: Blob
     model: PersonalModel  # the forest that all sites share, which rows its trees drew, and what it is mixed with
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe what is asked for, or answered."""
+        n = len(MIXES)
+        if reply is not None:
+            n = int((~np.isnan(reply.figures)).sum()) + (reply.choice == UNTOLD and not np.isnan(reply.figure))
+        return (
+            "how much say the site's own trees and rows will have in a forest that stays there, and rounded figures of "
+            f"{'1 mix' if n == 1 else f'{n} mixes'} on its own training rows"
+        )
 
 
 # -- at a site
