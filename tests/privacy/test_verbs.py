@@ -21,7 +21,7 @@ from silvan.federation.message import Envelope, Trouble
 from silvan.federation.site import Outbox
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import join_forests
-from silvan.privacy.gate import Terms
+from silvan.privacy.terms import Terms
 from silvan.tree.objectives import Measure
 
 TABLES = parts(table(), 4)

@@ -20,10 +20,11 @@ from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import MaskCover
 from silvan.privacy.aggregation.ring import RingCover, RingSums
-from silvan.privacy.gate import Gate, Policy, Terms
+from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.site_folder import make_folders
+from silvan.privacy.terms import Terms
 
 SumsName = Literal["trusted", "ring", "masked"]
 

@@ -2,6 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,12 +48,15 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.federated_estimator import FederatedEstimator
-from silvan.learners.registry import spec_of
+from silvan.learners.forest_settings import forest_settings
+from silvan.learners.registry import LEARNERS, spec_of
 from silvan.learners.result import ColumnEffects, Result
+from silvan.learners.terms import REPEATS, fixed_fields, fixed_for_parties
 from silvan.privacy.announce import Questions
+from silvan.privacy.gate import holding_to
+from silvan.privacy.terms import StudyText
 from silvan.tree.draw import RowDraw, make_key
-from silvan.tree.fit import NO_VOTES, Settings, monotonic_signs
-from silvan.tree.objectives import OBJECTIVES
+from silvan.tree.fit import Settings
 
 if TYPE_CHECKING:
     import polars as pl
@@ -175,35 +180,25 @@ class Learner(FederatedEstimator):
         pooled = [model for name, model in candidates if name == POOLED and isinstance(model, Forest)]
         return {model.hash: Draws((len(model),), bootstrap=self.row_draw()) for model in pooled}
 
+    def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
+        """Hold the coordinator to what the parameters say, at sites of this process: a study of its own."""
+        if not federation.local_sites or type(self).__name__ not in LEARNERS:
+            return nullcontext()
+        schema, parameters = federation.schema, self.get_params(deep=False)
+        if federation.columns is None:
+            fixed = partial(fixed_fields, parameters, random_state=self.random_state, **evaluation)
+            text = StudyText(schema.label.name, fixed, schema=schema)
+        else:
+            text = StudyText(schema.label.name, lambda schema: fixed_for_parties(parameters))
+        return holding_to(text, federation.local_sites.values())
+
     @abstractmethod
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest; sets ``forest_`` and ``forests_``."""
 
     def forest_settings(self, schema: Schema) -> Settings:
         """Return the settings of trees for a schema; raise ``InputError`` where the two do not fit."""
-        default = "gini" if schema.n_classes else "squared_error"
-        chosen = OBJECTIVES.get(str(self.criterion))
-        if chosen is not None and chosen.for_classes != bool(schema.n_classes):
-            fits = "'gini', 'entropy' or 'log_loss'" if schema.n_classes else "'squared_error'"
-            kind = "classification" if schema.n_classes else "regression"
-            raise InputError.about("criterion", f"{self.criterion!r} does not fit {kind}: leave it out, or use {fits}")
-        names = set(Settings.__dataclass_fields__) & set(self.get_params(deep=False))
-        values = {name: getattr(self, name) for name in names - {"criterion", "class_weight", "monotonic_cst"}}
-        values["monotonic_cst"] = monotonic_signs(self.monotonic_cst, schema)
-        weight = self.class_weight
-        classes = schema.label.classes
-        if weight is not None and classes is None:
-            raise InputError.about("class_weight", "is for classification")
-        if isinstance(weight, dict):
-            unknown = [c for c in weight if c not in (classes or ())]
-            if unknown:
-                raise InputError.about(
-                    "class_weight", f"names {unknown[0]!r}, which is not a class of {schema.label.name!r}"
-                )
-            weight = [float(weight.get(c, 1.0)) for c in classes or ()]
-        if values.get("vote") == "hard" and not schema.n_classes:
-            raise InputError(NO_VOTES)
-        return Settings(criterion=self.criterion or default, class_weight=weight, **values)
+        return forest_settings(self.get_params(deep=False), schema)
 
     def feature_key(self) -> np.ndarray:
         """Return the key that decides which features a node may use."""
@@ -272,12 +267,13 @@ class Learner(FederatedEstimator):
         if federation.columns is not None:
             rows = joined_test_rows(federation)
             return self.compare(federation, candidates, (rows.X, rows.y, np.zeros(rows.X.shape[1], np.bool_)))
-        with federation.working_on(f"judging {type(self).__name__}"):
+        held = self.held_to_text(federation, by=by)
+        with federation.working_on(f"judging {type(self).__name__}"), held:
             draws, thresholds = self.draws(federation, candidates), self.thresholds()
             return evaluate(federation, self.schema_, candidates, self.feature_key(), draws, thresholds, by)
 
     def permutation_importance(
-        self, federation: Federation, repeats: int = 5, by: Sequence[str] = ()
+        self, federation: Federation, repeats: int = REPEATS, by: Sequence[str] = ()
     ) -> dict[str, float]:
         """Return how much each column matters to the global forest: those that matter most come first.
 
@@ -299,7 +295,8 @@ class Learner(FederatedEstimator):
             Growth of the error by column; about 0 for a column that does not matter.
         """
         forest, model = self._explained(federation)
-        with federation.working_on(f"columns that matter to {type(self).__name__}"):
+        held = self.held_to_text(federation, by=by, repeats=repeats)
+        with federation.working_on(f"columns that matter to {type(self).__name__}"), held:
             found = importances(federation, self.schema_, model, self.feature_key(), forest, repeats, by)
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
@@ -336,7 +333,8 @@ class Learner(FederatedEstimator):
         """
         forest, model = self._explained(federation)
         grids = [make_grid(self.schema_, forest, column, grid) for column in columns]
-        with federation.working_on(f"what {type(self).__name__} does with columns"):
+        held = self.held_to_text(federation, by=by, dependence=columns)
+        with federation.working_on(f"what {type(self).__name__} does with columns"), held:
             found = mean_predictions(federation, self.schema_, model, forest, grids, by)
         shown: dict[str, tuple[list[Any], np.ndarray]] = {}
         for column, of, means in zip(columns, grids, found, strict=True):

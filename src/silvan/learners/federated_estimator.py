@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -109,7 +110,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         if questions.epsilon:
             announce(federation, questions)
         schema, rounds, before = federation.schema, federation.rounds, federation.bytes
-        with federation.working_on(type(self).__name__):
+        with federation.working_on(type(self).__name__), self.held_to_text(federation):
             self.schema_ = schema
             self.train(federation)
         self.rounds_ = federation.rounds - rounds
@@ -124,6 +125,10 @@ class FederatedEstimator(BaseEstimator, ABC):
         for name in self.get_params(deep=False).keys() - Settings.__dataclass_fields__.keys():  # checks its own
             value = getattr(self, name)
             convert(name, value.item() if isinstance(value, np.generic) else value, hints[name])
+
+    def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
+        """Hold the coordinator to what the parameters say, at sites of this process: a study of its own."""
+        return nullcontext()
 
     @abstractmethod
     def questions(self, federation: Federation) -> Questions:

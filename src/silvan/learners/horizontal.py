@@ -187,7 +187,8 @@ class HistogramForest(HistogramForestParameters, Learner):
         if federation.local_sites and not any(site.test for site in federation.local_sites.values()):
             raise InputError(NO_TEST_ROWS)
         announce(federation, self.questions_of_judging(federation, epsilon=epsilon))
-        with federation.working_on(f"judging {type(self).__name__}"):
+        held = self.held_to_text(federation, epsilon=epsilon)
+        with federation.working_on(f"judging {type(self).__name__}"), held:
             found = evaluate_with_noise(federation, self.schema_, forest, epsilon, self._placing(federation))
         self.judging_privacy_ = found.privacy
         return found

@@ -4,8 +4,9 @@ Message kinds that show something close to a row are closed unless a policy name
 """
 
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
 from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
+from silvan.privacy.terms import StudyText, Terms
 from silvan.util.readable import count_of
 
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
@@ -140,21 +142,6 @@ class Policy:
         return self.allows(kind) and (self.epsilon is None or kind in (self.messages or ()))
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What a study's own text says of it: its id, the sites that it begins with, and how many of them it may lose.
-
-    And how many models it has judged at a site which it sends there. ``approved`` is the study that its owner approved,
-    if this is one of its splits.
-    """
-
-    study: str | None = None
-    sites: Sequence[str] | None = None
-    losses: int | None = None
-    models: int | None = None
-    approved: str | None = None
-
-
 class Gate(Outbox):
     """The outbox of one site: its policy, its privacy budget, its ledger and what its owner approved.
 
@@ -204,6 +191,7 @@ class Gate(Outbox):
         kind = type(request)
         self.check_kind(kind, envelope.study, envelope.over)
         self.check_leaves(kind, getattr(request, "min_leaf", None))
+        self.terms.check(site, request)
         self._thread.over = envelope.over
         if isinstance(request, Noisy):
             check_noisy(request, envelope.among)
@@ -353,6 +341,20 @@ class Gate(Outbox):
                 **marks,
             )
             self.marks.after_line(charged)
+
+
+@contextmanager
+def holding_to(text: StudyText, sites: Iterable[Site]) -> Iterator[None]:
+    """Hold a coordinator to a study's text at sites of this process, for as long as the study runs."""
+    gates = [site.outbox for site in sites if isinstance(site.outbox, Gate)]
+    before = [gate.terms for gate in gates]
+    for gate in gates:
+        gate.terms = replace(gate.terms, text=text)
+    try:
+        yield
+    finally:
+        for gate, terms in zip(gates, before, strict=True):
+            gate.terms = terms
 
 
 def _least(limits: list[int | None]) -> int | None:

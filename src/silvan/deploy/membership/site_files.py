@@ -17,16 +17,18 @@ from silvan.deploy.membership.fingerprint import fingerprint
 from silvan.errors import InputError, SchemaError
 from silvan.federation.keys import Roster
 from silvan.federation.store import FileStore
-from silvan.privacy.gate import Gate, Policy, Terms
+from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.ledger import LEDGER
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.site_folder import KEY, SiteFolder
+from silvan.privacy.terms import Terms
 from silvan.study.parse import check_policy, parse_remote_study
 from silvan.study.study import Study
 from silvan.study.study_tables import check_reading
 from silvan.study.toml_lines import Problems, convert_entries, key_lines, read_toml
 from silvan.util.declared import about
+from silvan.study.study_text import text_of
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
 
@@ -113,7 +115,8 @@ class SiteFiles:
     def gate(self, study: Study, fold: Fold | None = None) -> Gate:
         """Return the gate that every answer in a study, or in one of its splits, passes on its way out."""
         sites, name = self.sites_of(study), study.unique_name if fold is None else fold.study(study.unique_name)
-        terms = Terms(name, sites, study.losses(sites), study.models_judged, approved=study.unique_name)
+        text = text_of(study, name)
+        terms = Terms(name, sites, study.losses(sites), study.models_judged, approved=study.unique_name, text=text)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 
     def private_files(self) -> list[Path]:

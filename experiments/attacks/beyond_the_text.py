@@ -1,0 +1,157 @@
+"""An approved study, and a coordinator that asks for something else by messages of the approved kinds.
+
+Every request is well formed, and of a kind that the study itself uses. What differs is in the contents: another label,
+another column, other trees, other subgroups, a key of another study. ``held`` sites know the study's text and compare;
+without it they answer whatever their policy allows, as before.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+from experiments.attacks.outcome import Outcome
+
+import silvan as sv
+from silvan.algorithms.class_counts import CountClasses
+from silvan.algorithms.evaluation.candidates import LocalModel
+from silvan.algorithms.evaluation.evaluate import EvaluateModels
+from silvan.algorithms.horizontal.merged_forest import GrowTrees
+from silvan.data.schema import MAX_CATEGORIES, Feature, Label, Schema
+from silvan.errors import SilvanError
+from silvan.federation.describe import BUCKETS, CountCategories, Describe, NameCategories
+from silvan.federation.federation import Federation
+from silvan.forest.forest import Forest
+from silvan.privacy.gate import holding_to
+from silvan.privacy.identity.sampling_key import OfferSampling
+from silvan.study.parse import parse_remote_study
+from silvan.study.study import Study
+from silvan.study.study_text import text_of
+from silvan.tree.draw import make_key
+from silvan.tree.fit import Settings
+
+_SALARY = 'name = "pay"\nlabel = "salary"\ntask = "regression"\n[learner]\nkind = "HistogramForest"\n'
+_GIVEN = """name = "risk"
+label = "event"
+test = 0.3
+[evaluation]
+by = ["sex"]
+[schema]
+event = { classes = ["no", "yes"] }
+age = { bounds = [0, 120] }
+sex = { categories = ["f", "m"] }
+[learner]
+kind = "MergedForest"
+n_estimators = 10
+"""
+
+
+Attack = Callable[[Federation, pl.DataFrame], float]
+
+
+def run(small: bool) -> list[Outcome]:
+    """Ask for what the text does not say, of sites that know it."""
+    n = 400 if small else 800
+    return [_outcome(what, before, text, attack, n) for what, before, text, attack in _ATTACKS]
+
+
+def unheld(n: int = 400) -> dict[str, float]:
+    """Return what each attack reads where sites do not know the study's text."""
+    found = {}
+    for what, _, text, attack in _ATTACKS:
+        federation, table = _federation(parse_remote_study(text), n)
+        with federation.working_on("another model"):
+            found[what] = attack(federation, table)
+    return found
+
+
+def _outcome(target: str, before: str, text: str, attack: Attack, n: int) -> Outcome:
+    study = parse_remote_study(text)
+    federation, table = _federation(study, n)
+    said = text_of(study, federation.study)
+    with holding_to(said, federation.local_sites.values()), federation.working_on("another model"):
+        try:
+            return Outcome(target, before, attack(federation, table))
+        except SilvanError as error:
+            return Outcome(target, before, 0.0, note=str(error).split(": ", 1)[-1])
+
+
+def _federation(study: Study, n: int) -> tuple[Federation, pl.DataFrame]:
+    """Return two sites that each know the same about n people, and the table of the first."""
+    rng = np.random.default_rng(3)
+    table = pl.DataFrame(
+        {
+            "age": rng.integers(18, 90, 2 * n) + rng.random(2 * n).round(3),
+            "sex": rng.choice(["f", "m"], 2 * n),
+            "surname": [f"name {k // 3}" for k in range(2 * n)],
+            "religion": rng.choice(["a", "b", "c", "d", "e"], 2 * n),
+            "hiv": rng.choice(["negative", "positive"], 2 * n, p=[0.9, 0.1]),
+            "event": rng.choice(["no", "yes"], 2 * n),
+            "salary": rng.lognormal(10, 0.5, 2 * n).round(2),
+        }
+    )
+    tables = {"here": table[:n], "there": table[n:]}
+    return sv.federate_rows(tables, label=study.label, test=study.test, signed=True, n_jobs=1), table[:n]
+
+
+def _salaries(federation: Federation, table: pl.DataFrame) -> float:
+    """Have the values of a numeric label listed as if they were classes."""
+    classes = federation.ask(Describe(task="classification"))["here"].classes
+    return float(len(set(classes or ()) & set(table["salary"])))
+
+
+def _surnames(federation: Federation, table: pl.DataFrame) -> float:
+    """Name all hashes that occur as frequent ones, of a column that the study does not have."""
+    [counts] = federation.total(CountCategories(names=["surname"])).counts
+    halves = (np.flatnonzero(counts[:BUCKETS]), BUCKETS + np.flatnonzero(counts[BUCKETS:]))
+    common = np.concatenate([half[:MAX_CATEGORIES] for half in halves]).astype(np.int32)
+    return float(len(federation.ask(NameCategories(names=["surname"], common=[common]))["here"].names[0]))
+
+
+def _other_label(federation: Federation, table: pl.DataFrame) -> float:
+    """Count the classes of a column that is not the label."""
+    schema = Schema.of([Feature("salary")], Label("hiv", ("negative", "positive")))
+    counts = federation.total(CountClasses(schema=federation.blob(schema.to_json().encode()))).counts
+    return float(np.count_nonzero(counts))
+
+
+def _labels(federation: Federation, table: pl.DataFrame) -> float:
+    """Grow large trees on all rows, whose leaves tell the label of people whose columns are known."""
+    schema = parse_remote_study(_GIVEN).schema
+    assert schema is not None
+    settings = Settings(n_estimators=60, bootstrap=False, max_features=1)
+    request = GrowTrees(
+        schema=federation.blob(schema.to_json().encode()),
+        settings=settings,
+        n_trees=settings.n_estimators,
+        feature_key=make_key(0, "features"),
+    )
+    forest = Forest.from_bytes(federation.ask(request)["here"].forest)
+    return float(np.sum(forest.predict(table.select("age", "sex")) == table["event"].to_numpy()))
+
+
+def _subgroups(federation: Federation, table: pl.DataFrame) -> float:
+    """Evaluate a model by a column that the study does not name."""
+    religions = Feature("religion", "categorical", categories=("a", "b", "c", "d", "e"))
+    schema = Schema.of([Feature("age", bounds=(0, 120)), religions], Label("event", ("no", "yes")))
+    request = EvaluateModels(
+        schema=federation.blob(schema.to_json().encode()),
+        candidates=[LocalModel(Settings(n_estimators=5))],
+        feature_key=make_key(0, "features"),
+        by=(1,),
+    )
+    return float(len(federation.ask(request)["here"].subgroups))
+
+
+def _other_key(federation: Federation, table: pl.DataFrame) -> float:
+    """Have a site seal the sampling key of another study."""
+    return float(len(federation.ask(OfferSampling(study="another", sites=["there"]), to=["here"])["here"].boxes))
+
+
+_ATTACKS: list[tuple[str, str, str, Attack]] = [
+    ("exact salaries, by a task that the study does not have", "400 of 400", _SALARY, _salaries),
+    ("surnames that three people share", "232 of 800", _GIVEN, _surnames),
+    ("classes of a label that the study does not learn", "2 of 2", _GIVEN, _other_label),
+    ("labels, by trees that the study does not grow", "300 of 300", _GIVEN, _labels),
+    ("subgroups by a column that the study does not name", "5 of 5", _GIVEN, _subgroups),
+    ("sampling keys of another study", "1 of 1", _SALARY, _other_key),
+]

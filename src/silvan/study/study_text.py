@@ -1,0 +1,32 @@
+"""What a study's text fixes of all requests, as a site holds its coordinator to it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from silvan.data.schema import Schema
+from silvan.learners.terms import fixed_fields, fixed_for_parties
+from silvan.privacy.terms import StudyText
+from silvan.study.study import Study
+
+
+def text_of(study: Study, name: str | None = None) -> StudyText:
+    """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
+    parameters = {**study.learner.defaults(), **study.parameters}
+    outside, evaluation = {study.label, *study.exclude}, study.evaluation
+    of_study = {
+        "task": study.task,
+        "names": lambda names: study.schema is None and outside.isdisjoint(names),
+        "study": name or study.unique_name,
+        "digests": study.match == "keyed",
+        "test": lambda share: share in (None, study.test),
+    }
+
+    def fixed(schema: Schema | None) -> Mapping[str, Any]:
+        if study.by_columns:
+            return {**of_study, **fixed_for_parties(parameters)}
+        seed = study.random_state if parameters["random_state"] is None else parameters["random_state"]
+        columns = {"by": evaluation.by, "dependence": evaluation.dependence}
+        epsilon = evaluation.epsilon or 0.0
+        return {**of_study, **fixed_fields(parameters, schema, random_state=seed, epsilon=epsilon, **columns)}
+
+    return StudyText(study.label, fixed, study.task, study.schema, frozenset(study.exclude))
