@@ -187,9 +187,10 @@ class Learner(FederatedEstimator):
         schema, parameters = federation.schema, self.get_params(deep=False)
         if federation.columns is None:
             fixed = partial(fixed_fields, parameters, random_state=self.random_state, **evaluation)
-            text = StudyText(schema.label.name, fixed, schema=schema)
+            clusters = parameters.get("clusters") is not None
+            text = StudyText(schema.label.name, fixed, schema=schema, clusters=clusters)
         else:
-            text = StudyText(schema.label.name, lambda schema: fixed_for_parties(parameters))
+            text = StudyText(schema.label.name, lambda schema: fixed_for_parties(parameters), clusters=True)
         return holding_to(text, federation.local_sites.values())
 
     @abstractmethod

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from silvan.data.schema import Schema
+from silvan.federation.describe import FLOOR
 from silvan.learners.forest_settings import forest_settings
 from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
@@ -84,7 +85,7 @@ def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]
     from silvan.algorithms.evaluation.candidates import LocalModel, PersonalModel
 
     settings = forest_settings(parameters, schema)
-    alike, measures = _like(settings), _measures(settings)
+    alike, measures, least = _like(settings), _measures(settings), settings.min_samples_leaf
     threshold = parameters.get("threshold")
 
     def local_fits(one: LocalModel) -> bool:
@@ -93,7 +94,7 @@ def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]
     fixed = {
         "n_trees": lambda n: 1 <= n <= settings.n_estimators,
         "bootstrap": settings.row_draw,
-        "min_leaf": settings.min_samples_leaf,
+        "min_leaf": lambda n: n in (least, max(FLOOR, least)),  # leaves that sites re-estimate are larger
         "max_bins": settings.max_bins,
         "measure": measures,
         "settings": alike,

@@ -52,11 +52,13 @@ class Limits:
     """What a site lets a study do; None: any number, and the sites of the first sum.
 
     ``tasks`` are models and judgements; ``sites`` are those that the study begins with, of which ``losses`` may go.
+    Without ``clusters`` every sum counts, so that two kinds of requests cannot be summed over different sites.
     """
 
     tasks: int | None = None
     losses: int | None = None
     sites: frozenset[str] | None = None
+    clusters: bool = True
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def _check_participants(
     names, first = [envelope.study], limits.sites
     if first is not None and not first.issuperset(over):
         raise RefusedError("the sum has sites that are not in the study")
-    if request.some_sites:  # begins with a cluster; where nothing is to be lost, with one in the whole study
+    if request.some_sites and limits.clusters:  # begins with a cluster; where nothing is to be lost, with one in the whole study
         names += [envelope.kind] if limits.losses is not None else [envelope.kind, envelope.task]
         first = None
     key = _key("participants", *names)

@@ -303,7 +303,9 @@ class Gate(Outbox):
             sites = approval.sites or sites
         if not sites and site.signer is not None:
             sites = list(site.signer.roster.sites)
-        return Limits(self.most_tasks(envelope.study), _least(losses), None if sites is None else frozenset(sites))
+        clusters = self.terms.text is None or self.terms.text.clusters
+        first = None if sites is None else frozenset(sites)
+        return Limits(self.most_tasks(envelope.study), _least(losses), first, clusters)
 
     def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
         """Return what to remember of a question; it is checked again if another was answered since it was admitted."""

@@ -35,7 +35,8 @@ class StudyText:
     """What a study's text says of its requests.
 
     ``fixed`` returns the values of fixed fields, which may depend on the agreed schema. ``schema`` is the one that the
-    text gives, if it gives one; without one, ``label`` and ``task`` are what a schema must have.
+    text gives, if it gives one; without one, ``label`` and ``task`` are what a schema must have. Without ``clusters``
+    all sums of the study are over the same sites.
     """
 
     label: str
@@ -43,6 +44,7 @@ class StudyText:
     task: str | None = None
     schema: Schema | None = None
     excluded: frozenset[str] = frozenset()  # columns that are not in the study
+    clusters: bool = False  # whether some sums are over clusters of sites
     _known: dict[str, Fixed] = field(default_factory=dict, compare=False, repr=False)
 
     def fixed_by(self, schema: Schema | None) -> Fixed:

@@ -29,4 +29,5 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
         epsilon = evaluation.epsilon or 0.0
         return {**of_study, **fixed_fields(parameters, schema, random_state=seed, epsilon=epsilon, **columns)}
 
-    return StudyText(study.label, fixed, study.task, study.schema, frozenset(study.exclude))
+    clusters = study.by_columns or parameters.get("clusters") is not None
+    return StudyText(study.label, fixed, study.task, study.schema, frozenset(study.exclude), clusters)
