@@ -22,7 +22,7 @@ from silvan.federation.describe import BUCKETS, CountCategories, Describe, NameC
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import holding_to
-from silvan.privacy.identity.sampling_key import OfferSampling
+from silvan.privacy.identity.shared_key import DealKey
 from silvan.study.parse import parse_remote_study
 from silvan.study.study import Study
 from silvan.study.study_text import text_of
@@ -116,8 +116,8 @@ def _other_label(federation: Federation, table: pl.DataFrame) -> float:
 
 def _labels(federation: Federation, table: pl.DataFrame) -> float:
     """Grow large trees on all rows, whose leaves tell the label of people whose columns are known."""
-    schema = parse_remote_study(_GIVEN).schema
-    assert schema is not None
+    ages, sexes = Feature("age", bounds=(0, 120)), Feature("sex", "categorical", categories=("f", "m"))
+    schema = Schema.of([ages, sexes], Label("event", ("no", "yes")))
     settings = Settings(n_estimators=60, bootstrap=False, max_features=1)
     request = GrowTrees(
         schema=federation.blob(schema.to_json().encode()),
@@ -144,7 +144,7 @@ def _subgroups(federation: Federation, table: pl.DataFrame) -> float:
 
 def _other_key(federation: Federation, table: pl.DataFrame) -> float:
     """Have a site seal the sampling key of another study."""
-    return float(len(federation.ask(OfferSampling(study="another", sites=["there"]), to=["here"])["here"].boxes))
+    return float(len(federation.ask(DealKey(study="another", sites=["there"]), to=["here"])["here"].boxes))
 
 
 _ATTACKS: list[tuple[str, str, str, Attack]] = [

@@ -109,7 +109,7 @@ def test_a_changed_field_is_refused_and_an_honest_study_is_not(learner):
 
 def test_the_text_of_a_study_gives_the_terms_of_its_learner():
     study = parse_remote_study(
-        'name = "s"\nlabel = "y"\nrandom_state = 3\n[learner]\nkind = "HistogramForest"\nn_estimators = 7\nbootstrap = false\n'
+        'name = "s"\nlabel = "y"\n[learner]\nkind = "HistogramForest"\nn_estimators = 7\nbootstrap = false\n'
     )
     schema = sv.Schema.of([sv.Feature("age", bounds=(0, 100))], sv.Label("y", (0, 1)))
     fixed = text_of(study).fixed_by(schema)

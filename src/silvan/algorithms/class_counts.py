@@ -9,6 +9,7 @@ from silvan.algorithms.requests import counts_of, schema_of
 from silvan.algorithms.shared_bins import label_counts
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
+from silvan.federation.bound import Agreed
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Total
 from silvan.federation.site import Site, answers
@@ -26,7 +27,7 @@ class CountClasses(Total[ClassCounts], frozen=True, kw_only=True):
 
     partitions: ClassVar[PartitionsWay] = "add up"
 
-    schema: Blob
+    schema: Agreed[Blob]
 
 
 # -- at a site

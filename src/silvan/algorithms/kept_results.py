@@ -10,6 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from silvan.errors import FormatError, RefusedError
+from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Reply
 from silvan.federation.signed import is_by_coordinator
@@ -38,9 +39,9 @@ class KeepResults(Ask[ResultsKept], frozen=True, kw_only=True):
 
     of_rows: ClassVar[bool] = False
 
-    record: bytes  # the site's copy of the record of the run, as JSON
-    models: dict[str, bytes]  # files by name
-    signature: bytes = b""  # the coordinator's, of all of it
+    record: Derived[bytes]  # the site's copy of the record of the run, as JSON
+    models: Derived[dict[str, bytes]]  # files by name
+    signature: Derived[bytes] = b""  # the coordinator's, of all of it
 
     def name_for(self, site: str) -> str:
         """Name the results for a site by all that they hold."""

@@ -16,6 +16,7 @@ from silvan.algorithms.requests import MAX_TREES
 from silvan.data.bins.bins import Bins
 from silvan.errors import FormatError
 from silvan.federation import wire
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.message import Blob, Course, Request
 from silvan.federation.store import digest
 from silvan.tree.draw import RowDraw
@@ -97,17 +98,17 @@ class AfterSplits(Request, frozen=True, kw_only=True):
 
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]]  # columns of splits: elements, shape of an entry
 
-    schema: Blob
-    n_trees: int
-    bootstrap: RowDraw
+    schema: Agreed[Blob]
+    n_trees: Fixed[int]
+    bootstrap: Fixed[RowDraw]
     # all splits so far, in the order they were made, and how many each round made: none, where all nodes draw again
     # the k-th split made the nodes n_trees + 2k and the next
-    round_sizes: np.ndarray
-    split_node: np.ndarray
-    split_feature: np.ndarray
-    split_missing_left: np.ndarray
-    split_words: np.ndarray
-    min_leaf: int = 1  # rows that both sides of a split have at least, for the site's policy to judge
+    round_sizes: Derived[np.ndarray]
+    split_node: Derived[np.ndarray]
+    split_feature: Derived[np.ndarray]
+    split_missing_left: Derived[np.ndarray]
+    split_words: Derived[np.ndarray]
+    min_leaf: Fixed[int] = 1  # rows that both sides of a split have at least, for the site's policy to judge
 
     def rounds(self) -> list[list[np.ndarray]]:
         """Cut the splits so far into rounds, column by column; raise ``FormatError`` unless these match."""

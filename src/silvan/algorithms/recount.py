@@ -23,6 +23,7 @@ from silvan.algorithms.requests import forests_of, own_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
@@ -59,11 +60,11 @@ class CountLeafRows(Total[LeafRows], frozen=True, kw_only=True):
 
     some_sites: ClassVar[bool] = True  # a cluster's
 
-    schema: Blob
-    forests: list[Blob]
-    owners: list[str]  # the site that each of them is from
-    validation: float  # the share of training rows that are not counted
-    bootstrap: RowDraw
+    schema: Agreed[Blob]
+    forests: Derived[list[Blob]]
+    owners: Derived[list[str]]  # the site that each of them is from
+    validation: Fixed[float]  # the share of training rows that are not counted
+    bootstrap: Fixed[RowDraw]
 
 
 class LeafLabels(Reply, frozen=True, kw_only=True):
@@ -80,11 +81,11 @@ class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = LeafLabels
 
-    few: np.ndarray  # the nodes that too few rows of others reach
-    min_leaf: int  # how many are enough, which the site's policy judges
+    few: Derived[np.ndarray]  # the nodes that too few rows of others reach
+    min_leaf: Fixed[int]  # how many are enough, which the site's policy judges
     # fixed point of numbers; of no use for classes
-    offset: float
-    scale: float
+    offset: Derived[float]
+    scale: Derived[float]
 
 
 class Recounted(msgspec.Struct, frozen=True):

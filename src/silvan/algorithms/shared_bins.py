@@ -19,6 +19,7 @@ from silvan.data.bins.grid import Grid, Heavy
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
+from silvan.federation.bound import Agreed, Derived
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
@@ -40,7 +41,7 @@ class CountGrid(Total[GridCounts], frozen=True, kw_only=True):
 
     partitions: ClassVar[PartitionsWay] = "add up"
 
-    schema: Blob
+    schema: Agreed[Blob]
 
 
 class FineCounts(Reply, frozen=True, kw_only=True):
@@ -54,10 +55,10 @@ class CountFine(Total[FineCounts], frozen=True, kw_only=True):
 
     partitions: ClassVar[PartitionsWay] = "add up"
 
-    schema: Blob
-    columns: np.ndarray  # column of each heavy cell, ascending
-    cells: np.ndarray  # its number, ascending within the column
-    shifts: np.ndarray  # how closely it is looked into
+    schema: Agreed[Blob]
+    columns: Derived[np.ndarray]  # column of each heavy cell, ascending
+    cells: Derived[np.ndarray]  # its number, ascending within the column
+    shifts: Derived[np.ndarray]  # how closely it is looked into
 
 
 class CutPoints(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from silvan.data.bins.column_summary import Sizes, summarise
 from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
 from silvan.errors import FormatError, RefusedError
+from silvan.federation.bound import Derived, Fixed
 from silvan.federation.message import Ask, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.util.readable import count_of
@@ -51,7 +52,7 @@ class Describe(Ask[Description], frozen=True, kw_only=True):
 
     partitions: ClassVar[PartitionsWay] = "site"
 
-    task: Task | None = None
+    task: Fixed[Task | None] = None
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -82,7 +83,7 @@ class CountCategories(Total[CategoryCounts], frozen=True, kw_only=True):
 
     partitions: ClassVar[PartitionsWay] = "site"
 
-    names: list[str]
+    names: Fixed[list[str]]
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -101,8 +102,8 @@ class NameCategories(Ask[CategoryNames], frozen=True, kw_only=True):
     once: ClassVar[bool] = True  # which are common is the coordinator's word
     partitions: ClassVar[PartitionsWay] = "site"
 
-    names: list[str]
-    common: list[np.ndarray]
+    names: Fixed[list[str]]
+    common: Derived[list[np.ndarray]]
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""

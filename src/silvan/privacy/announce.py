@@ -13,6 +13,7 @@ import numpy as np
 
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
+from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Ask, Reply, Request
@@ -41,15 +42,15 @@ class Announce(Ask[Announced], frozen=True, kw_only=True, omit_defaults=True):
 
     of_rows: ClassVar[bool] = False
 
-    study: str
-    settings: str  # a digest of what decides the questions: equal for a study that is run again
-    kinds: list[str]
-    over: list[str]  # sites in sums
-    tasks: int
-    epsilon: float  # of all noisy questions together; 0 without any
-    sharers: int
-    leaf: int | None  # fewest rows of a leaf; None where no trees are asked for
-    models: int = 0  # of those that a site is sent to judge
+    study: Derived[str]
+    settings: Derived[str]  # a digest of what decides the questions: equal for a study that is run again
+    kinds: Derived[list[str]]
+    over: Derived[list[str]]  # sites in sums
+    tasks: Derived[int]
+    epsilon: Derived[float]  # of all noisy questions together; 0 without any
+    sharers: Derived[int]
+    leaf: Derived[int | None]  # fewest rows of a leaf; None where no trees are asked for
+    models: Derived[int] = 0  # of those that a site is sent to judge
 
 
 @dataclass(frozen=True)

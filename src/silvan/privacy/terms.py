@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from silvan.data.schema import Schema
 from silvan.errors import RefusedError
 from silvan.federation import wire
@@ -121,7 +123,7 @@ def _read_schema(site: Site, request: Request) -> Schema:
 def _check_agreed(site: Site, name: str, value: Any) -> None:
     """Raise ``RefusedError`` if a site was asked with another value before, in the study or in this task of it."""
     scope = [site.study, name] if name == "schema" else [site.study, site.task, name]
-    key, now = f"agreed {digest(wire.encode(scope))}", digest(wire.encode(value)).encode()
+    key, now = f"agreed {digest(msgspec.json.encode(scope))}", digest(wire.encode(value)).encode()
     before = site.store.get(key)
     if before is None:
         site.store.put(key, now)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from silvan.data.schema import Schema
+from silvan.learners.parameters import defaults
 from silvan.learners.terms import fixed_fields, fixed_for_parties
 from silvan.privacy.terms import StudyText
 from silvan.study.study import Study
@@ -11,7 +12,7 @@ from silvan.study.study import Study
 
 def text_of(study: Study, name: str | None = None) -> StudyText:
     """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
-    parameters = {**study.learner.defaults(), **study.parameters}
+    parameters = {**defaults(type(study.learner)), **study.parameters}
     outside, evaluation = {study.label, *study.exclude}, study.evaluation
     of_study = {
         "task": study.task,
@@ -24,10 +25,15 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
     def fixed(schema: Schema | None) -> Mapping[str, Any]:
         if study.by_columns:
             return {**of_study, **fixed_for_parties(parameters)}
-        seed = study.random_state if parameters["random_state"] is None else parameters["random_state"]
-        columns = {"by": evaluation.by, "dependence": evaluation.dependence}
-        epsilon = evaluation.epsilon or 0.0
-        return {**of_study, **fixed_fields(parameters, schema, random_state=seed, epsilon=epsilon, **columns)}
+        of_learner = fixed_fields(
+            parameters,
+            schema,
+            random_state=parameters["random_state"],
+            by=evaluation.by,
+            dependence=evaluation.dependence,
+            epsilon=evaluation.epsilon or 0.0,
+        )
+        return {**of_study, **of_learner}
 
     clusters = study.by_columns or parameters.get("clusters") is not None
     return StudyText(study.label, fixed, study.task, study.schema, frozenset(study.exclude), clusters)

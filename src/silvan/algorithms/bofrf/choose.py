@@ -26,6 +26,7 @@ from silvan.algorithms.requests import check_owners, forests_of, joined_trees, s
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
@@ -63,16 +64,16 @@ class Choose(Ask[Chosen], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True
 
-    schema: Blob
-    forests: list[Blob]
-    own: int  # which of them is the site's
-    alphas: np.ndarray  # what every tree is worth
-    taus: list[float]  # the agreed one first
-    protocol: Protocol
-    validation: float
-    bootstrap: RowDraw
-    equal: bool = False  # whether the trees of one site have as much say together as those of another
-    recounted: Blob | None = None  # what a recount made of the trees, if there was one
+    schema: Agreed[Blob]
+    forests: Derived[list[Blob]]
+    own: Derived[int]  # which of them is the site's
+    alphas: Derived[np.ndarray]  # what every tree is worth
+    taus: Fixed[list[float]]  # the agreed one first
+    protocol: Fixed[Protocol]
+    validation: Fixed[float]
+    bootstrap: Fixed[RowDraw]
+    equal: Fixed[bool] = False  # whether the trees of one site have as much say together as those of another
+    recounted: Derived[Blob | None] = None  # what a recount made of the trees, if there was one
 
 
 # -- at a site

@@ -24,6 +24,7 @@ from silvan.algorithms.shared_bins import coarse_total
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError
+from silvan.federation.bound import Agreed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
@@ -60,8 +61,8 @@ class Characterise(Ask[Characteristics], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True
 
-    schema: Blob
-    bounds: np.ndarray  # (features, 2), the ends of each scale; NaN: leave the feature out
+    schema: Agreed[Blob]
+    bounds: Agreed[np.ndarray]  # (features, 2), the ends of each scale; NaN: leave the feature out
 
 
 # -- at a site

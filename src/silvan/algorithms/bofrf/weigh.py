@@ -27,6 +27,7 @@ from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, sche
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.agree import MAX_ROWS
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Ask, Blob, Reply, Total
 from silvan.federation.question import Check
@@ -62,13 +63,13 @@ class BringTrees(Ask[OwnTrees], frozen=True, kw_only=True, omit_defaults=True):
 
     once: ClassVar[bool] = True
 
-    schema: Blob
-    settings: Settings
-    feature_key: np.ndarray
-    validation: float  # share of the training rows that trees do not see
-    oob: bool  # whether the site will choose on rows that its trees did not draw
-    tune: Search | None
-    max_trees: int | None = None  # the most that are taken from a site
+    schema: Agreed[Blob]
+    settings: Fixed[Settings]
+    feature_key: Fixed[np.ndarray]
+    validation: Fixed[float]  # share of the training rows that trees do not see
+    oob: Fixed[bool]  # whether the site will choose on rows that its trees did not draw
+    tune: Fixed[Search | None]
+    max_trees: Fixed[int | None] = None  # the most that are taken from a site
 
     @property
     def min_leaf(self) -> int:
@@ -91,12 +92,12 @@ class ScoreTrees(Total[TreeScores], frozen=True, kw_only=True):
 
     some_sites: ClassVar[bool] = True  # a cluster's
 
-    schema: Blob
-    forests: list[Blob]
-    validation: float
+    schema: Agreed[Blob]
+    forests: Derived[list[Blob]]
+    validation: Fixed[float]
     # fixed point of numbers; of no use for classes
-    offset: float
-    scale: float
+    offset: Derived[float]
+    scale: Derived[float]
 
 
 # -- at a site

@@ -25,6 +25,7 @@ from silvan.algorithms.shared_bins import pooled_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
+from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, SignedReply
 from silvan.federation.part import Part
@@ -59,8 +60,8 @@ class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True
 
-    schema: Blob
-    settings: Boosting
+    schema: Agreed[Blob]
+    settings: Fixed[Boosting]
 
     @property
     def min_leaf(self) -> int:

@@ -17,6 +17,7 @@ from silvan.algorithms.requests import MAX_TREES, check_owners, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.site import Site, answers
@@ -37,11 +38,11 @@ class PickModels(Ask[Picked], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True
 
-    schema: Blob
-    models: list[Blob]
-    own: int  # which of them is the site's own
-    tau: float
-    printed: bool
+    schema: Agreed[Blob]
+    models: Derived[list[Blob]]
+    own: Derived[int]  # which of them is the site's own
+    tau: Fixed[float]
+    printed: Fixed[bool]
 
 
 # -- at a site

@@ -31,6 +31,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
@@ -94,9 +95,9 @@ class FoundStump(SignedReply, frozen=True, kw_only=True):
 class AfterStages(Request, frozen=True, kw_only=True):
     """A request about rows as the stages so far weigh them."""
 
-    schema: Blob
-    rows: int  # of all sites
-    merged: Stages
+    schema: Agreed[Blob]
+    rows: Derived[int]  # of all sites
+    merged: Derived[Stages]
 
     def course(self) -> Course:
         """Return where the request stands: after all stages and their masses."""
@@ -114,7 +115,7 @@ class FindStump(AfterStages, frozen=True, kw_only=True):
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = FoundStump
 
-    settings: Boosting
+    settings: Fixed[Boosting]
 
     @property
     def min_leaf(self) -> int:

@@ -26,6 +26,7 @@ from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, test_c
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError
+from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
@@ -111,22 +112,24 @@ class OnTestRows(Total[RowSums], frozen=True, kw_only=True):
 
     partitions: ClassVar[PartitionsWay] = "site"
 
-    schema: Blob
-    model: SentModel
-    by: tuple[int, ...] = ()  # places of columns, if the model is evaluated by subgroups of them: it counts as that one
+    schema: Agreed[Blob]
+    model: Fixed[SentModel]
+    by: Fixed[
+        tuple[int, ...]
+    ] = ()  # places of columns, if the model is evaluated by subgroups of them: it counts as that one
 
 
 class SetColumns(OnTestRows, frozen=True, kw_only=True):
     """Mean predictions of test rows with a column set to each of some values."""
 
-    grids: list[ColumnGrid]
+    grids: Fixed[list[ColumnGrid]]
 
 
 class ShuffleColumns(OnTestRows, frozen=True, kw_only=True):
     """By how much a model's error on test rows grows when a column is shuffled, for all columns."""
 
-    feature_key: np.ndarray
-    repeats: int
+    feature_key: Fixed[np.ndarray]
+    repeats: Fixed[int]
 
 
 # -- mean predictions: at a site

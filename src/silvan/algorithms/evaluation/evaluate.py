@@ -65,6 +65,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
 from silvan.federation.question import Check
@@ -93,10 +94,12 @@ class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     partitions: ClassVar[PartitionsWay] = "site"
 
-    schema: Blob
-    candidates: list[Candidate]
-    feature_key: np.ndarray
-    by: tuple[int, ...] = ()  # columns whose subgroups have metrics of their own: rows are grouped by score within them
+    schema: Agreed[Blob]
+    candidates: Fixed[list[Candidate]]
+    feature_key: Fixed[np.ndarray]
+    by: Fixed[
+        tuple[int, ...]
+    ] = ()  # columns whose subgroups have metrics of their own: rows are grouped by score within them
 
 
 class EvaluateModels(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,7 +109,7 @@ class EvaluateModels(OfCandidates, frozen=True, kw_only=True, omit_defaults=True
     reply: ClassVar[type[Reply]] = SiteMetrics
     once: ClassVar[bool] = True  # two models that differ on one row would show that row's label
 
-    against: int = -1  # the one that gains are measured against, if any
+    against: Derived[int] = -1  # the one that gains are measured against, if any
 
 
 class ScoreCounts(Reply, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from silvan.algorithms.keyed_rows import Draws, check_draws, rows_drawn
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
+from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Total
@@ -98,8 +99,8 @@ class CountOutOfBag(Total[OutOfBagCounts], frozen=True, kw_only=True):
 
     partitions: ClassVar[PartitionsWay] = "site"
 
-    schema: Blob
-    model: SentModel
+    schema: Agreed[Blob]
+    model: Fixed[SentModel]
 
 
 @answers(CountOutOfBag)

@@ -38,6 +38,7 @@ from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.federation.agree import MAX_ROWS
+from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
@@ -95,8 +96,8 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True
 
-    schema: Blob
-    model: PersonalModel  # the forest that all sites share, which rows its trees drew, and what it is mixed with
+    schema: Agreed[Blob]
+    model: Fixed[PersonalModel]  # the forest that all sites share, which rows its trees drew, and what it is mixed with
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""

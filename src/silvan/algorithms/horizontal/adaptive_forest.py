@@ -24,6 +24,7 @@ from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.bins.bins import make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError
+from silvan.federation.bound import Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Verb
@@ -65,8 +66,8 @@ class AfterAdaptiveSplits(AfterSplits, frozen=True, kw_only=True):
         "split_missing_left": (np.bool_, ()),
     }
 
-    max_bins: int
-    split_threshold: np.ndarray
+    max_bins: Fixed[int]
+    split_threshold: Derived[np.ndarray]
 
 
 class AdaptiveLevel(AfterAdaptiveSplits, frozen=True, kw_only=True):
@@ -75,8 +76,8 @@ class AdaptiveLevel(AfterAdaptiveSplits, frozen=True, kw_only=True):
     verb: ClassVar[Verb] = "ask"
     reply: ClassVar[type[Reply]] = AdaptiveBins
 
-    nodes: np.ndarray
-    features: np.ndarray
+    nodes: Derived[np.ndarray]
+    features: Derived[np.ndarray]
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question follows the last level: its nodes are split by features asked about there."""

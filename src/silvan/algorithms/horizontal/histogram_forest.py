@@ -20,6 +20,7 @@ from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Verb
@@ -64,11 +65,11 @@ class GrowLevel(AfterSplits, frozen=True, kw_only=True):
         "split_words": (np.uint64, (SET_WORDS,)),
     }
 
-    bins: Blob
-    measure: Measure
-    nodes: np.ndarray  # int32, numbers of the open nodes
-    features: np.ndarray  # int32 (nodes, drawn), -1 where fewer were left to draw
-    split_bin: np.ndarray
+    bins: Agreed[Blob]
+    measure: Fixed[Measure]
+    nodes: Derived[np.ndarray]  # int32, numbers of the open nodes
+    features: Derived[np.ndarray]  # int32 (nodes, drawn), -1 where fewer were left to draw
+    split_bin: Derived[np.ndarray]
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""

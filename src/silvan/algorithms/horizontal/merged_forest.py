@@ -18,6 +18,7 @@ from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.agree import MAX_ROWS
+from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, SignedReply
 from silvan.federation.site import Site, answers
@@ -43,10 +44,10 @@ class GrowTrees(Ask[Trees], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True
 
-    schema: Blob
-    settings: Settings
-    n_trees: int  # the site grows the first so many of ``settings``' trees
-    feature_key: np.ndarray
+    schema: Agreed[Blob]
+    settings: Fixed[Settings]
+    n_trees: Fixed[int]  # the site grows the first so many of ``settings``' trees
+    feature_key: Fixed[np.ndarray]
 
     @property
     def min_leaf(self) -> int:

@@ -18,6 +18,7 @@ from silvan.algorithms.keyed_rows import Draws
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
+from silvan.federation.bound import Agreed, Derived
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Reply, Total
@@ -56,8 +57,8 @@ class HalvesGap(Reply, frozen=True, kw_only=True):
 class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
     """By how much sites' trees do better than trees from sums on the site's training rows."""
 
-    schema: Blob
-    models: list[SentModel]  # both forests, and which rows their trees drew
+    schema: Agreed[Blob]
+    models: Derived[list[SentModel]]  # both forests, and which rows their trees drew
 
 
 # -- at a site

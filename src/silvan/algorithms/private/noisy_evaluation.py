@@ -27,6 +27,7 @@ from silvan.algorithms.private.noisy_counts import (
 )
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
+from silvan.federation.bound import Agreed, Derived
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob
 from silvan.federation.site import Site, answers
@@ -198,8 +199,8 @@ UNIT = "one row of those kept for judging, added or removed"
 class CountByScoreWithNoise(NoisyTotal, frozen=True, kw_only=True):
     """How many test rows have which score by a model, by class or by value, with noise."""
 
-    schema: Blob
-    model: Blob
+    schema: Agreed[Blob]
+    model: Derived[Blob]
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in one cell of every set of cells."""

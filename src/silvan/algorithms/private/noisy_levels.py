@@ -37,6 +37,7 @@ from silvan.data.bins.bins import Bins, make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
+from silvan.federation.bound import Fixed
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -58,7 +59,7 @@ _MOST_COUNTERS = 1 << 24
 class NoisyLevel(NoisyTotal, frozen=True, kw_only=True):
     """Histograms of every open node, with noise."""
 
-    level: GrowLevel
+    level: Fixed[GrowLevel]
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in one open node of every tree, there in one bin of every feature."""

@@ -20,6 +20,7 @@ from silvan.algorithms.private.noisy_counts import Rounds, public_schema_of
 from silvan.algorithms.private.noisy_levels import PublicPlan
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
+from silvan.federation.bound import Fixed
 from silvan.federation.message import Reply, Verb
 from silvan.federation.part import Part, row_keys
 from silvan.federation.site import Site, answers
@@ -47,7 +48,7 @@ class DisguisedLevel(Noisy, frozen=True, kw_only=True):
     verb: ClassVar[Verb] = "total"
     reply: ClassVar[type[Reply]] = Histograms
 
-    level: GrowLevel
+    level: Fixed[GrowLevel]
 
     def draws(self) -> Any:
         """Return what is drawn: one set of noisy rows for all levels, trees and forests of a schema and epsilon."""

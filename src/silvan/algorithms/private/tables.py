@@ -36,6 +36,7 @@ from silvan.algorithms.private.public_cuts import bin_widths, check_public, even
 from silvan.algorithms.private.tables_forest import Group, table_forest
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
+from silvan.federation.bound import Agreed, Derived
 from silvan.federation.message import Blob
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
@@ -62,10 +63,10 @@ class CountPeople(NoisyTotal, frozen=True, kw_only=True):
 class CountColumns(NoisyTotal, frozen=True, kw_only=True):
     """How many rows fall into public bins of some columns, with noise."""
 
-    schema: Blob
-    columns: np.ndarray  # int32, features
-    sizes: np.ndarray  # int64, cut points of each
-    cuts: np.ndarray  # float32, column after column
+    schema: Agreed[Blob]
+    columns: Derived[np.ndarray]  # int32, features
+    sizes: Derived[np.ndarray]  # int64, cut points of each
+    cuts: Derived[np.ndarray]  # float32, column after column
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in a bin of every column."""
@@ -75,13 +76,13 @@ class CountColumns(NoisyTotal, frozen=True, kw_only=True):
 class CountTables(NoisyTotal, frozen=True, kw_only=True):
     """How many rows of each class fall into the cells of some tables, with noise."""
 
-    schema: Blob
-    columns: np.ndarray  # int32, features, each once
-    sizes: np.ndarray  # int64, cut points of each, 0 for a categorical one
-    cuts: np.ndarray  # float32, column after column
-    missing: np.ndarray  # int64, the group of missing values
-    table_sizes: np.ndarray  # int64, columns of each table
-    table_columns: np.ndarray  # int64, places in ``columns``, table after table
+    schema: Agreed[Blob]
+    columns: Derived[np.ndarray]  # int32, features, each once
+    sizes: Derived[np.ndarray]  # int64, cut points of each, 0 for a categorical one
+    cuts: Derived[np.ndarray]  # float32, column after column
+    missing: Derived[np.ndarray]  # int64, the group of missing values
+    table_sizes: Derived[np.ndarray]  # int64, columns of each table
+    table_columns: Derived[np.ndarray]  # int64, places in ``columns``, table after table
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in a cell of every table."""
@@ -91,9 +92,9 @@ class CountTables(NoisyTotal, frozen=True, kw_only=True):
 class CountScores(NoisyTotal, frozen=True, kw_only=True):
     """How many rows of each class have which score by a model, with noise."""
 
-    schema: Blob
-    model: Blob
-    edges: np.ndarray  # float64 (classes, edges), rising
+    schema: Agreed[Blob]
+    model: Derived[Blob]
+    edges: Derived[np.ndarray]  # float64 (classes, edges), rising
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in a bin of every class's scores."""
@@ -103,7 +104,7 @@ class CountScores(NoisyTotal, frozen=True, kw_only=True):
 class SumTargets(NoisyTotal, frozen=True, kw_only=True):
     """The sum of the number to predict, clipped to its bounds, with noise."""
 
-    schema: Blob
+    schema: Agreed[Blob]
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row adds at most ``MOST``."""
@@ -113,10 +114,10 @@ class SumTargets(NoisyTotal, frozen=True, kw_only=True):
 class SumSlopes(NoisyTotal, frozen=True, kw_only=True):
     """How a model's answers go along with the number to predict: four sums, with noise."""
 
-    schema: Blob
-    model: Blob
-    centre: float
-    reach: float
+    schema: Agreed[Blob]
+    model: Derived[Blob]
+    centre: Derived[float]
+    reach: Derived[float]
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row adds at most ``MOST`` to each of four sums."""

@@ -20,6 +20,7 @@ from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError, SchemaError
 from silvan.federation import wire
 from silvan.federation.agreement import Columns, Differences
+from silvan.federation.bound import Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
@@ -45,9 +46,9 @@ class ColumnKinds(Reply, frozen=True, kw_only=True):
 class DescribeColumns(Ask[ColumnKinds], frozen=True, kw_only=True):
     """Kinds of the columns, and how many categories they have that at least ten of the rows in common have."""
 
-    rows: Blob
-    task: Task | None = None
-    test: float | None = None  # share of the rows to keep for judging, for the one party that draws
+    rows: Derived[Blob]
+    task: Fixed[Task | None] = None
+    test: Fixed[float | None] = None  # share of the rows to keep for judging, for the one party that draws
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""

@@ -20,6 +20,7 @@ from silvan.algorithms.vertical.party_shares import KeepShare
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, RefusedError
 from silvan.federation.agreement import Columns
+from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Request
 from silvan.federation.party import Party, party_of
@@ -53,9 +54,13 @@ class FindValues(Growing, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = Values
 
-    seeds: np.ndarray  # uint64, of the nodes: by them, and a key of their own, parties decide between equal gains
-    totals: bool
-    others: np.ndarray | None = None  # int32, for the label holder: open nodes without a column of its own, to count
+    seeds: Derived[
+        np.ndarray
+    ]  # uint64, of the nodes: by them, and a key of their own, parties decide between equal gains
+    totals: Derived[bool]
+    others: Derived[np.ndarray | None] = (
+        None  # int32, for the label holder: open nodes without a column of its own, to count
+    )
 
 
 class Sides(Reply, frozen=True, kw_only=True):
@@ -71,8 +76,8 @@ class SplitNodes(Growing, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = Sides
 
-    seeds: np.ndarray
-    deeper: np.ndarray  # bool, whether a node's children may be split again
+    seeds: Derived[np.ndarray]
+    deeper: Derived[np.ndarray]  # bool, whether a node's children may be split again
 
 
 # -- at a party

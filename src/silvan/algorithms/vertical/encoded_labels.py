@@ -18,6 +18,7 @@ from silvan.algorithms.vertical.columns import encode_labels
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
@@ -39,9 +40,9 @@ class EncodedLabels(Reply, frozen=True, kw_only=True):
 class EncodeLabels(Ask[EncodedLabels], frozen=True, kw_only=True):
     """The label of every row, in a code that only the label holder can undo, for the other parties."""
 
-    rows: Blob
-    label: Label
-    settings: Settings
+    rows: Derived[Blob]
+    label: Agreed[Label]
+    settings: Fixed[Settings]
 
     @property
     def min_leaf(self) -> int:

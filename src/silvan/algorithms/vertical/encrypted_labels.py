@@ -18,6 +18,7 @@ from silvan.algorithms.vertical.encoded_labels import EncodeLabels, measured
 from silvan.data.schema import Label
 from silvan.errors import CipherError, FormatError, RefusedError
 from silvan.federation import wire
+from silvan.federation.bound import Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.message import Blob, Reply
 from silvan.federation.party import Party, party_of
@@ -49,7 +50,7 @@ class EncryptLabels(EncodeLabels, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = EncryptedLabels
 
-    key_bits: int
+    key_bits: Fixed[int]
 
 
 class Encryption(msgspec.Struct, frozen=True):

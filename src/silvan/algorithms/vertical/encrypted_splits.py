@@ -28,6 +28,7 @@ from silvan.data.bins.bins import HistogramBins
 from silvan.data.schema import MAX_BINS, Label
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
+from silvan.federation.bound import Agreed, Derived
 from silvan.federation.message import Ask, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
@@ -79,7 +80,7 @@ class SumLabels(Growing, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = EncryptedSums
 
-    encryption: Encryption
+    encryption: Agreed[Encryption]
 
 
 class BinLayout(msgspec.Struct, frozen=True):
@@ -125,20 +126,22 @@ class Decisions(Reply, frozen=True, kw_only=True):
 class DecideNodes(Ask[Decisions], frozen=True, kw_only=True):
     """Which split is best at each open node, from all parties' encrypted sums."""
 
-    ground: GrowingContext
-    label: Label
-    class_weight: str | list[float] | None
-    lanes: Lanes  # of the sums
-    parties: list[str]
-    nodes: np.ndarray
-    seeds: np.ndarray  # of the nodes: by them, and a key of its own, the label holder decides between equal gains
-    deeper: np.ndarray  # whether a node's children may be split again
-    which: np.ndarray  # nodes with columns of the label holder's own
-    features: np.ndarray
-    offers: dict[str, PartySums]
-    note: bytes = b""  # of the level before, to compare the rows with
-    barren: np.ndarray  # bool, of the nodes: whether a split must have a gain
-    monotonic_cst: list[int] | None = None  # which way predictions may go with each column of all parties
+    ground: Derived[GrowingContext]
+    label: Agreed[Label]
+    class_weight: Derived[str | list[float] | None]
+    lanes: Derived[Lanes]  # of the sums
+    parties: Derived[list[str]]
+    nodes: Derived[np.ndarray]
+    seeds: Derived[
+        np.ndarray
+    ]  # of the nodes: by them, and a key of its own, the label holder decides between equal gains
+    deeper: Derived[np.ndarray]  # whether a node's children may be split again
+    which: Derived[np.ndarray]  # nodes with columns of the label holder's own
+    features: Derived[np.ndarray]
+    offers: Derived[dict[str, PartySums]]
+    note: Derived[bytes] = b""  # of the level before, to compare the rows with
+    barren: Derived[np.ndarray]  # bool, of the nodes: whether a split must have a gain
+    monotonic_cst: Derived[list[int] | None] = None  # which way predictions may go with each column of all parties
 
     @property
     def min_leaf(self) -> int:
@@ -165,18 +168,18 @@ class SplitChosen(Growing, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = LeftBits
 
-    choice: bytes
-    needed: np.ndarray
+    choice: Derived[bytes]
+    needed: Derived[np.ndarray]
 
 
 class KeepChosen(Keeping, frozen=True, kw_only=True):
     """Keep the details of the splits that were chosen; the label holder keeps what the leaves are worth."""
 
-    choices: list[bytes]
-    label: Label | None = None  # for the label holder, as all below
-    class_weight: str | list[float] | None = None
-    leaves: np.ndarray | None = None  # nodes in the order in which they grew, from left to right
-    notes: tuple[bytes, ...] = ()
+    choices: Derived[list[bytes]]
+    label: Agreed[Label | None] = None  # for the label holder, as all below
+    class_weight: Derived[str | list[float] | None] = None
+    leaves: Derived[np.ndarray | None] = None  # nodes in the order in which they grew, from left to right
+    notes: Derived[tuple[bytes, ...]] = ()
 
 
 # -- at a party

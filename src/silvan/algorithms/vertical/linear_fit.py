@@ -31,6 +31,7 @@ from silvan.data.schema import Label, Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
+from silvan.federation.bound import Agreed, Derived
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Course, Reply, Request, Total
@@ -101,9 +102,9 @@ class Unexplained(Reply, frozen=True, kw_only=True):
 class Explain(Ask[Unexplained], frozen=True, kw_only=True):
     """What the label holder cannot explain by its own columns and what the others have offered so far."""
 
-    terms: RegressionTerms
-    label: Label
-    offered: list[Blob]
+    terms: Derived[RegressionTerms]
+    label: Agreed[Label]
+    offered: Derived[list[Blob]]
 
     def course(self) -> Course:
         """Return where the question stands: after all that was offered."""
@@ -117,8 +118,8 @@ class Explain(Ask[Unexplained], frozen=True, kw_only=True):
 class OfferDirection(Total[Offer], frozen=True, kw_only=True):
     """A step that the party's columns could take towards what is unexplained."""
 
-    terms: RegressionTerms
-    steps: list[Blob]
+    terms: Derived[RegressionTerms]
+    steps: Derived[list[Blob]]
 
     def course(self) -> Course:
         """Return where the question stands: after all steps; the first is the label holder's alone."""
@@ -154,11 +155,11 @@ class KeepCoefficients(Ask[KeptConstant], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True  # one model is kept in a task
 
-    terms: RegressionTerms
-    steps: list[Blob]
-    model: str
-    label: Label | None  # for the label holder, as is what was offered
-    offered: list[Blob]
+    terms: Derived[RegressionTerms]
+    steps: Derived[list[Blob]]
+    model: Derived[str]
+    label: Agreed[Label | None]  # for the label holder, as is what was offered
+    offered: Derived[list[Blob]]
 
 
 # -- at every party

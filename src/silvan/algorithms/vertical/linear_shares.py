@@ -17,6 +17,7 @@ from silvan.algorithms.vertical.kept_shares import check_parties, read_share
 from silvan.algorithms.vertical.solver import class_probabilities
 from silvan.data.schema import Schema
 from silvan.errors import RefusedError
+from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.party import Party, party_of
@@ -46,8 +47,8 @@ class SumPredictors(Total[Predictors], frozen=True, kw_only=True):
 
     some_sites: ClassVar[bool] = True  # the parties of the model
 
-    model: str
-    rows: Blob
+    model: Derived[str]
+    rows: Derived[Blob]
 
 
 # -- files: what the coordinator keeps, and what a party keeps

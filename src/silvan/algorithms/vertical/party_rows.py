@@ -19,6 +19,7 @@ from silvan.algorithms.vertical.row_draws import row_draws
 from silvan.data.bins.bins import find_bins
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
+from silvan.federation.bound import Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.message import Blob, Course, Request, Verb
@@ -62,10 +63,10 @@ class Growing(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
 
-    ground: GrowingContext
-    nodes: np.ndarray  # int32
-    features: np.ndarray  # int32 (nodes, most), of the party's own columns, -1 after the last
-    bounds: np.ndarray | None = None  # float64 (nodes, 2) in code, where trees must be monotonic
+    ground: Fixed[GrowingContext]
+    nodes: Derived[np.ndarray]  # int32
+    features: Derived[np.ndarray]  # int32 (nodes, most), of the party's own columns, -1 after the last
+    bounds: Derived[np.ndarray | None] = None  # float64 (nodes, 2) in code, where trees must be monotonic
 
     @property
     def min_leaf(self) -> int:

@@ -15,6 +15,7 @@ from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
 from silvan.algorithms.vertical.kept_shares import read_share
 from silvan.algorithms.vertical.party_rows import Growing, descend
 from silvan.data.schema import Label, Schema
+from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Reply
 from silvan.federation.party import Party, party_of
@@ -37,19 +38,19 @@ class Keeping(Growing, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = LeafValues
 
-    model: str
-    n_leaves: int
-    node: np.ndarray  # of each split in the forest, -1 if it was taken back
-    first: np.ndarray  # leaves below it, from left to right
-    middle: np.ndarray
-    last: np.ndarray
+    model: Derived[str]
+    n_leaves: Derived[int]
+    node: Derived[np.ndarray]  # of each split in the forest, -1 if it was taken back
+    first: Derived[np.ndarray]  # leaves below it, from left to right
+    middle: Derived[np.ndarray]
+    last: Derived[np.ndarray]
 
 
 class KeepShare(Keeping, frozen=True, kw_only=True):
     """Keep the details of the splits that the party made; the label holder says what the leaves are worth."""
 
-    seeds: np.ndarray  # of the nodes, to find again the splits that the party has forgotten
-    leaves: LeafCode | None = None  # for the label holder
+    seeds: Derived[np.ndarray]  # of the nodes, to find again the splits that the party has forgotten
+    leaves: Derived[LeafCode | None] = None  # for the label holder
 
 
 class ShownShare(Reply, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ class ShownShare(Reply, frozen=True, kw_only=True):
 class ShowShare(Ask[ShownShare], frozen=True, kw_only=True):
     """The party's own splits, for an auditor who keeps the whole forest."""
 
-    model: str
+    model: Derived[str]
 
 
 # -- at a party

@@ -12,6 +12,7 @@ from silvan.algorithms.vertical.columns import encode_rows, rows_blob
 from silvan.algorithms.vertical.kept_shares import check_parties
 from silvan.algorithms.vertical.party_shares import share_of
 from silvan.errors import FederationError, FormatError
+from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
@@ -34,10 +35,10 @@ class LeafSets(Reply, frozen=True, kw_only=True):
 class ReachLeaves(Ask[LeafSets], frozen=True, kw_only=True):
     """Which leaves each row can reach, as far as the party's columns tell."""
 
-    model: str
-    rows: Blob
-    start: int
-    stop: int
+    model: Derived[str]
+    rows: Derived[Blob]
+    start: Derived[int]
+    stop: Derived[int]
 
 
 class LeftRows(Reply, frozen=True, kw_only=True):
@@ -49,10 +50,10 @@ class LeftRows(Reply, frozen=True, kw_only=True):
 class GoLeft(Ask[LeftRows], frozen=True, kw_only=True):
     """Which rows go left at one node that the party splits."""
 
-    model: str
-    rows: Blob
-    node: int
-    which: np.ndarray  # places among the rows
+    model: Derived[str]
+    rows: Derived[Blob]
+    node: Derived[int]
+    which: Derived[np.ndarray]  # places among the rows
 
 
 # -- at a party

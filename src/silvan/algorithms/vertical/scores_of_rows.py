@@ -24,6 +24,7 @@ from silvan.algorithms.vertical.party_shares import share_of
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
+from silvan.federation.bound import Agreed, Derived
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
@@ -82,9 +83,9 @@ class EvaluateScores(Ask[ScoreMetrics], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True  # scores that differ for one row would show its label
 
-    rows: Blob
-    label: Label
-    found: RowScores | RowLeaves
+    rows: Derived[Blob]
+    label: Agreed[Label]
+    found: Derived[RowScores | RowLeaves]
 
 
 class PredictionsKept(Reply, frozen=True, kw_only=True):
@@ -96,11 +97,11 @@ class PredictionsKept(Reply, frozen=True, kw_only=True):
 class KeepPredictions(Ask[PredictionsKept], frozen=True, kw_only=True):
     """Write predictions down beside the ids of rows, in the party's own folder."""
 
-    model: str
-    rows: Blob
-    label: Label
-    part: int
-    found: RowScores | RowLeaves
+    model: Derived[str]
+    rows: Derived[Blob]
+    label: Agreed[Label]
+    part: Derived[int]
+    found: Derived[RowScores | RowLeaves]
 
 
 # -- at the label holder

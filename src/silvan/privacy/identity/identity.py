@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from silvan.errors import AgreementError, FormatError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
+from silvan.federation.bound import Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
@@ -56,7 +57,7 @@ class Introduction(Reply, frozen=True, kw_only=True):
 class Introduce(Ask[Introduction], frozen=True, kw_only=True):
     """How many columns there are, and keyed digests of their names and of the ids."""
 
-    digests: bool = True
+    digests: Fixed[bool] = True
 
 
 class RowDigests(msgspec.Struct, frozen=True):

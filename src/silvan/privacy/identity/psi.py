@@ -16,6 +16,7 @@ import numpy as np
 
 from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation.agree import MAX_ROWS
+from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import KEY_BYTES, Party, party_of
@@ -57,7 +58,7 @@ class HideTwice(Ask[TwiceHidden], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True  # whoever may have any ids hidden can try any id
 
-    request: Blob
+    request: Derived[Blob]
 
 
 class Common(Reply, frozen=True, kw_only=True):
@@ -72,8 +73,8 @@ class Intersect(Ask[Common], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True  # whoever may have any points compared can try any id
 
-    setups: dict[str, Blob]
-    responses: dict[str, Blob]
+    setups: Derived[dict[str, Blob]]
+    responses: Derived[dict[str, Blob]]
 
 
 # -- at a party

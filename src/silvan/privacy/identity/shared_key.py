@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.federation.bound import Derived, Fixed
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Reply
 from silvan.federation.party import KEY_BYTES, Party
@@ -34,8 +35,8 @@ class DealKey(Ask[SealedKeys], frozen=True, kw_only=True):
 
     of_rows: ClassVar[bool] = False
 
-    study: str
-    sites: list[str]  # the others
+    study: Fixed[str]
+    sites: Derived[list[str]]  # the others
 
 
 class KeyTaken(Reply, frozen=True, kw_only=True):
@@ -47,9 +48,9 @@ class TakeKey(Ask[KeyTaken], frozen=True, kw_only=True):
 
     of_rows: ClassVar[bool] = False
 
-    study: str
-    by: str
-    box: bytes
+    study: Fixed[str]
+    by: Derived[str]
+    box: Derived[bytes]
 
 
 # -- at a site

@@ -15,6 +15,7 @@ import numpy as np
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError, SilvanError
 from silvan.federation import wire
+from silvan.federation.bound import Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.message import Request
 from silvan.federation.site import Site
@@ -39,8 +40,8 @@ class Noisy(Request, frozen=True, kw_only=True):
     shares is for one sum over one set of sites. For another one the site draws, and charges, anew.
     """
 
-    epsilon: float
-    sharers: int = 1
+    epsilon: Fixed[float]
+    sharers: Derived[int] = 1
 
     def noise(self, sensitivity: int, share: Fraction = WHOLE) -> Noise:
         """Return the noise for integers that one row changes by ``sensitivity``, for a share of epsilon."""
