@@ -18,7 +18,7 @@ from silvan.tree.objectives import Measure
 
 if TYPE_CHECKING:
     from silvan.algorithms.evaluation.candidates import Candidate
-    from silvan.algorithms.evaluation.dependence import Grid
+    from silvan.algorithms.evaluation.column_effects import ColumnGrid
     from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 
 REPEATS = 5
@@ -43,7 +43,7 @@ def fixed_fields(
     fixed: dict[str, Any] = {"epsilon": lambda one: 0.0 < one <= most}
     if schema is None:
         return fixed
-    from silvan.algorithms.evaluation.subgroups import places_of
+    from silvan.algorithms.evaluation.score_groups import places_of
 
     fixed["by"] = places_of(schema, by)
     fixed["grids"] = _grids_of(schema, dependence)
@@ -160,7 +160,7 @@ def _candidates(local: Callable[["Candidate"], bool]) -> Callable[[Sequence["Can
     return lambda given: all(isinstance(one, SentModel | PersonalModel) or local(one) for one in given)
 
 
-def _grids_of(schema: Schema, columns: Sequence[str]) -> Callable[[Sequence["Grid"]], bool]:
+def _grids_of(schema: Schema, columns: Sequence[str]) -> Callable[[Sequence["ColumnGrid"]], bool]:
     """Allow columns that the study names."""
     places = {schema.names.index(name) for name in columns if name in schema.names}
     return lambda grids: all(grid.feature in places for grid in grids)
