@@ -26,9 +26,9 @@ from silvan.privacy.terms import Terms
 from silvan.study.parse import check_policy, parse_remote_study
 from silvan.study.study import Study
 from silvan.study.study_tables import check_reading
+from silvan.study.study_text import text_of
 from silvan.study.toml_lines import Problems, convert_entries, key_lines, read_toml
 from silvan.util.declared import about
-from silvan.study.study_text import text_of
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
 
