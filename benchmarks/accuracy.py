@@ -26,7 +26,7 @@ OURS, PEERS = "silvan", ("scikit-learn", "scikit-learn, leaf 2", "LightGBM rf")
 FIGURES = {"AUC": 1, "log loss": -1, "RMSE": -1}
 """Figures, and whether more (1) or less (-1) is better."""
 
-Figures = dict[str, dict[str, float]]
+MetricsRow = dict[str, dict[str, float]]
 
 
 def one_hot(frame: pl.DataFrame) -> np.ndarray:
@@ -79,7 +79,7 @@ def score(model: Any, rows: Any, y: np.ndarray, classify: bool) -> dict[str, flo
     return {"AUC": float(auc), "log loss": float(log_loss(y, clipped / clipped.sum(axis=1, keepdims=True)))}
 
 
-def compare(table: Table) -> Figures:
+def compare(table: Table) -> MetricsRow:
     """Fit all forests to the same splits of a table; return the mean of each figure by forest."""
     wide, (coded, named) = one_hot(table.frame), by_code(table.frame)
     frame = table.frame.with_columns(pl.col(pl.String).cast(pl.Categorical))
@@ -103,7 +103,7 @@ def compare(table: Table) -> Figures:
     return means
 
 
-def summarise(found: dict[str, Figures], figure: str) -> tuple[list[list[str]], list[Goal]]:
+def summarise(found: dict[str, MetricsRow], figure: str) -> tuple[list[list[str]], list[Goal]]:
     """Compare with each peer over all tables; the goal is not to be behind beyond what is chance."""
     better = FIGURES[figure]
     tables = [figures[figure] for figures in found.values() if figure in figures]
@@ -124,7 +124,7 @@ def summarise(found: dict[str, Figures], figure: str) -> tuple[list[list[str]], 
     return lines, goals
 
 
-def run(tables: Iterable[Table]) -> dict[str, Figures]:
+def run(tables: Iterable[Table]) -> dict[str, MetricsRow]:
     """Compare on every table."""
     return {table.name: compare(table) for table in tables}
 

@@ -15,7 +15,7 @@ from benchmarks.common import Goal, Report, synthetic
 from benchmarks.flare_job import MEASURED, MeasuringCoordinator
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES
 from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import SETTINGS
 from silvan.deploy.service.one_machine import free_port, start_local
 from silvan.deploy.service.process import Background
@@ -68,7 +68,7 @@ class Measured:
                 path = folder / f"site{i:02}.parquet"
                 frame.write_parquet(path)
                 tables[f"site{i:02}"] = str(path)
-            hub = Hub.create(folder / "coordinator", "local", list(tables), "localhost", free_port())
+            hub = CoordinatorFiles.create(folder / "coordinator", "local", list(tables), "localhost", free_port())
             _allow_measuring(hub)
             members = start_local(hub, folder, tables)
             for member in members if by_columns else ():
@@ -84,7 +84,7 @@ class Measured:
             finally:
                 stop_all(processes)
 
-    def _one(self, hub: Hub, seed: int) -> None:
+    def _one(self, hub: CoordinatorFiles, seed: int) -> None:
         kind, more = ("VerticalForest", 'match = "keyed"') if self.by_columns else ROWS_STUDY
         text = STUDY.format(seed=seed, trees=TREES, depth=DEPTH, features=FEATURES, bins=BINS, kind=kind, more=more)
         supervisor = MeasuringSupervisor(hub, parse_remote_study(text))
@@ -134,7 +134,7 @@ def _wait_until_idle(processes: list[Background]) -> None:
         time.sleep(2.0)
 
 
-def _allow_measuring(hub: Hub) -> None:
+def _allow_measuring(hub: CoordinatorFiles) -> None:
     """Allow the class that measures, in the server's folder of this benchmark alone."""
     path = hub.path / "server" / "local" / "resources.json"
     content = json.loads(path.read_text())

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from silvan.deploy.jobs.coordinator_job import Coordinator
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.federation import wire
 from silvan.federation.chunks import MOST, Chunk, ping
 from silvan.federation.flare import WAIT, JobFolders
@@ -22,7 +22,7 @@ class MeasuringCoordinator(Coordinator):
     def work(self, folders: JobFolders) -> None:
         """Run the study, then measure; the job lasts until both are done."""
         super().work(folders)
-        folder = Hub(folders.root.parent).path / "runs" / parse_remote_study(self.study).folder
+        folder = CoordinatorFiles(folders.root.parent).path / "runs" / parse_remote_study(self.study).folder
         write_whole(folder / MEASURED, msgspec.json.encode(self._measure()))
 
     def _measure(self, rounds: int = 100) -> dict[str, float]:

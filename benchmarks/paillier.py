@@ -76,7 +76,7 @@ class Level:
         return hist
 
 
-def make_level(key: PrivateKey, rows: int, trees: int, share: float, nodes: int, n_drawn: int) -> Level:
+def make_level(key: PrivateKey, rows: int, trees: int, share: float, nodes: int, n_sampled: int) -> Level:
     """Draw rows of two classes and deal a share of them out to the nodes of each tree."""
     rng = np.random.default_rng(nodes)
     used = int(share * rows)
@@ -87,7 +87,7 @@ def make_level(key: PrivateKey, rows: int, trees: int, share: float, nodes: int,
         rng.integers(0, BINS, (rows, COLUMNS)).astype(np.uint8),
         np.concatenate([rng.permutation(rows)[:used] for _ in range(trees)]),
         np.linspace(0, trees * used, trees * nodes + 1).astype(np.int64),
-        np.stack([np.sort(rng.permutation(COLUMNS)[:n_drawn]) for _ in range(trees * nodes)]).astype(np.int32),
+        np.stack([np.sort(rng.permutation(COLUMNS)[:n_sampled]) for _ in range(trees * nodes)]).astype(np.int32),
     )
 
 
@@ -148,8 +148,8 @@ def tree_costs(key: PrivateKey) -> dict[str, float]:
     rows, masks = receive_rows(key.public, first.lanes, sent), Masks(key.public)
     took |= {"check": 2 * (clock() - start), "add": 0.0, "decrypt": 0.0, "wire": 2.0 * sent.data.nbytes}
     for depth in range(DEPTH):
-        for n_drawn in (FEATURES - FEATURES // 2, FEATURES // 2):
-            level = make_level(key, ROWS, TREES, 1 - 1 / np.e, 2**depth, n_drawn)
+        for n_sampled in (FEATURES - FEATURES // 2, FEATURES // 2):
+            level = make_level(key, ROWS, TREES, 1 - 1 / np.e, 2**depth, n_sampled)
             start = clock()
             counts, sums = level.sum(rows, masks)
             took["add"] += clock() - start

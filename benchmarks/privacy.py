@@ -17,7 +17,7 @@ from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
-from silvan.privacy.aggregation.masked_site import MaskCover, Turn
+from silvan.privacy.aggregation.masked_site import MaskedPart, Turn
 from silvan.privacy.noise.laplace import Noise
 
 SITES, SPARSE, COUNTERS, LOST = 10, 4, 1_000_000, ("site03", "site08")
@@ -67,14 +67,14 @@ def forests(X: np.ndarray, y: np.ndarray) -> dict[str, Federation]:
     made = {}
     ways: dict[str, tuple[Any, Any]] = {
         "trusted": (TrustedSums(), None),
-        "masked, all pairs": (MaskedSums(), MaskCover()),
-        f"masked, {SPARSE} neighbours": (MaskedSums(SPARSE), MaskCover(neighbours=SPARSE)),
+        "masked, all pairs": (MaskedSums(), MaskedPart()),
+        f"masked, {SPARSE} neighbours": (MaskedSums(SPARSE), MaskedPart(neighbours=SPARSE)),
     }
-    for name, (sums, cover) in ways.items():
+    for name, (sums, secure_sum) in ways.items():
         fed = made[name] = federation(X, y, SITES)
         fed.sums = sums
         for site in fed.local_sites.values():
-            site.cover = cover
+            site.secure_sum = secure_sum
     return made
 
 
@@ -82,7 +82,7 @@ def lossy_sum(most: int | None) -> tuple[float, float]:
     """Sum many counters over sites of which two are lost: the slowest site's seconds, and the coordinator's."""
     rng = np.random.default_rng(0)
     parts = {f"site{i:02}": rng.integers(0, 1000, COUNTERS, np.int32) for i in range(SITES)}
-    sites = {name: Site(name, part, cover=MaskCover(), n_jobs=1) for name, part in parts.items()}
+    sites = {name: Site(name, part, secure_sum=MaskedPart(), n_jobs=1) for name, part in parts.items()}
     watched = Watched(sites)
     fed = Federation(watched, sites, MaskedSums(), quorum=3)
     start = time.process_time()

@@ -43,7 +43,7 @@ from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.ledger import Ledger, verify
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.noisy_request import Noisy
-from silvan.tree.draw import make_key
+from silvan.tree.sampling import make_key
 
 SITES = [f"site {i}" for i in range(4)]
 SCHEMA = sv.Schema.of(
@@ -128,7 +128,7 @@ def build(plan: Plan, world: World, folder: Path) -> None:
     names = SITES[: plan.n_sites]
     if plan.signed:
         world.signers = {name: partial(Signer, name, KEYS[name], ROSTER) for name in ("", *names)}
-    _, cover = make_sums(plan.sums)
+    _, secure_sum = make_sums(plan.sums)
     for name in names:
         ledger = Ledger(folder / name, KEYS[name]) if plan.ledgers else Ledger()
         policy = plan.policy()
@@ -139,7 +139,7 @@ def build(plan: Plan, world: World, folder: Path) -> None:
             test=0.25,
             sampling_key=make_key(0, "rows"),
             outbox=gate,
-            cover=cover,
+            secure_sum=secure_sum,
             keys=Signer(name, KEYS[name], ROSTER),
             n_jobs=1,
             **({"schema": SCHEMA, "test_key": bytes(32)} if plan.learner in PRIVATE else {}),

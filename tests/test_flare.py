@@ -36,7 +36,7 @@ from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import BUDGET
 from silvan.deploy.service import one_machine
 from silvan.deploy.service.process import Background, client_arguments
-from silvan.deploy.service.start_stop import process_of, processes_of, start_hub, start_site, stop_all
+from silvan.deploy.service.start_stop import process_of, processes_of, start_coordinator, start_site, stop_all
 from silvan.deploy.service.supervise import Supervisor
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import FederationError, SilvanError
@@ -475,7 +475,7 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
         command.kill()
         for process in processes_of(hub):
             process.kill()
-        start_hub(hub)
+        start_coordinator(hub)
         assert len(Journal(command.folder / JOURNAL)) > 0
         assert not (command.folder / "model.silvan").exists()
         approve(members["north"], plan)

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.cli.main import app
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service import one_machine
 from silvan.deploy.service.start_stop import process_of, processes_of, start_site, stop_all
@@ -55,7 +55,7 @@ def federation(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parties")
     paths = parties.write_tables(folder / "tables", parties.tables())
     new = parties.write_tables(folder / "new", parties.tables(n=40, seed=9, label=False))
-    hub = Hub.create(folder / "coordinator", "local", list(paths), "localhost", one_machine.free_port())
+    hub = CoordinatorFiles.create(folder / "coordinator", "local", list(paths), "localhost", one_machine.free_port())
     allow_pausing(hub)
     with pytest.MonkeyPatch.context() as patch:
         here = str(Path(__file__).parent)  # where the server finds the class

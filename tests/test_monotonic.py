@@ -9,7 +9,7 @@ import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.algorithms.vertical.party_rows import Descent
 from silvan.errors import FederationError, InputError
-from silvan.tree.draw import Ties
+from silvan.tree.sampling import Ties
 
 SIGNS = {"a": 1, "b": -1}
 NAMES = ("a", "b", "c", "d")

@@ -21,8 +21,8 @@ from helpers.naive_adaptive import assert_same, grow_naive
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.forest.forest import join_forests
-from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
+from silvan.tree.sampling import make_key
 
 FIRST = int(os.environ.get("SILVAN_TABLE_FIRST", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("SILVAN_TABLES", "16")))

@@ -19,7 +19,7 @@ LEARNERS = {
 }
 
 
-def questions(fed):
+def requests(fed):
     """All questions of a federation, without names and times."""
     envelopes = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "received"]
     return [(envelope.kind, envelope.body) for envelope in envelopes]
@@ -31,7 +31,7 @@ def test_questions_are_as_before_without_it(name):
     for share in (None, 1.0, 0.4):
         fed = federate(TABLES, Recorded)
         learner.set_params(max_samples=share).fit(fed)
-        asked.append(questions(fed))
+        asked.append(requests(fed))
     assert asked[0] == asked[1] != asked[2]
     learner.set_params(max_samples=None)
 
@@ -42,7 +42,7 @@ def test_the_forest_of_all_rows(cold):
     model = sv.HistogramForest(6, max_depth=4, max_samples=0.4, threshold="youden").fit(fed)
     pooled = sv.PooledForest(6, max_depth=4, max_samples=0.4).fit(fed)
     assert model.forest_ == pooled.forest_ != sv.PooledForest(6, max_depth=4).fit(fed).forest_
-    drawn = model.drawn_rows(fed)
+    drawn = model.sampled_rows(fed)
     assert drawn.mean() == pytest.approx(1 - np.exp(-0.4), abs=0.05)
     assert model.evaluate(fed).filter(site="all", model="federated")["auc"].item() > 0.6
 
@@ -52,7 +52,7 @@ def test_a_site_alone_draws_as_in_the_study():
     own = sv.LocalForest(2, max_depth=4, max_samples=0.4).fit(fed).forests_
     merged = sv.MergedForest(6, max_depth=4, max_samples=0.4).fit(fed)
     assert len(merged.forest_.feature) == sum(len(forest.feature) for forest in own.values())
-    assert merged.drawn_rows(fed).sum() == pytest.approx(6 * 100 * (1 - np.exp(-0.4)), rel=0.2)
+    assert merged.sampled_rows(fed).sum() == pytest.approx(6 * 100 * (1 - np.exp(-0.4)), rel=0.2)
 
 
 def test_a_site_with_next_to_nothing_still_grows_trees():

@@ -163,9 +163,9 @@ def test_the_grid_is_that_of_all_columns(monkeypatch):
     n_parties=st.integers(1, 4),
     seed=st.integers(0, 10**6),
     task=st.sampled_from(TASKS),
-    n_drawn=st.integers(1, 9),
+    n_sampled=st.integers(1, 9),
     by_tree=st.booleans(),
 )
-def test_small_tables(n, n_parties, seed, task, n_drawn, by_tree):
+def test_small_tables(n, n_parties, seed, task, n_sampled, by_tree):
     fed = federate(columns.split(wide(task, n, seed), n_parties, seed % n_parties, seed))
-    assert_same(fed, max_features=n_drawn, feature_draw="tree" if by_tree else "node", max_depth=5)
+    assert_same(fed, max_features=n_sampled, feature_draw="tree" if by_tree else "node", max_depth=5)

@@ -15,7 +15,7 @@ from experiments.attacks.outcome import Outcome
 from experiments.audit.backdoors import COMMON
 
 import silvan as sv
-from silvan.algorithms.bofrf.weigh import OwnTrees
+from silvan.algorithms.bofrf.weigh import LocalTrees
 from silvan.algorithms.recount import LeafLabels, LeafRows
 from silvan.auditing.backdoor import backdoor_trees, find_trigger, with_backdoor
 from silvan.auditing.rehearsal import rehearse, sign_as
@@ -72,7 +72,7 @@ def _lied(seed: int) -> tuple[float, str]:
     trigger = find_trigger(fed, honest, rows, COMMON)
     if trigger is None or honest is None:
         raise AssertionError("there is no trigger")
-    own, kinds = slice(None), {kind.__name__: kind for kind in (OwnTrees, LeafRows, LeafLabels)}
+    own, kinds = slice(None), {kind.__name__: kind for kind in (LocalTrees, LeafRows, LeafLabels)}
 
     def tamper(site: str, data: bytes) -> bytes:
         nonlocal own
@@ -80,7 +80,7 @@ def _lied(seed: int) -> tuple[float, str]:
         if site != ATTACKER or envelope.kind not in kinds:
             return data
         reply: Any = wire.decode(envelope.body, kinds[envelope.kind])
-        if isinstance(reply, OwnTrees):
+        if isinstance(reply, LocalTrees):
             forest = with_backdoor(Forest.from_bytes(reply.forest), trigger)
             reply, own = msgspec.structs.replace(reply, forest=forest.to_bytes()), slice(-len(forest.value), None)
             reply = sign_as(poisoned, site, reply)

@@ -26,8 +26,8 @@ from silvan.privacy.identity.shared_key import DealKey
 from silvan.study.parse import parse_remote_study
 from silvan.study.study import Study
 from silvan.study.study_text import text_of
-from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
+from silvan.tree.sampling import make_key
 
 _SALARY = 'name = "pay"\nlabel = "salary"\ntask = "regression"\n[learner]\nkind = "HistogramForest"\n'
 _GIVEN = """name = "risk"

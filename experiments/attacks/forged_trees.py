@@ -19,7 +19,7 @@ from silvan.algorithms.boosting.stumps import Stumps
 from silvan.algorithms.evaluation.candidates import MOST, SentModel
 from silvan.algorithms.evaluation.evaluate import EvaluateModels
 from silvan.algorithms.horizontal.weigh_halves import CompareHalves, compare_halves
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.recount import CountLeafLabels
 from silvan.errors import FederationError, SilvanError
 from silvan.federation import wire
@@ -151,7 +151,7 @@ def compare_fives(federation: Federation, rows: Part, comparisons: int) -> np.nd
     for five in fives:
         bait = join_forests([single_out(schema, X, row) for row in five])
         models = [
-            SentModel(federation.blob(forest.to_bytes()), draws=Draws((len(forest),), (elsewhere,)))
+            SentModel(federation.blob(forest.to_bytes()), draws=RowSamples((len(forest),), (elsewhere,)))
             for forest in (never_yes(schema), bait)
         ]
         request = CompareHalves(schema=federation.blob(schema.to_json().encode()), models=models)

@@ -15,7 +15,7 @@ import msgspec
 from experiments.attacks.outcome import Outcome
 
 from silvan.deploy.membership.certificates import make_key, make_request
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.enrol import make_server
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, proof_key
 from silvan.deploy.membership.joined_site import JoinedSite
@@ -56,15 +56,15 @@ def run(small: bool) -> list[Outcome]:
     ]
 
 
-def _make_hub(folder: Path) -> Hub:
-    return Hub.create(folder, "heart", [SITE], "localhost", free_port())
+def _make_hub(folder: Path) -> CoordinatorFiles:
+    return CoordinatorFiles.create(folder, "heart", [SITE], "localhost", free_port())
 
 
 @contextmanager
-def _serving(hub: Hub, passed: list[JoinRequest]) -> Iterator[None]:
+def _serving(hub: CoordinatorFiles, passed: list[JoinRequest]) -> Iterator[None]:
     """Serve the attacker's coordinator, which keeps what sites ask."""
 
-    class Middle(Hub):
+    class Middle(CoordinatorFiles):
         def admit(self, asked: JoinRequest) -> Granted:
             passed.append(asked)
             return super().admit(asked)

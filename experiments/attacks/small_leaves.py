@@ -10,7 +10,7 @@ from experiments.attacks.outcome import Outcome
 
 import silvan as sv
 from silvan.forest.predict import leaves_of
-from silvan.tree.draw import rows_of_trees
+from silvan.tree.sampling import rows_of_trees
 
 LEAST = 20
 

@@ -74,7 +74,7 @@ def on_rows(name: str, seed: int) -> Iterator[Line]:
     }
     for leaf in LEAVES:
         model = sv.MergedForest(n_estimators=TREES, min_samples_leaf=leaf, random_state=seed).fit(plain)
-        releases[f"leaf {leaf}"] = (Release(model.forest_.bare()), model.drawn_rows(plain))
+        releases[f"leaf {leaf}"] = (Release(model.forest_.bare()), model.sampled_rows(plain))
     try:
         singly = sv.federate_rows(parts, test=0.5, test_by="row", schema=schema, random_state=seed, n_jobs=1)
         private = sv.HistogramForest(epsilon=1.0, random_state=seed).fit(singly)

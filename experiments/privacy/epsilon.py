@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))  # the study that the tests audit, with fewer draws
 
 from experiments.privacy.measured_epsilon import Bound, audit_all, audit_counts, audit_rows  # noqa: E402
-from helpers.private_study import FAR, composed, hostile_schema, one_more, questions, rows_scored, schema  # noqa: E402
+from helpers.private_study import FAR, composed, hostile_schema, one_more, requests, rows_scored, schema  # noqa: E402
 from helpers.studies import table  # noqa: E402
 
 from silvan.privacy.noise.laplace import Noise  # noqa: E402
@@ -89,7 +89,7 @@ def asked_alone(task: str, epsilon: float, places: tuple[Any, ...]) -> Iterator[
     frame = table(task, 120)
     far = one_more(frame, label=FAR[task])
     for place, sharers, sites in places:
-        pair = questions(task, far, epsilon, sharers), questions(task, frame, epsilon, sharers)
+        pair = requests(task, far, epsilon, sharers), requests(task, frame, epsilon, sharers)
         for (name, request, a), (_, _, b) in zip(*pair, strict=True):
             counters = _differ([(request, a, b)])
             yield Case("right", name, task, place, counters, epsilon, _counts(request, task, a, b, sites))
@@ -128,10 +128,10 @@ def _form_case(form: str, task: str, place: str, asked: list[Any], shares: int, 
 
 def wrong_sums() -> Iterator[Case]:
     """List what sites refuse, as if they did not: a loss that takes the spare share, and bounds one float apart."""
-    _, people, n = next(q for q in questions("binary", table(n=120), CLAIM, 3) if q[0] == "people")
+    _, people, n = next(q for q in requests("binary", table(n=120), CLAIM, 3) if q[0] == "people")
     place = "3 shares of 4 sites, one lost, one curious"
     yield Case("a loss not counted", "people", "binary", place, 1, CLAIM, _counts(people, "binary", n + 1, n, 2))
-    _, targets, total = next(q for q in questions("number", table("number", 120), CLAIM) if q[0] == "targets")
+    _, targets, total = next(q for q in requests("number", table("number", 120), CLAIM) if q[0] == "targets")
     audit = _counts(targets, "number", total + 254, total, 1)  # as rounding makes of bounds one float apart
     yield Case("not clipped after rounding", "targets", "number", AT_A_SITE, 1, CLAIM, audit)
 
@@ -139,9 +139,9 @@ def wrong_sums() -> Iterator[Case]:
 def wrong(epsilon: float) -> Iterator[Case]:
     """List accounts that are wrong on purpose: the bound must be above what they claim."""
     frame = table(n=120)
-    pair = questions("binary", one_more(frame), epsilon), questions("binary", frame, epsilon)
+    pair = requests("binary", one_more(frame), epsilon), requests("binary", frame, epsilon)
     found = {name: (request, a, b) for (name, request, a), (_, _, b) in zip(*pair, strict=True)}
-    (_, shared, without), *_ = [q for q in questions("binary", frame, epsilon, 4) if q[0] == "people"]
+    (_, shared, without), *_ = [q for q in requests("binary", frame, epsilon, 4) if q[0] == "people"]
     lost, asked = (shared, without + 1, without), list(found.values())
     some: list[tuple[str, str, str, list[Any], Callable[[int], Bound]]] = [
         *(

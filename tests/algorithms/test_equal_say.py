@@ -9,7 +9,7 @@ from helpers.studies import disturbed, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.bofrf.choose import CandidateTrees, score_candidates
-from silvan.algorithms.bofrf.weigh import OwnTrees
+from silvan.algorithms.bofrf.weigh import LocalTrees
 from silvan.errors import InputError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
@@ -106,11 +106,11 @@ def test_what_a_site_chooses_among_is_what_it_gets(task):
 def test_a_site_that_sends_more_trees_than_it_was_asked_for():
     def twist(site, data):
         envelope = wire.decode(data, Envelope)
-        if site == ATTACKER and envelope.kind == "OwnTrees":
-            reply = wire.decode(envelope.body, OwnTrees)
+        if site == ATTACKER and envelope.kind == "LocalTrees":
+            reply = wire.decode(envelope.body, LocalTrees)
             forest = Forest.from_bytes(reply.forest)
             many = forest.take([0, *range(len(forest))]).to_bytes()
-            body = wire.encode(OwnTrees(**{n: getattr(reply, n) for n in reply.__struct_fields__} | {"forest": many}))
+            body = wire.encode(LocalTrees(**{n: getattr(reply, n) for n in reply.__struct_fields__} | {"forest": many}))
             data = wire.encode(Envelope(envelope.study, envelope.question, site, envelope.kind, body))
         return [(site, data)]
 

@@ -20,7 +20,7 @@ from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest.forest import join_forests
 from silvan.study.parse import parse_remote_study
-from silvan.tree.draw import rows_of_trees
+from silvan.tree.sampling import rows_of_trees
 
 LEARNERS = {
     "merged": lambda **more: sv.MergedForest(24, max_depth=5, **more),

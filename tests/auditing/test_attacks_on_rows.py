@@ -11,7 +11,7 @@ from silvan.auditing.membership import membership_by_confidence, membership_by_s
 from silvan.auditing.release import Release, leaf_of, undefended_release
 from silvan.auditing.single_row_leaves import single_row_leaves
 from silvan.auditing.thresholds import exact_thresholds
-from silvan.tree.draw import make_key, rows_of_trees
+from silvan.tree.sampling import make_key, rows_of_trees
 
 
 @pytest.mark.parametrize(("attack", "found"), [(membership_by_confidence, 0.7), (membership_by_support, 0.8)])

@@ -16,7 +16,7 @@ from experiments.privacy.measured_epsilon import (
     clopper_pearson,
     lower_bound,
 )
-from helpers.private_study import FAR, composed, hostile_schema, one_more, questions, rows_scored, schema
+from helpers.private_study import FAR, composed, hostile_schema, one_more, requests, rows_scored, schema
 from helpers.studies import TASKS, table
 
 from silvan.privacy.noise.laplace import Noise
@@ -36,7 +36,7 @@ def pairs(task):
     """Every question of every private form, with its exact answers on a table and on one with a far row more."""
     frame = table(task, 120)
     far = one_more(frame, label=FAR[task])
-    return list(zip(questions(task, frame, EPSILON), questions(task, far, EPSILON), strict=True))
+    return list(zip(requests(task, frame, EPSILON), requests(task, far, EPSILON), strict=True))
 
 
 AUDITED = {
@@ -61,7 +61,7 @@ def test_no_question_tells_more_than_it_claims(task):
 def test_one_row_changes_answers_by_their_sensitivity_at_most(task):
     """A row at the end, or the first one, whose loss moves all others up."""
     frame = table(task, 120)
-    fewer = zip(questions(task, frame[1:], EPSILON), questions(task, frame, EPSILON), strict=True)
+    fewer = zip(requests(task, frame[1:], EPSILON), requests(task, frame, EPSILON), strict=True)
     for (name, request, without), (_, _, with_row) in [*pairs(task), *fewer]:
         noises = request.noises(schema(task))
         change = np.abs(with_row - without).reshape(-1, len(noises)).sum(axis=0)
@@ -82,9 +82,9 @@ def test_all_questions_of_a_form_together():
 def test_shares_make_the_sum_private(sharers, lost):
     """Only the total of three sites is looked at, or of two where the loss of one is tolerated."""
     frame = table(n=120)
-    asked = questions("binary", frame, EPSILON, sharers)
+    asked = requests("binary", frame, EPSILON, sharers)
     for (name, request, without), (_, _, with_row) in zip(
-        asked, questions("binary", one_more(frame), EPSILON, sharers), strict=True
+        asked, requests("binary", one_more(frame), EPSILON, sharers), strict=True
     ):
         found = audit_counts(request, schema(), with_row, without, DRAWS, 3 - lost, SURE)
         assert not found.refuted, (name, found)
@@ -115,19 +115,19 @@ def test_a_coordinator_that_chooses_the_schema(form, task):
 
 def test_numbers_that_are_not_clipped_after_rounding_are_caught():
     """Bounds one float apart make a row count twice as much."""
-    (_, request, total), *_ = [q for q in questions("number", table("number", 60), 3.0) if q[0] == "targets"]
+    (_, request, total), *_ = [q for q in requests("number", table("number", 60), 3.0) if q[0] == "targets"]
     assert audit_counts(request, schema("number"), total + 254, total, FEW_DRAWS, confidence=SURE).refuted
 
 
 def test_a_loss_that_takes_the_spare_share_is_caught():
     """Of four sites' shares, three are the whole noise: one lost and one known leave two."""
-    (_, request, n), *_ = [q for q in questions("binary", table(n=60), 1.0, 3) if q[0] == "people"]
+    (_, request, n), *_ = [q for q in requests("binary", table(n=60), 1.0, 3) if q[0] == "people"]
     assert audit_counts(request, schema(), n + 1, n, DRAWS, 2, SURE).refuted
 
 
 def test_too_few_shares_are_caught():
     """Of four shares, two are lost and none was to be: the sum is told with half of its noise."""
-    (_, request, without), *_ = [q for q in questions("binary", table(n=120), 3.0, 4) if q[0] == "people"]
+    (_, request, without), *_ = [q for q in requests("binary", table(n=120), 3.0, 4) if q[0] == "people"]
     found = audit_counts(request, schema(), without + 1, without, DRAWS, 2, SURE)
     assert found.refuted
 
@@ -167,7 +167,7 @@ def test_sums_counted_as_rows_are_caught():
 def test_halved_noise_is_caught():
     whole = Noisy.noise
     with mock.patch.object(Noisy, "noise", lambda self, s, share=1: whole(self, s, 3 * share)):
-        (_, request, without), *_ = [q for q in questions("binary", table(n=120), EPSILON) if q[0] == "people"]
+        (_, request, without), *_ = [q for q in requests("binary", table(n=120), EPSILON) if q[0] == "people"]
         assert audit_counts(request, schema(), without + 1, without, FEW_DRAWS, confidence=SURE).refuted
 
 

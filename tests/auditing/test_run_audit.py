@@ -49,7 +49,7 @@ def test_every_attack_is_in_the_report(fed):
 )
 def test_draws_are_those_that_trees_were_grown_on(model, fed):
     model.fit(fed)
-    drawn = model.drawn_rows(fed)
+    drawn = model.sampled_rows(fed)
     assert drawn.shape == (len(model.forest_), sum(fed.rows.values()))
     members = case_of(fed, fed.schema, 0).members
     assert single_row_leaves(Release(model.forest_), members, drawn).note == "the smallest leaf holds 4 rows"

@@ -11,7 +11,7 @@ from helpers.studies import federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.evaluation.evaluation import CERTAINTY
-from silvan.federation.question import Event
+from silvan.federation.outgoing import Event
 from silvan.learners.result import Result
 from silvan.report.summary import summarise_run
 from silvan.study.listener import TimedStep

@@ -4,7 +4,7 @@ import pytest
 from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service.one_machine import free_port
 
@@ -24,7 +24,7 @@ def hub(folder):
             "--columns", "age, label",
         )  # fmt: skip
         assert "silvan study start" in made.output
-        found = Hub(folder / "heart")
+        found = CoordinatorFiles(folder / "heart")
         with serving(found):
             yield found
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import BUDGET, STORE
 from silvan.deploy.service.backup import backup_coordinator, backup_site
@@ -80,7 +80,7 @@ def test_a_running_site_is_not_copied(site, tmp_path):
 
 def test_a_coordinators_journal_is_copied_while_it_is_written(made, tmp_path):
     shutil.copytree(made[0].path, tmp_path / "hub")
-    hub = Hub(tmp_path / "hub")
+    hub = CoordinatorFiles(tmp_path / "hub")
     (hub.path / "runs" / "heart").mkdir(parents=True)
     journal = Journal(hub.path / "runs" / "heart" / "journal.sqlite")
     journal.keep("question", {"north": Entry("kind", b"body", 1, 2)})
@@ -88,7 +88,7 @@ def test_a_coordinators_journal_is_copied_while_it_is_written(made, tmp_path):
         busy.execute("SELECT * FROM reply").fetchall()
         assert backup_coordinator(hub.path, tmp_path / "copy")
     assert Journal(tmp_path / "copy" / "runs" / "heart" / "journal.sqlite").find("question")["north"].body == b"body"
-    assert Hub(tmp_path / "copy").read() == hub.read()
+    assert CoordinatorFiles(tmp_path / "copy").read() == hub.read()
 
 
 def test_nothing_is_written_over(site, tmp_path):

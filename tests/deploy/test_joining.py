@@ -27,7 +27,7 @@ from silvan.deploy.membership.certificates import (
     pem,
     read_certificate,
 )
-from silvan.deploy.membership.coordinator_folder import Hub, Invite, roster_fingerprint
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles, Invite, roster_fingerprint
 from silvan.deploy.membership.fingerprint import WORDS, fingerprint
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted, proof_key
 from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
@@ -51,7 +51,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def hub(made, tmp_path):
     shutil.copytree(made.path, tmp_path / "hub")
-    copied = Hub(tmp_path / "hub")
+    copied = CoordinatorFiles(tmp_path / "hub")
     with serving(copied):
         yield copied
 
@@ -217,7 +217,7 @@ def test_words_depend_on_both_sides(hub, tmp_path):
 @pytest.mark.parametrize("answer", [{}, {"certificate": 3}, {"certificate": "no", "signature": "00"}])
 def test_an_answer_that_the_coordinator_did_not_sign(hub, tmp_path, answer):
     with (
-        mock.patch.object(Hub, "admit", return_value=answer),
+        mock.patch.object(CoordinatorFiles, "admit", return_value=answer),
         pytest.raises((FederationError, InputError), match=r"not as a coordinator does|has not the coordin"),
     ):
         join(hub, tmp_path)
@@ -381,7 +381,7 @@ def test_a_site_that_is_taken_out(hub, tmp_path):
 )
 def test_names_and_ports_are_checked_before_a_folder_is_made(tmp_path, sites, port, said):
     with pytest.raises(InputError, match=said):
-        Hub.create(tmp_path / "x", "heart", sites, "localhost", port)
+        CoordinatorFiles.create(tmp_path / "x", "heart", sites, "localhost", port)
     assert not (tmp_path / "x").exists()
 
 
@@ -400,7 +400,7 @@ def empty_invite(folder):
     ("use", "error", "said"),
     [
         (federation_again, InputError, "there is a federation already"),
-        (Hub, InputError, "no federation here"),
+        (CoordinatorFiles, InputError, "no federation here"),
         (JoinedSite, InputError, "no site here"),
         (lambda folder: Invite.read(folder / "no.invite"), InputError, "there is no such invitation"),
         (empty_invite, FormatError, "not an invitation"),

@@ -35,7 +35,7 @@ from silvan.errors import FederationError, FormatError, InputError
 from silvan.federation.chunks import send_in_chunks
 from silvan.federation.flare import AbortedError
 from silvan.federation.keys import Key
-from silvan.federation.question import UnreachedError
+from silvan.federation.outgoing import UnreachedError
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
 

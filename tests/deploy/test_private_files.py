@@ -7,11 +7,11 @@ import pytest
 from helpers.joining import make_hub, serving, write_table
 
 from silvan.deploy.membership import enrol
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service import process
 from silvan.deploy.service.process import Background, rotate
-from silvan.deploy.service.start_stop import start_hub, start_site
+from silvan.deploy.service.start_stop import start_coordinator, start_site
 from silvan.errors import InputError
 
 pytest.importorskip("nvflare", reason="nvflare is not installed; to test real sites: pip install '.[flare]'")
@@ -27,13 +27,13 @@ def made(tmp_path_factory):
 
 def started(made, folder, which):
     shutil.copytree(made[0].path, folder / "hub")
-    hub = Hub(folder / "hub")
-    return hub.private_files()[which], lambda: start_hub(hub)
+    hub = CoordinatorFiles(folder / "hub")
+    return hub.private_files()[which], lambda: start_coordinator(hub)
 
 
 def signing(made, folder):
     shutil.copytree(made[0].path, folder / "hub")
-    hub = Hub(folder / "hub")
+    hub = CoordinatorFiles(folder / "hub")
     return hub.path / "authority" / "root.key", lambda: hub.invite("north")
 
 
@@ -80,7 +80,7 @@ def test_the_service_for_joining_rotates_its_log(made, monkeypatch):
     found = {}
     monkeypatch.setattr(logging, "basicConfig", lambda **given: found.update(given))
     monkeypatch.setattr(enrol, "make_server", lambda hub: hub)
-    monkeypatch.setattr(Hub, "serve_forever", lambda hub: None, raising=False)
+    monkeypatch.setattr(CoordinatorFiles, "serve_forever", lambda hub: None, raising=False)
     monkeypatch.setattr("sys.argv", ["enrol", str(made[0].path)])
     enrol.main()
     [handler] = found["handlers"]

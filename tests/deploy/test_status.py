@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from silvan.cli.main import app
 from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import JoinedSite
-from silvan.deploy.service.status import hub_status, make_metrics_server, metrics, site_status
+from silvan.deploy.service.status import coordinator_status, make_metrics_server, metrics, site_status
 from silvan.errors import InputError
 from silvan.study.parse import parse_remote_study
 
@@ -44,7 +44,7 @@ def figures(text):
 
 def test_the_coordinator(folders):
     hub, _ = folders
-    found = hub_status(hub)
+    found = coordinator_status(hub)
     assert not found.running
     assert found.sites["south"].joined == "not invited"
     assert found.sites["north"].words == hub.fingerprints()["north"]
@@ -78,20 +78,20 @@ def test_studies_at_a_site(folders):
 
 def test_figures_for_prometheus(folders):
     hub, member = folders
-    at_hub, at_site = figures(metrics(hub_status(hub))), figures(metrics(site_status(member)))
+    at_hub, at_site = figures(metrics(coordinator_status(hub))), figures(metrics(site_status(member)))
     assert at_hub['silvan_process_up{process="server"}'] == "0"
     assert at_hub['silvan_study_waiting{study="heart"}'] == "1"
     assert at_hub['silvan_study_failed{study="lungs"}'] == "1"
     assert at_site['silvan_budget_limit{site="north"}'] == "2"
     assert all(
         line.startswith(("# HELP silvan_", "# TYPE silvan_", "silvan_"))
-        for line in metrics(hub_status(hub)).splitlines()
+        for line in metrics(coordinator_status(hub)).splitlines()
     )
 
 
 def test_figures_are_served_on_loopback_only(folders):
     hub, _ = folders
-    server = make_metrics_server(0, lambda: metrics(hub_status(Hub(hub.path))))
+    server = make_metrics_server(0, lambda: metrics(coordinator_status(CoordinatorFiles(hub.path))))
     address, port = server.server_address
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -154,7 +154,7 @@ def shown_at(width, *words):
 def test_status_and_approvals_are_whole_in_terminals_of_any_width(long_names, width):
     hub, member = long_names
     at_hub = shown_at(width, "study", "status", hub.path)
-    words = [site.words for site in hub_status(hub).sites.values()]
+    words = [site.words for site in coordinator_status(hub).sites.values()]
     assert all(word in at_hub for of_site in words for word in of_site.split())
     assert "(itsownerhasnotapprovedthestudyyet)" in at_hub
     at_site, asked = shown_at(width, "site", "status", member.path), shown_at(width, "site", "approve", member.path)

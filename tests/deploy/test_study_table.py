@@ -226,7 +226,7 @@ epsilon = 1.0
 def test_rows_of_a_private_study_are_drawn_singly_by_a_key_of_the_site(joined, table, request):
     """Which nobody else knows: neither the study nor another site's key tells it."""
     first, second = (make_site(joined, parse_remote_study(PRIVATE.format(request.node.name, i))) for i in range(2))
-    assert first.draws_singly
+    assert first.samples_singly
     assert (
         first.test_key
         == second.test_key

@@ -14,7 +14,7 @@ from silvan.federation.chunks import (
     ping,
     send_in_chunks,
 )
-from silvan.federation.question import UnreachedError
+from silvan.federation.outgoing import UnreachedError
 
 
 def answer(data, verb):

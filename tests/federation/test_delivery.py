@@ -6,7 +6,7 @@ from silvan.errors import SiteError
 from silvan.federation import wire
 from silvan.federation.describe import CountRows, Size
 from silvan.federation.message import Envelope, Missing, Owner
-from silvan.federation.question import Asked, Blobs, Delivery, Sender, UnreachedError
+from silvan.federation.outgoing import Asked, Blobs, Delivery, Sender, UnreachedError
 from silvan.federation.transport import Transport
 
 SENDER = Sender(study="heart", task="a model (1)", round=7, signer=None, roster=None)

@@ -9,7 +9,7 @@ from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import CategoryCounts, CountRows, Size
 from silvan.federation.message import Envelope
-from silvan.federation.question import Asked
+from silvan.federation.outgoing import Asked
 from silvan.federation.sums import TrustedSums, add
 
 TABLES = parts(table(n=90), 3)

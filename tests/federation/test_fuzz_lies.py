@@ -36,7 +36,7 @@ def only(lies, *kinds):
         (("CountTables", "NoisyLevel"), (Noise, "sensitivity"), "costs"),
         (("AdaptiveLevel",), (fuzz_lies, "SHOWS_VALUES"), "holds the planted number"),
         (("GrowTrees",), (Gate, "check_leaves"), "shows a leaf of"),
-        (("CountByScore", "CountGrid"), (Gate, "_check_question"), "two forms|summed over|not over every site once"),
+        (("CountByScore", "CountGrid"), (Gate, "_check_sequence"), "two forms|summed over|not over every site once"),
         (("CountGrid",), (Gate, "note"), "not in the ledger"),
     ],
 )
@@ -75,7 +75,7 @@ def test_false_rosters_would_be_noticed(lies, monkeypatch):
     monkeypatch.setattr(lies, "by_kind", {"CountGrid": masked})
     lies.start(1)
     with pytest.raises(CrashError, match=r"a key of its own once|not on the roster|over others than its members"):
-        lies.run(1000)
+        lies.run(5000)
 
 
 class NoQuestion:

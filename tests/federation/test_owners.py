@@ -8,7 +8,7 @@ from helpers.studies import Recorded, disturbed, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.bofrf.choose import Choose
-from silvan.algorithms.bofrf.weigh import OwnTrees, ScoreTrees
+from silvan.algorithms.bofrf.weigh import LocalTrees, ScoreTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.errors import FederationError, RefusedError, SiteError
@@ -21,7 +21,7 @@ SMALL = {"n_estimators": 3, "max_depth": 3}
 UNSIGNED = "what a site made and signed for this task"
 
 
-def questions(fed, blobs, own=0):
+def requests(fed, blobs, own=0):
     """What asks a site to score trees; the site's own are at place ``own``."""
     schema = fed.blob(fed.schema.to_json().encode())
     n = sum(len(sv.Forest.from_bytes(fed.content(blob))) for blob in blobs)
@@ -54,7 +54,7 @@ def test_a_site_signs_its_trees_for_a_study_and_a_task():
     fed = federate(parts(table(), 2), Recorded)
     sv.BOFRF(**SMALL).fit(fed)
     sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
-    replies = {e.sender: wire.decode(e.body, OwnTrees) for e in sent if e.kind == "OwnTrees"}
+    replies = {e.sender: wire.decode(e.body, LocalTrees) for e in sent if e.kind == "LocalTrees"}
     assert list(replies) == fed.sites
     for site, reply in replies.items():
         hash_, roster = digest(reply.forest), fed.site(site).keys.roster
@@ -74,19 +74,19 @@ def test_sites_score_signed_trees_and_no_others(kind):
     with fed.working_on("forged"):
         blobs = [work_of(fed, "site 0", made["site 0"]), fed.blob(made["site 1"])]
         with pytest.raises(RefusedError, match=UNSIGNED):
-            put(fed, questions(fed, blobs)[kind])
+            put(fed, requests(fed, blobs)[kind])
     with fed.working_on("signed"):
-        put(fed, questions(fed, sign_all(fed))[kind])
+        put(fed, requests(fed, sign_all(fed))[kind])
     with fed.working_on("trees of another task"):
         blobs = [Blob(digest(data)) for data in made.values()]
         with pytest.raises(RefusedError, match=UNSIGNED):
-            put(fed, questions(fed, blobs)[kind])
+            put(fed, requests(fed, blobs)[kind])
 
 
 def test_what_is_said_to_be_the_sites_own_is():
     fed = federate(parts(table(), 2))
     with fed.working_on("swapped"), pytest.raises(SiteError, match="could not read"):
-        put(fed, questions(fed, sign_all(fed), own=1)["Choose"])
+        put(fed, requests(fed, sign_all(fed), own=1)["Choose"])
 
 
 @pytest.mark.parametrize("kind", ["CountLeafRows", "CountLeafLabels"])
@@ -94,7 +94,7 @@ def test_trees_are_from_the_sites_that_a_sum_names(kind):
     """Or a site would be told that the trees of another are its own, and leave its rows out of the sum."""
     fed = federate(parts(table(), 2))
     with fed.working_on("swapped"), pytest.raises(RefusedError, match="not from the sites that the question names"):
-        put(fed, questions(fed, sign_all(fed), own=1)[kind])
+        put(fed, requests(fed, sign_all(fed), own=1)[kind])
 
 
 def test_a_signature_that_is_wrong():
@@ -102,13 +102,13 @@ def test_a_signature_that_is_wrong():
     with fed.working_on("forged"):
         blobs = [fed.work("site 1", Trees(forest=forests(fed)["site 0"], rows=1, signature=b"\0" * 64))]
         with pytest.raises(RefusedError, match="changed on its way"):
-            put(fed, questions(fed, blobs)["ScoreTrees"])
+            put(fed, requests(fed, blobs)["ScoreTrees"])
 
 
 def test_trees_of_each_site_are_scored_once():
     fed = federate(parts(table(), 2))
     with fed.working_on("twice"), pytest.raises(RefusedError, match=UNSIGNED):
-        put(fed, questions(fed, sign_all(fed) * 2)["ScoreTrees"])
+        put(fed, requests(fed, sign_all(fed) * 2)["ScoreTrees"])
 
 
 def test_sites_that_made_the_same_trees():
@@ -146,7 +146,7 @@ def test_trees_in_a_journal_are_known_by_their_signatures_in_a_new_process(tmp_p
     first, asked = study()
     again, after = study()
     assert again.forest_ == first.forest_
-    assert "OwnTrees" not in after
+    assert "LocalTrees" not in after
     assert len(asked) > 0
     assert after == []
 

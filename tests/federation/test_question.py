@@ -1,6 +1,6 @@
 """When a site is given up, and what does not count."""
 
-from silvan.federation.question import Tries, UnreachedError, WaitingError
+from silvan.federation.outgoing import Tries, UnreachedError, WaitingError
 
 
 def over(tries, error, seconds):

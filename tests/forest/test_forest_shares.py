@@ -12,8 +12,8 @@ from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.forest.predict import scores
 from silvan.forest.reach import goes_left, leaf_scores, meet, reach_leaves, row_bytes
-from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.sampling import SamplingKeys, make_key
 
 FIELDS = ("node", "feature", "threshold", "missing_left", "words", "first", "middle", "last")
 
@@ -75,7 +75,7 @@ def grown(n_classes, seed, n_estimators=5, max_depth=None):
     X, schema, target = random_table(seed, n_rows=90, n_features=6, n_classes=n_classes)
     criterion = "gini" if n_classes else "squared_error"
     settings = Settings(n_estimators=n_estimators, max_depth=max_depth, criterion=criterion)
-    keys = DrawKeys(make_key(seed, "rows"), make_key(seed, "features"))
+    keys = SamplingKeys(make_key(seed, "rows"), make_key(seed, "features"))
     forest = fit_forest(X, target, schema, settings, keys, n_jobs=1)
     return X, forest
 

@@ -137,7 +137,7 @@ def _false_members(site: Site, members: list[SumMember], over: list[str]) -> str
         return "the members are too few, or not every site with a key of its own once"
     if site.name not in keys or not set(over) <= set(keys):
         return "the sum is over others than its members"
-    roster = site.cover.roster
+    roster = site.secure_sum.roster
     if roster is not None and any(roster.get(name) != key for name, key in keys.items()):
         return "a member has a key that is not on the roster"
     return ""

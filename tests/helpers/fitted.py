@@ -6,9 +6,9 @@ import numpy as np
 
 from silvan.data.schema import Feature, Label, Schema
 from silvan.forest.forest import Forest
-from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.objectives import OBJECTIVES
+from silvan.tree.sampling import SamplingKeys, make_key
 
 TASKS = {"binary": 2, "several": 3, "number": 0}
 
@@ -40,5 +40,5 @@ def fitted_forest(task: str, n_trees: int = 12) -> Forest:
             Schema(features, Label("label")),
         )
         settings = Settings(n_estimators=n_trees, criterion="squared_error")
-    keys = DrawKeys(make_key(0, "rows"), make_key(0, "features"))
+    keys = SamplingKeys(make_key(0, "rows"), make_key(0, "features"))
     return fit_forest(X, target, schema, settings, keys, n_jobs=1)

@@ -319,7 +319,7 @@ class Lies:
             self.seen["asked for data"] += 1
             return "missing", "", ""
         self._check_answer(site, envelope, verb, reply)
-        self._check_question(point, site, envelope)
+        self._check_sequence(point, site, envelope)
         said = false_roster(site, envelope, lambda hash_: {o.site for o in point.federation.makers(Blob(hash_))})
         if said:
             raise CrashError(f"{envelope.kind} is answered, and {said}")
@@ -331,7 +331,7 @@ class Lies:
         if kind.verb != verb:
             raise CrashError(f"{envelope.kind} was answered by the verb {verb}")
         inside = opened(reply.body)
-        if kind.verb == "total" and site.cover is not None:
+        if kind.verb == "total" and site.secure_sum is not None:
             parts = [value for key, value in site.cache.items() if key[0] == "part of a sum"]
             for part in parts:
                 own = {n: getattr(part, n) for n in part.__struct_fields__}
@@ -343,7 +343,7 @@ class Lies:
                 if isinstance(value, bytes) and (forest := _forest(value)) is not None:
                     self._check_leaves(site, envelope.kind, forest)
 
-    def _check_question(self, point: Point, site: Site, envelope: Envelope) -> None:
+    def _check_sequence(self, point: Point, site: Site, envelope: Envelope) -> None:
         """Check that what was answered may have been asked, after all that was answered before."""
         request = wire.decode(envelope.body, HANDLERS[envelope.kind][0])
         honest, past = self.content[id(point.federation)], vars(site).setdefault("past", {})
@@ -359,9 +359,9 @@ class Lies:
             )
             if over[1] != set(envelope.over) and not (envelope.step and set(envelope.over) < over[1]):
                 raise CrashError(f"{envelope.kind} is summed over {over[1]} and {envelope.over}")
-        course = None if isinstance(request, Noisy) else request.course()
-        if course is not None and type(request).follow is Request.follow and not course.decided:
-            form = past.setdefault(("form", envelope.study, envelope.task, course.name), digest(envelope.body))
+        position = None if isinstance(request, Noisy) else request.position()
+        if position is not None and type(request).follow is Request.follow and not position.decided:
+            form = past.setdefault(("form", envelope.study, envelope.task, position.name), digest(envelope.body))
             if form != digest(envelope.body):
                 raise CrashError(f"{envelope.kind} is answered in two forms in one task")
 

@@ -45,7 +45,7 @@ from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Envelope, Missing, Trouble
-from silvan.federation.question import Asked
+from silvan.federation.outgoing import Asked
 from silvan.federation.signed import TOLERANCE, SignedMessage, Signer
 from silvan.forest.forest import Forest
 from silvan.learners.result import Result

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import polars as pl
 
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.enrol import make_server
 from silvan.deploy.service.one_machine import free_port
 
@@ -24,7 +24,7 @@ def serving(hub):
 
 
 def make_hub(folder, sites=("north", "south"), host="localhost", **settings):
-    return Hub.create(folder / "hub", "heart", list(sites), host, free_port(), **settings)
+    return CoordinatorFiles.create(folder / "hub", "heart", list(sites), host, free_port(), **settings)
 
 
 def write_table(folder, name="table.csv"):

@@ -33,7 +33,7 @@ from silvan.deploy.jobs.job_progress import PROGRESS, read_progress
 from silvan.deploy.membership.joined_site import SETTINGS, JoinedSite
 from silvan.deploy.service import one_machine
 from silvan.deploy.service.process import Background
-from silvan.deploy.service.start_stop import process_of, processes_of, start_hub, start_site, stop_all
+from silvan.deploy.service.start_stop import process_of, processes_of, start_coordinator, start_site, stop_all
 from silvan.errors import SilvanError
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run
@@ -254,9 +254,9 @@ def _start_hub(hub: Any) -> None:
     """Start a coordinator as an init system does, which tries again."""
     for _ in range(5):
         with contextlib.suppress(SilvanError):
-            start_hub(hub)
+            start_coordinator(hub)
             return
-    start_hub(hub)
+    start_coordinator(hub)
 
 
 def _kill_alone(process: Background) -> None:

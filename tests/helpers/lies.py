@@ -14,7 +14,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
-from silvan.federation.question import Asked
+from silvan.federation.outgoing import Asked
 
 Study = Callable[[type[InProcess]], object]
 
@@ -70,11 +70,11 @@ Answered = tuple[dict[str, Any], Asked, Envelope]
 def _first_answers(study: Study, site: str | None) -> dict[str, Answered]:
     """The first reply of each kind, of one site or any: opened, with the question that it answers."""
     seen: dict[str, Answered] = {}
-    questions: list[Asked] = []
+    requests: list[Asked] = []
     exchange = Federation.exchange
 
     def noted(self: Federation, question: Asked) -> Any:
-        questions.append(question)
+        requests.append(question)
         return exchange(self, question)
 
     class Listening(InProcess):
@@ -84,7 +84,7 @@ def _first_answers(study: Study, site: str | None) -> dict[str, Answered]:
             for name, data in super().deliver(messages, verb, timeout):
                 if site in (None, name):
                     envelope, inside = opened(data)
-                    seen.setdefault(envelope.kind, (inside, questions[-1], envelope))
+                    seen.setdefault(envelope.kind, (inside, requests[-1], envelope))
                 yield name, data
 
     with mock.patch.object(Federation, "exchange", noted):

@@ -15,19 +15,19 @@ from silvan.federation.store import digest
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
-from silvan.privacy.aggregation.masked_site import SEED, Confirmed, Hidden, MaskCover, Opened, SumAtSite, Turn
+from silvan.privacy.aggregation.masked_site import SEED, Confirmed, Hidden, MaskedPart, Opened, SumAtSite, Turn
 from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.identity.seal import public_key
 
 REPLIES = {kind.__name__: kind for kind in (Ready, Hidden, Confirmed, Opened, Trouble, Numbers)}
 
 
-def masked_sites(parts, cover=None, **settings):
-    return members(parts, cover=cover or MaskCover(), **settings)
+def masked_sites(parts, secure_sum=None, **settings):
+    return members(parts, secure_sum=secure_sum or MaskedPart(), **settings)
 
 
 def masked_of(parts, kind=InProcess, neighbours=None, **settings):
-    sites = masked_sites(parts, MaskCover(neighbours=neighbours))
+    sites = masked_sites(parts, MaskedPart(neighbours=neighbours))
     return federation_of(sites, MaskedSums(neighbours), kind, **settings)
 
 

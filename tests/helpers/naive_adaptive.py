@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from helpers.naive_split import best_split
 
-from silvan.tree.draw import Ties, child_seeds, draw_features, make_feature_order, root_seeds, rows_of_trees, tie_rank
+from silvan.tree.sampling import (
+    Ties,
+    child_seeds,
+    make_feature_order,
+    root_seeds,
+    rows_of_trees,
+    sample_features,
+    tie_rank,
+)
 
 
 def summarise_naive(values: list[float], y: list[int], most: int) -> list[tuple[float, int, int]]:
@@ -113,8 +121,8 @@ def grow_naive(sites, schema, settings, key, feature_key):
     """Grow trees from the rows of sites, (X, y, row keys) each; then take back splits with a side of too few rows."""
     plan = settings.federated_plan(len(schema.features))
     rule = settings.rule(settings.measure(schema, np.full(2, sum(len(y) for _, y, _ in sites))))
-    order, drawn = make_feature_order(plan.n_features), np.zeros(plan.n_drawn, np.int64)
-    in_trees = [rows_of_trees(key, keys, 0, settings.n_estimators, settings.row_draw) for _, _, keys in sites]
+    order, drawn = make_feature_order(plan.n_features), np.zeros(plan.n_sampled, np.int64)
+    in_trees = [rows_of_trees(key, keys, 0, settings.n_estimators, settings.row_sampling) for _, _, keys in sites]
     seeds = root_seeds(feature_key, np.arange(settings.n_estimators))
     roots = [Node([np.flatnonzero(d[t]).tolist() for d in in_trees], seeds[t]) for t in range(settings.n_estimators)]
     frontier, rounds = roots, 0
@@ -125,7 +133,7 @@ def grow_naive(sites, schema, settings, key, feature_key):
             stats = counts(sites, node)
             if sum(stats) < rule.min_split or min(stats) == 0:
                 continue
-            features = drawn[: draw_features(node.seed, node.attempt, order, drawn)].tolist()
+            features = drawn[: sample_features(node.seed, node.attempt, order, drawn)].tolist()
             ties = Ties(feature_key, np.array([node.seed]))
             best, varies = find(sites, node, features, schema, rule, settings.max_bins, ties)
             if best is None:

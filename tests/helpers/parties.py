@@ -73,7 +73,7 @@ def load_with_shares(run, plan, members):
     parts = model.structure_ if forest else model.model_
     key, read = (share_key, Share.from_bytes) if forest else (linear_key, LinearShare.from_bytes)
     shares = {party: read(JoinedSite(members[party].path).store.get(key(parts.model))) for party in PARTIES}
-    model._keep(parts, shares)
+    model.keep(parts, shares)
     return model
 
 

@@ -121,7 +121,7 @@ CELLS = {
 }
 
 
-def questions(task, frame, epsilon, sharers=1, known=None):
+def requests(task, frame, epsilon, sharers=1, known=None):
     """Give (name, question, exact answer) of every kind, on a table that one site holds.
 
     ``known`` is the schema that the coordinator asks by; None: the honest one. The site must let it pass.
@@ -175,7 +175,7 @@ def hostile_schema(task):
 def composed(form, frame, epsilon, task="binary", sharers=1, known=None):
     """Give every question of a form with its share of epsilon, answered with a far row more and without; their sum."""
     far = one_more(frame, label=known.label.bounds[1] if known and known.label.bounds else FAR[task])
-    pair = (questions(task, rows, epsilon, sharers, known) for rows in (far, frame))
+    pair = (requests(task, rows, epsilon, sharers, known) for rows in (far, frame))
     exact = {
         name: (request, with_row, without) for (name, request, with_row), (_, _, without) in zip(*pair, strict=True)
     }

@@ -20,7 +20,7 @@ from unittest import mock
 
 from silvan.federation.federation import Federation
 from silvan.federation.journal import Journal
-from silvan.federation.question import UnreachedError
+from silvan.federation.outgoing import UnreachedError
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.store import MemoryStore

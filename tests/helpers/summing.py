@@ -15,7 +15,7 @@ from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Reply, SumStep, Total, Trouble
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
-from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingCover, RingSums, Running, SumMember
+from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingPart, RingSums, Running, SumMember
 from silvan.privacy.aggregation.words import WORD
 from silvan.privacy.identity.seal import pair_key, public_key, secret_key, unseal
 
@@ -77,11 +77,14 @@ def of(*values, y=(), dtype=np.int32):
     return Numbers(x=np.array(values, dtype), y=np.array(y, np.int64))
 
 
-def members(parts, cover=True, **settings):
+def members(parts, secure_sum=True, **settings):
     """A site for each part; a part may be several, for several questions."""
-    cover = RingCover() if cover is True else cover
+    secure_sum = RingPart() if secure_sum is True else secure_sum
     parts = [part if isinstance(part, list) else [part] for part in parts]
-    return {name: Site(name, part, cover=cover or None, **settings) for name, part in zip(NAMES, parts, strict=False)}
+    return {
+        name: Site(name, part, secure_sum=secure_sum or None, **settings)
+        for name, part in zip(NAMES, parts, strict=False)
+    }
 
 
 def ring_of(parts, kind=InProcess, **settings):

@@ -6,13 +6,13 @@ import numpy as np
 
 from silvan.data.bins.bins import make_bins
 from silvan.data.schema import Feature, Label, Schema
-from silvan.tree.draw import Ties
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
-from silvan.tree.level import choose_level, draw_level
+from silvan.tree.level import choose_level, sample_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import OBJECTIVES, Target
 from silvan.tree.rows import TreeRows
+from silvan.tree.sampling import Ties
 from silvan.tree.split import Splits
 
 
@@ -67,7 +67,7 @@ class Sites:
 
     def find(self, frontier: Frontier) -> Splits:
         self.asked += 1
-        features = draw_level(frontier, self.plan)
+        features = sample_level(frontier, self.plan)
         hist = sum(part.fill(frontier.node, features, 2) for part in self.parts)
         bins, offsets = self.parts[0].table.bins, self.parts[0].offsets[frontier.node]
         return choose_level(hist, features, bins, self.rule, Ties(self.tie_key, frontier.seed), offsets=offsets)

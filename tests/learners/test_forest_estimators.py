@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import (
 import silvan as sv
 from silvan import ForestClassifier, ForestRegressor
 from silvan.errors import InputError
-from silvan.tree.draw import make_key, rows_of_trees
+from silvan.tree.sampling import make_key, rows_of_trees
 
 ESTIMATORS = [ForestClassifier(20), ForestRegressor(20)]
 VARIANTS = [

@@ -188,11 +188,11 @@ def test_learners_ask_what_they_say(learner):
     fed = sv.federate_rows(parts(frame, 3), test=0.25, policy=policy, n_jobs=1)
     before = set(asked(fed))
     learner.fit(fed)
-    questions = learner.questions(fed)
-    assert {kind.kind() for kind in questions.kinds} == asked(fed) - before
+    requests = learner.request_plan(fed)
+    assert {kind.kind() for kind in requests.kinds} == asked(fed) - before
     fit = asked(fed)
     learner.evaluate(fed)
-    assert asked(fed) - fit == {kind.kind() for kind in learner.questions_of_judging(fed).kinds}
+    assert asked(fed) - fit == {kind.kind() for kind in learner.evaluation_plan(fed).kinds}
 
 
 LEARNERS_OF_COLUMNS = [
@@ -213,23 +213,23 @@ def test_learners_of_columns_ask_what_they_say(learner, monkeypatch, tmp_path):
         monkeypatch.setattr(encrypted_labels, "TESTING", True)
     match = "psi" if isinstance(learner, sv.VerticalLinear) else "keyed"
     fed = column_studies.federate(column_studies.split(column_studies.wide(n=90), 2), test=0.25, match=match)
-    questions, align = learner.questions(None), {kind.kind() for kind in asks_to_align(match)}
+    requests, align = learner.request_plan(None), {kind.kind() for kind in asks_to_align(match)}
     assert asked(fed) == align
     learner.fit(fed)
     fit = asked(fed)
-    assert fit - align == {kind.kind() for kind in questions.kinds}
+    assert fit - align == {kind.kind() for kind in requests.kinds}
     learner.evaluate(fed)
-    judging = learner.questions_of_judging(None)
+    judging = learner.evaluation_plan(None)
     assert asked(fed) - fit == {kind.kind() for kind in judging.kinds}
     lines = [line for site in fed.local_sites.values() for line in site.outbox.ledger.lines()]
-    assert len({line.task for line in lines if line.task}) == questions.tasks + judging.tasks
+    assert len({line.task for line in lines if line.task}) == requests.tasks + judging.tasks
 
     tables = column_studies.split(column_studies.wide(n=90), 2)
     fed = sv.federate_columns(tables, id=column_studies.ID, label="label", random_state=1)
     before = asked(fed)
     fed.party("party 0").predictions = tmp_path / "predictions.csv"
     learner.send_predictions(fed, fed.columns.common)
-    predicting = learner.questions_of_predicting()
+    predicting = learner.prediction_plan()
     assert asked(fed) - before == {kind.kind() for kind in predicting.kinds}
     lines = [line for site in fed.local_sites.values() for line in site.outbox.ledger.lines()]
     assert len({line.task for line in lines if line.task}) == predicting.tasks
@@ -242,12 +242,12 @@ def test_private_forests_ask_what_they_say(form, task):
     """All of it at a large epsilon; some of it where rows are few."""
     fed = federate(task, n=240, test=0.25, test_by="row")
     model = sv.HistogramForest(3, max_depth=2, epsilon=100.0, private=form)
-    questions, noisy = model.questions(fed), model.questions_of_judging(fed, epsilon=1.0)
+    requests, noisy = model.request_plan(fed), model.evaluation_plan(fed, epsilon=1.0)
     assert noisy.models == 0  # that would be scored without noise
     before = asked(fed)
     model.fit(fed)
-    assert asked(fed) - before == {kind.kind() for kind in questions.kinds}
-    assert all(issubclass(kind, Noisy) for kind in questions.kinds + noisy.kinds)
+    assert asked(fed) - before == {kind.kind() for kind in requests.kinds}
+    assert all(issubclass(kind, Noisy) for kind in requests.kinds + noisy.kinds)
     seen = asked(fed)
     model.evaluate(fed, epsilon=1.0)
     assert asked(fed) - seen == {"CountByScoreWithNoise"} == {kind.kind() for kind in noisy.kinds}

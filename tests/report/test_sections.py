@@ -28,7 +28,7 @@ from silvan.report.model_card import importance_note, model_card
 from silvan.report.site_tables import column_table, distance_table, subgroup_table, threshold_table, weight_table
 from silvan.report.summary import summarise, summarise_run
 from silvan.report.tree_outline import outline
-from silvan.study.run_folder import AUDIT, Counts, Curve, Dependence, Figures, Kind, Model, Record, Run, SiteRows
+from silvan.study.run_folder import AUDIT, Counts, Curve, Dependence, Kind, MetricsRow, Model, Record, Run, SiteRows
 
 RISING = [(0.1, 9.0, 1.0), (0.5, 5.0, 5.0), (0.9, 1.0, 9.0)]
 
@@ -38,7 +38,7 @@ def record(n_sites=2, **more):
     names = [*(f"s{i}" for i in range(n_sites)), "all"]
     figures = {"auc": 0.8}
     further = {"auc_low": 0.7, "auc_high": 0.9, "calibration_slope": 1.1, "threshold": 0.4, "sensitivity": 0.8}
-    rows = [Figures(n, m, 30, figures, more=further) for n in names for m in ("local", "federated")]
+    rows = [MetricsRow(n, m, 30, figures, more=further) for n in names for m in ("local", "federated")]
     benefit = [(0.1, 0.4, 0.3), (0.5, 0.2, 0.0)]
     counts = [
         Counts(n, m, [[10, 5], [5, 10]], [[10, 5], [5, 10]], {"yes": RISING}, benefit)
@@ -235,7 +235,7 @@ def test_what_is_left_out_of_a_sites_copy():
 
 
 def test_subgroups():
-    row = Figures("s0", "federated", 12, {"auc": 0.75}, group="sex = f", note="")
+    row = MetricsRow("s0", "federated", 12, {"auc": 0.75}, group="sex = f", note="")
     made = record(
         subgroups=[row, msgspec.structs.replace(row, site="all", rows=24), msgspec.structs.replace(row, model="local")]
     )
@@ -427,7 +427,7 @@ def test_figures_of_numbers_do_not_depend_on_their_unit(unit):
     """Small errors are not rounded away, and the share of variance has its own digits."""
     made = {"local": 0.9, "federated": 0.7}
     rows = [
-        Figures(site, model, 30, {"rmse": error * unit, "r2": 1 - error / 2}, more={"mae": error * unit / 2})
+        MetricsRow(site, model, 30, {"rmse": error * unit, "r2": 1 - error / 2}, more={"mae": error * unit / 2})
         for site in ("s0", "s1", "all")
         for model, error in made.items()
     ]

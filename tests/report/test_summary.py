@@ -7,8 +7,8 @@ import pytest
 
 from silvan.report.plots import nice_scale, tick_labels
 from silvan.report.summary import summarise
-from silvan.study.run_folder import Figures, Kind, Model, Record, SiteRows, Traffic
-from silvan.util.readable import format_bytes, format_count, format_figure, format_interval, format_time, signed
+from silvan.study.run_folder import Kind, MetricsRow, Model, Record, SiteRows, Traffic
+from silvan.util.readable import format_bytes, format_count, format_interval, format_metric, format_time, signed
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -18,7 +18,7 @@ def record(figures, metric="auc", **more):
     sites = [SiteRows(f"s{i}", 100, 60) for i in range(len(figures) - 1)]
     names = [*(site.name for site in sites), "all"]
     rows = [
-        Figures(name, model, 60, {metric: value})
+        MetricsRow(name, model, 60, {metric: value})
         for name, pair in zip(names, figures, strict=True)
         for model, value in zip(("local", "federated"), pair, strict=True)
     ]
@@ -209,7 +209,7 @@ def test_numbers_in_words():
     assert [signed(x, 2) for x in (0.004, 0.12, -0.12)] == ["±0.00", "+0.12", "−0.12"]
     assert format_interval(-0.01, 0.074, 2) == "−0.01 to +0.07"
     assert format_interval(None, None, 2) == ""
-    assert [format_figure(*x) for x in ((0.5, 2), (None, 2), (None, 2, 0))] == ["0.50", "undefined", "–"]
+    assert [format_metric(*x) for x in ((0.5, 2), (None, 2), (None, 2, 0))] == ["0.50", "undefined", "–"]
     assert [format_count(n) for n in (0, 3, 1234)] == ["no", "three", "1,234"]
 
 

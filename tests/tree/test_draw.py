@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.errors import FormatError
-from silvan.tree.draw import (
+from silvan.tree.sampling import (
     child_seeds,
-    draw_features,
     draw_limit,
     list_rows,
     make_feature_order,
@@ -21,6 +20,7 @@ from silvan.tree.draw import (
     mix,
     root_seeds,
     rows_of_trees,
+    sample_features,
     siphash,
 )
 
@@ -68,7 +68,7 @@ def u64(*numbers):
 
 def features_drawn(seed, attempt, feature_order, size):
     out = np.zeros(size, np.int64)
-    return out[: draw_features(np.uint64(seed), attempt, feature_order, out)].tolist()
+    return out[: sample_features(np.uint64(seed), attempt, feature_order, out)].tolist()
 
 
 def fair(counts, expected):

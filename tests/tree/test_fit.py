@@ -18,9 +18,9 @@ from sklearn.model_selection import train_test_split
 from silvan import ForestClassifier, ForestRegressor
 from silvan.errors import InputError
 from silvan.tree import fit
-from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.objectives import OBJECTIVES
+from silvan.tree.sampling import SamplingKeys, make_key, rows_of_trees
 
 rng = np.random.default_rng(0)
 NUMBERS = rng.normal(size=(300, 6))
@@ -28,7 +28,7 @@ CLASSES = (NUMBERS[:, :3].sum(axis=1) + rng.normal(size=300) * 0.5 > 0).astype(i
 
 
 def keys(seed=0):
-    return DrawKeys(make_key(seed, "rows"), make_key(seed, "features"))
+    return SamplingKeys(make_key(seed, "rows"), make_key(seed, "features"))
 
 
 def fit_random(seed=0, settings=None, **arguments):
@@ -180,13 +180,13 @@ def test_columns_that_leave_too_few_rows_end_a_branch():
 
 
 @pytest.mark.parametrize(("max_features", "n_drawn"), [("sqrt", 2), (1, 1), (0.5, 3), (None, 6), ("log2", 2)])
-def test_features_by_tree(max_features, n_drawn):
+def test_features_by_tree(max_features, n_sampled):
     settings = Settings(20, feature_draw="tree", max_features=max_features)
     forest = fit_random(settings=settings)[0]
-    assert settings.n_drawn(6) == n_drawn
+    assert settings.n_sampled(6) == n_sampled
     used = [set(forest.feature[a:b]) - {-1} for a, b in zip(forest.offsets[:-1], forest.offsets[1:], strict=True)]
-    assert max(map(len, used)) == n_drawn
-    assert n_drawn == 6 or len(set(map(frozenset, used))) > 3  # trees differ
+    assert max(map(len, used)) == n_sampled
+    assert n_sampled == 6 or len(set(map(frozenset, used))) > 3  # trees differ
 
 
 # -- weights

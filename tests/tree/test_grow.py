@@ -13,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silvan.tree import rows as rows_module
-from silvan.tree.draw import (
-    Ties,
-    child_seeds,
-    draw_features,
-    make_feature_order,
-    make_key,
-    root_seeds,
-    rows_of_trees,
-    tie_rank,
-)
 from silvan.tree.fit import assemble
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Plan, grow
 from silvan.tree.objectives import ENTROPY, GINI, SQUARED_ERROR
 from silvan.tree.rows import TreeRows
+from silvan.tree.sampling import (
+    Ties,
+    child_seeds,
+    make_feature_order,
+    make_key,
+    root_seeds,
+    rows_of_trees,
+    sample_features,
+    tie_rank,
+)
 from silvan.tree.split import Splits
 
 ROWS, FEATURES = make_key(0, "rows"), make_key(0, "features")
@@ -95,9 +95,9 @@ def naive_tree(table, plan, rule, rows, seed, offset, depth=0, barren=False):
     if pure or small or depth == plan.max_depth:
         return (stats,)
     best, varies, ties = None, False, Ties(FEATURES, np.array([seed]))
-    for attempt in range(1 if plan.by_tree else math.ceil(plan.n_features / plan.n_drawn)):
-        drawn = np.zeros(plan.n_drawn, np.int64)
-        for f in drawn[: draw_features(seed, attempt, make_feature_order(plan.n_features), drawn)].tolist():
+    for attempt in range(1 if plan.by_tree else math.ceil(plan.n_features / plan.n_sampled)):
+        drawn = np.zeros(plan.n_sampled, np.int64)
+        for f in drawn[: sample_features(seed, attempt, make_feature_order(plan.n_features), drawn)].tolist():
             occupied = sum(rows_of(stats, rule) > 0 for stats in hists[f])
             varies |= occupied > 1
             found, rank = best_split(hists[f], rule, bins.categorical[f]), tie_rank(ties, 0, f)
@@ -229,4 +229,4 @@ def test_books_agree(plot):
     assert len(set(grown.node)) == len(grown.node)
     if plan.by_tree:
         for t in range(N_TREES):
-            assert len(set(grown.feature[grown.tree[grown.node] == t])) <= plan.n_drawn
+            assert len(set(grown.feature[grown.tree[grown.node] == t])) <= plan.n_sampled

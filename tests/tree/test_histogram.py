@@ -7,13 +7,13 @@ from helpers.tables import Sites, binned, take
 from hypothesis import given
 from hypothesis import strategies as st
 
-from silvan.tree.draw import make_key, root_seeds
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import fill, occupied_few, place_bins
-from silvan.tree.level import draw_level
+from silvan.tree.level import sample_level
 from silvan.tree.objectives import ENTROPY, GINI, SQUARED_ERROR
 from silvan.tree.rows import TreeRows
+from silvan.tree.sampling import make_key, root_seeds
 from silvan.tree.split import Splits, occupied_bins
 
 seeds = st.integers(0, 2**32)
@@ -127,7 +127,7 @@ def test_histograms_of_parts_add_up(search, n_parts):
     owner = np.random.default_rng(1).integers(0, n_parts, len(table))
     numbers = np.arange(len(drawn))
     parts = [TreeRows(take(table, np.flatnonzero(owner == p)), drawn[:, owner == p], numbers) for p in range(n_parts)]
-    features = draw_level(frontier, plan)
+    features = sample_level(frontier, plan)
     added = sum(part.fill(frontier.node, features, 2) for part in parts)
     np.testing.assert_array_equal(added, whole.fill(frontier.node, features, 2))
 

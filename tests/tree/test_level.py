@@ -7,13 +7,13 @@ from helpers.tables import random_table
 from silvan.algorithms.vertical.coordinator import best_offers
 from silvan.data.bins.bins import find_bins, make_bins
 from silvan.data.schema import Feature, Schema
-from silvan.tree.draw import Ties, make_key, root_seeds, tie_ranks
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule, gain
 from silvan.tree.level import choose_level, find_listed, finish_splits, split_gains
 from silvan.tree.node_rows import Binned, NodeRows
 from silvan.tree.objectives import GINI
 from silvan.tree.rows import TreeRows
+from silvan.tree.sampling import Ties, make_key, root_seeds, tie_ranks
 from silvan.tree.split import Splits
 
 KEY = make_key(0, "rows")

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from silvan.data.bins.bins import make_bins
 from silvan.data.schema import Feature, Schema
-from silvan.tree.draw import list_rows, make_key, rows_of_trees
 from silvan.tree.node_rows import Binned, NodeRows, split_evenly
 from silvan.tree.partition import (
     byte_starts,
@@ -18,6 +17,7 @@ from silvan.tree.partition import (
     route,
     spread,
 )
+from silvan.tree.sampling import list_rows, make_key, rows_of_trees
 from silvan.tree.split import Splits
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from silvan.data.bins.bins import HistogramBins, make_bins
 from silvan.data.schema import Feature, Schema
 from silvan.errors import InputError
-from silvan.tree.draw import Monotonic, Ties, tie_rank
 from silvan.tree.gain import LOG_SCALE, Rule, gain, is_closed, n_log_n
 from silvan.tree.level import choose_level
 from silvan.tree.objectives import ENTROPY, GINI, OBJECTIVES, SQUARED_ERROR
+from silvan.tree.sampling import Monotonic, Ties, tie_rank
 
 ones = np.ones(3, np.int64)
 

@@ -161,7 +161,7 @@ def test_a_study_that_is_damaged(member, page):
 def test_nothing_of_a_table_is_shown(member, page, monkeypatch):
     """Not even where it cannot be read: an error of a cell is for the terminal."""
 
-    def not_a_table(*_):
+    def not_a_table(*_, **options):
         raise InputError(f"age: {CELL} is not a number")
 
     monkeypatch.setattr(JoinedSite, "certificate", None)

@@ -1,7 +1,7 @@
 """Keyed sampling of a site's rows: those that its trees draw, folds, resamples, and rows held out for validation.
 
 As everywhere, a sample is a hash of a key and what it is for, so that a site answers the same after a restart. The
-purposes of hashes are numbered in ``silvan.tree.draw``.
+purposes of hashes are numbered in ``silvan.tree.sampling``.
 """
 
 import msgspec
@@ -12,12 +12,12 @@ from silvan.errors import FormatError, RefusedError
 from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
-from silvan.tree.draw import (
+from silvan.tree.sampling import (
     DRAW_STEPS,
     FOLDS,
     RESAMPLES,
     VALIDATION,
-    RowDraw,
+    RowSampling,
     draw_limit,
     hash_each,
     mix,
@@ -30,7 +30,7 @@ U = np.uint64
 
 
 def hash_rows(key: np.ndarray, row_keys: np.ndarray, purpose: int) -> np.ndarray:
-    """Hash every row's key, for one of the purposes in ``silvan.tree.draw``."""
+    """Hash every row's key, for one of the purposes in ``silvan.tree.sampling``."""
     out = np.empty(len(row_keys), np.uint64)
     hash_each(key, U(purpose) << U(56), row_keys, out)
     return out
@@ -66,21 +66,21 @@ _SMALL = 0.1
 """Sums over a tree's rows tell of single ones where a smaller share of a small table is drawn."""
 
 
-def possible_draw(site: Site, part: Part, draw: RowDraw, n_trees: int) -> RowDraw:
+def possible_draw(site: Site, part: Part, draw: RowSampling, n_trees: int) -> RowSampling:
     """Return how trees draw rows: all of them where none would draw any, or there would be no forest."""
     if not draw or len(part) * draw_limit(draw) >= _FEW * draw_limit(True):
         return draw
     return draw if rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, draw).any() else False
 
 
-def check_draw(n_rows: int, draw: RowDraw) -> None:
+def check_sampling(n_rows: int, draw: RowSampling) -> None:
     """Raise ``RefusedError`` for so small a share of a site's rows that sums over a tree tell of single ones."""
     if draw and draw < _SMALL and n_rows * draw_limit(draw) < FLOOR * DRAW_STEPS:
         raise RefusedError(f"trees draw too few of the site's rows: a share below {_SMALL} must leave {FLOOR} of them")
 
 
 def drawn_by_place(
-    site: Site, part: Part, draw: RowDraw, n_own: int, n_places: int, taken: np.ndarray | None = None
+    site: Site, part: Part, draw: RowSampling, n_own: int, n_places: int, taken: np.ndarray | None = None
 ) -> np.ndarray:
     """Return the rows that trees draw at a site by their place among their owner's: bool (places, rows).
 
@@ -92,7 +92,7 @@ def drawn_by_place(
     return rows_of_trees(site.sampling_key, keys, 0, n_places, possible)
 
 
-class Draws(msgspec.Struct, frozen=True):
+class RowSamples(msgspec.Struct, frozen=True):
     """Which rows the trees of a model drew, as far as sites can tell by their keys.
 
     ``sizes`` are numbers of trees, one site's after the other's, and ``owners`` these sites. Trees of no site, whose
@@ -102,11 +102,13 @@ class Draws(msgspec.Struct, frozen=True):
 
     sizes: tuple[int, ...]
     owners: tuple[str, ...] = ()
-    bootstrap: RowDraw = True
+    bootstrap: RowSampling = True
     recounted: bool = False
 
 
-def rows_drawn(site: Site, part: Part, draws: Draws, taken: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def rows_sampled(
+    site: Site, part: Part, draws: RowSamples, taken: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return lines of rows of the site that trees drew, bool (lines, rows), and the line of each tree, -1 for none.
 
     Of all rows, or of those that are ``taken``.
@@ -119,7 +121,7 @@ def rows_drawn(site: Site, part: Part, draws: Draws, taken: np.ndarray | None = 
     return drawn_by_place(site, part, draws.bootstrap, n_own, max(sizes), taken), np.where(here, places, -1)
 
 
-def check_draws(draws: Draws, n_trees: int | None = None) -> None:
+def check_samples(draws: RowSamples, n_trees: int | None = None) -> None:
     """Raise ``FormatError`` for numbers of trees that are none, or not as many as their sites or trees."""
     owners = draws.owners or ("",)
     if len(draws.sizes) != len(owners) or min(draws.sizes) < 0 or n_trees not in (None, sum(draws.sizes)):

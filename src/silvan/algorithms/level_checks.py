@@ -17,10 +17,10 @@ from silvan.data.bins.bins import Bins
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.message import Blob, Course, Request
+from silvan.federation.message import Blob, ProtocolPosition, Request
 from silvan.federation.store import digest
-from silvan.tree.draw import RowDraw
 from silvan.tree.objectives import Measure
+from silvan.tree.sampling import RowSampling
 from silvan.tree.split import Splits
 from silvan.util.kernels import njit
 
@@ -100,7 +100,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
 
     schema: Agreed[Blob]
     n_trees: Fixed[int]
-    bootstrap: Fixed[RowDraw]
+    bootstrap: Fixed[RowSampling]
     # all splits so far, in the order they were made, and how many each round made: none, where all nodes draw again
     # the k-th split made the nodes n_trees + 2k and the next
     round_sizes: Derived[np.ndarray]
@@ -125,9 +125,9 @@ class AfterSplits(Request, frozen=True, kw_only=True):
         """Return the bytes of each round of splits, which tell it from any other."""
         return [b"".join(column.tobytes() for column in columns) for columns in self.rounds()]
 
-    def course(self) -> Course:
+    def position(self) -> ProtocolPosition:
         """Return where the request stands: after all rounds of splits."""
-        return Course("forest", tuple(map(digest, self.fingerprints())))
+        return ProtocolPosition("forest", tuple(map(digest, self.fingerprints())))
 
     def forest_name(self) -> str:
         """Return a digest of all that no level of a forest may change."""

@@ -12,8 +12,8 @@ from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
-from silvan.tree.draw import DrawKeys, key_of_site
 from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.sampling import SamplingKeys, key_of_site
 
 
 def local_forest(
@@ -31,14 +31,14 @@ def local_forest(
         raise FormatError("a key is two numbers of 64 bits")
     part = site.part(schema) if part is None else part
     target = settings.target(schema, part.y)
-    if not possible_draw(site, part, settings.row_draw, n_trees):
+    if not possible_draw(site, part, settings.row_sampling, n_trees):
         settings = replace(settings, bootstrap=False, max_samples=None)
     return fit_forest(
         part.X,
         target,
         schema,
         replace(settings, n_estimators=n_trees),
-        DrawKeys(site.sampling_key, key_of_site(feature_key, site.name)),
+        SamplingKeys(site.sampling_key, key_of_site(feature_key, site.name)),
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
         floor=FLOOR,

@@ -28,8 +28,8 @@ from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Total
+from silvan.federation.outgoing import Check
 from silvan.federation.part import Part
-from silvan.federation.question import Check
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest, join_forests
@@ -37,8 +37,8 @@ from silvan.forest.node_counts import sum_at_nodes
 from silvan.forest.predict import abstaining
 from silvan.forest.score import labels_at_leaves
 from silvan.forest.snap import prune
-from silvan.tree.draw import RowDraw
 from silvan.tree.fit import Settings
+from silvan.tree.sampling import RowSampling
 
 _BITS = 24
 """Bits of a label as far from the middle as the answers of most sites' trees are."""
@@ -64,7 +64,7 @@ class CountLeafRows(Total[LeafRows], frozen=True, kw_only=True):
     forests: Derived[list[Blob]]
     owners: Derived[list[str]]  # the site that each of them is from
     validation: Fixed[float]  # the share of training rows that are not counted
-    bootstrap: Fixed[RowDraw]
+    bootstrap: Fixed[RowSampling]
 
 
 class LeafLabels(Reply, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
     scale: Derived[float]
 
 
-class Recounted(msgspec.Struct, frozen=True):
+class RefittedLeaves(msgspec.Struct, frozen=True):
     """What a recount made of trees: the nodes that few rows reach, and the values of the leaves that are left."""
 
     few: np.ndarray
@@ -146,7 +146,7 @@ def _count(
 
 def read_recount(site: Site, schema: Schema, blobs: Sequence[Blob], recounted: Blob) -> Forest:
     """Read what a recount made of the trees of several sites."""
-    found = wire.decode(site.blob(recounted.hash), Recounted)
+    found = wire.decode(site.blob(recounted.hash), RefittedLeaves)
     pruned = _cut_back(site, schema, blobs, found.few)
     if found.values.shape != pruned.value.shape or found.values.dtype != np.float64:
         raise FormatError("the leaf values are not those of the trees")
@@ -209,7 +209,7 @@ def recount(
         "forests": blobs,
         "owners": owners,
         "validation": validation,
-        "bootstrap": settings.row_draw,
+        "bootstrap": settings.row_sampling,
     }
     most = sum(rows.values())  # no count is above it
     own = {site: np.repeat([owner == site for owner in owners], [len(f) for f in forests.values()]) for site in rows}
@@ -227,7 +227,7 @@ def recount(
         most=most if schema.n_classes else None,
     )
     values = _leaf_values(pruned, labels.counts, offset, scale, class_weight)
-    return _with_values(pruned, values), federation.blob(wire.encode(Recounted(few, values)))
+    return _with_values(pruned, values), federation.blob(wire.encode(RefittedLeaves(few, values)))
 
 
 def _check_counts(forest: Forest, columns: int, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:

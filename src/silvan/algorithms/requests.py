@@ -14,7 +14,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError
 from silvan.federation.cache import CacheKey
 from silvan.federation.message import Blob, Reply
-from silvan.federation.question import Check
+from silvan.federation.outgoing import Check
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest, join_forests
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from sklearn.base import clone
 
-from silvan.algorithms.bofrf.weigh import OwnTrees
+from silvan.algorithms.bofrf.weigh import LocalTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
 from silvan.auditing.rehearsal import rehearse, sign_as
@@ -33,7 +33,7 @@ from silvan.forest.predict import decide, scores, tally
 from silvan.learners.base import Learner
 from silvan.learners.site_trees import MergedForest
 
-_TREES: dict[str, type[Trees] | type[OwnTrees]] = {"Trees": Trees, "OwnTrees": OwnTrees}
+_TREES: dict[str, type[Trees] | type[LocalTrees]] = {"Trees": Trees, "LocalTrees": LocalTrees}
 
 CLAIM = 100
 """How many times its rows the site claims to have, where that counts."""

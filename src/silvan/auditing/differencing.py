@@ -1,8 +1,8 @@
 """Differencing: one statistic over all sites and over all but one; the difference is that site's part.
 
 The attacker has the coordinator's role and asks two questions that could be honest, each a sum that shows nothing of
-one site. Sites that remember what they summed, and with whom, refuse the second (``privacy/conduct.py``). Success
-is the share of a site's counts that are found exactly, of those that are not zero; chance is 0.
+one site. Sites that remember what they summed, and with whom, refuse the second (``privacy/request_sequence.py``).
+Success is the share of a site's counts that are found exactly, of those that are not zero; chance is 0.
 """
 
 import numpy as np

@@ -14,8 +14,8 @@ from silvan.auditing import rebuild_from_boxes, rebuild_from_counts
 from silvan.auditing.findings import ATTACKS, Finding
 from silvan.auditing.release import AuditedRows, Case, Release, undefended_release
 from silvan.data.schema import Feature, Label, Schema
-from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.sampling import SamplingKeys, make_key
 
 BOX_ROWS, BOX_COLUMNS = 40, 4
 
@@ -61,7 +61,7 @@ def release_of(members: AuditedRows, settings: Settings, seed: int) -> Release:
     n_classes = int(members.y.max()) + 1
     features = tuple(Feature(f"x{f}") for f in range(members.X.shape[1]))
     schema = Schema(features, Label("label", tuple(range(n_classes))))
-    keys = DrawKeys(make_key(seed, "rows of a drill"), make_key(seed, "features of a drill"))
+    keys = SamplingKeys(make_key(seed, "rows of a drill"), make_key(seed, "features of a drill"))
     forest = fit_forest(members.X, settings.target(schema, members.y), schema, settings, keys, n_jobs=1)
     return Release(forest.bare())
 

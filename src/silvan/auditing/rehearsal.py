@@ -65,14 +65,14 @@ def rehearse(federation: Federation, sums: str | None = None, *, tamper: Tamper 
     tamper
         A function that changes what sites send.
     """
-    adding, cover = make_sums(sums or federation.sums.name)
+    adding, secure_sum = make_sums(sums or federation.sums.name)
     coordinator, keys = make_signers(federation.active)
     sites = {}
     for name in federation.active:
         site = federation.site(name)
         policy = policy_of(site)
         gate = Gate(policy, Budget(policy.epsilon))
-        sites[name] = site_of(name, site.source, site.settings, outbox=gate, cover=cover, keys=keys[name])
+        sites[name] = site_of(name, site.source, site.settings, outbox=gate, secure_sum=secure_sum, keys=keys[name])
     again = Federation(
         Wiretap(sites, tamper=tamper),
         sites,

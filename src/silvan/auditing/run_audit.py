@@ -93,7 +93,7 @@ def audit(
         findings = [*attack_forest(Release(forest.bare()), case), *run_drills(case, forest.schema, None)]
     else:
         case = case_of(federation, forest.schema, seed)
-        drawn = None if learner is None else learner.drawn_rows(federation)
+        drawn = None if learner is None else learner.sampled_rows(federation)
         findings = attack_forest(Release(forest.bare()), case, drawn)
         findings += attack_federation(learner, federation, case)
     if isinstance(learner, HistogramForest) and learner.epsilon is not None:

@@ -21,7 +21,7 @@ from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.in_one_place import joined
 from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import KeepShare
-from silvan.algorithms.vertical.row_draws import row_draws
+from silvan.algorithms.vertical.row_sampling import row_draws
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
 from silvan.auditing.rehearsal import Wiretap, tap_of
 from silvan.data.table import read_table
@@ -31,8 +31,8 @@ from silvan.federation.federation import Federation
 from silvan.federation.party import Party
 from silvan.learners.vertical import VerticalForest
 from silvan.privacy.gate import Policy, policy_of
-from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
+from silvan.tree.sampling import rows_of_trees
 
 Groups = list[tuple[np.ndarray, bool]]
 """Sets of rows that partitions separate, and whether each was left unsplit."""
@@ -138,7 +138,7 @@ def _shuffled(party: Party, seed: int) -> Any:
 def drawn_by(federation: Federation, party: str, ground: GrowingContext) -> np.ndarray:
     """Return which rows are in which tree: parties know, since they share the key."""
     key, words = row_draws(federation.party(party), ground.draws, ground.rows)
-    return rows_of_trees(key, words, 0, ground.settings.n_estimators, ground.settings.row_draw)
+    return rows_of_trees(key, words, 0, ground.settings.n_estimators, ground.settings.row_sampling)
 
 
 def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:

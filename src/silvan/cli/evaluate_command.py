@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from silvan.federation.federation import Federation
     from silvan.learners.federated_estimator import FederatedEstimator
     from silvan.study.progress_bars import ProgressBars
-    from silvan.study.run_folder import Figures, Record, Run
+    from silvan.study.run_folder import MetricsRow, Record, Run
     from silvan.study.study import Study
 
 
@@ -53,7 +53,7 @@ def evaluate(
         rows = on_table(run, folder, record, source, progress)
         learnt = rows_learnt_from(folder, record, source)
         if not json:
-            shown = terminal.all_figures(rows) if everything else terminal.on_table(rows, str(table))
+            shown = terminal.all_metrics(rows) if everything else terminal.on_table(rows, str(table))
             terminal.print_parts(console, shown)
         if learnt:
             typer.echo(learnt_line(*learnt, str(table)), err=True)
@@ -116,7 +116,7 @@ def check_columns(path: Path, record: "Record | None", table: Path, source: Any,
     raise SchemaError(f"{str(table)!r} lacks {format_names(absent)}{meant or f'; {mend}'}")
 
 
-def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["Figures"]:
+def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["MetricsRow"]:
     """Judge at the study's sites; write the figures to the run if it had none yet."""
     from silvan.report.html import write_report
     from silvan.study.evaluation_steps import evaluate_model
@@ -177,7 +177,9 @@ def restore_run(study: "Study", run: "Run", record: "Record") -> "tuple[Federati
     return federation, model.fit(federation)
 
 
-def on_table(path: Path, run: "Run", record: "Record | None", table: Any, progress: "ProgressBars") -> list["Figures"]:
+def on_table(
+    path: Path, run: "Run", record: "Record | None", table: Any, progress: "ProgressBars"
+) -> list["MetricsRow"]:
     """Judge on a table; beside it the sites' own forests if the study's tables are unchanged."""
     from silvan.study import column_steps
     from silvan.study.evaluation_steps import figures
@@ -194,11 +196,11 @@ def on_table(path: Path, run: "Run", record: "Record | None", table: Any, progre
         return _forests_on_table(path, record, table)
 
 
-def _forests_on_table(path: Path, record: "Record | None", table: Any) -> list["Figures"]:
+def _forests_on_table(path: Path, record: "Record | None", table: Any) -> list["MetricsRow"]:
     from silvan.algorithms.evaluation.evaluation import FEDERATED, evaluate_forests, read_rows
     from silvan.cli.predict_command import open_forest
     from silvan.study.evaluation_steps import figures
-    from silvan.tree.draw import make_key
+    from silvan.tree.sampling import make_key
 
     names = [""] if record is None else [model.site for model in record.models]
     rows = []

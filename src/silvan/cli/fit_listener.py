@@ -9,7 +9,7 @@ from silvan.cli import terminal
 from silvan.cli.plain_text import clean
 from silvan.deploy.jobs.job_progress import ProgressWriter
 from silvan.federation.federation import Federation
-from silvan.federation.question import Event
+from silvan.federation.outgoing import Event
 from silvan.federation.site_table import SiteTable
 from silvan.report.summary import summarise
 from silvan.study.learnt_rows import keep_learnt_rows

@@ -12,7 +12,7 @@ from silvan.errors import InputError
 from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
-    from silvan.deploy.membership.coordinator_folder import Hub
+    from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
     from silvan.study.run_folder import Run
     from silvan.study.study import Study
 
@@ -46,11 +46,11 @@ def system() -> None:
     require_posix()
 
 
-def _hub(folder: Path) -> "Hub":
+def _hub(folder: Path) -> "CoordinatorFiles":
     """Open a coordinator's folder."""
-    from silvan.deploy.membership.coordinator_folder import Hub
+    from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 
-    return Hub(folder)
+    return CoordinatorFiles(folder)
 
 
 @app.command()
@@ -65,13 +65,13 @@ def init(
     ] = "",
 ) -> None:
     """Make a federation: its keys, its certificates and the folder to run it from."""
-    from silvan.deploy.membership.coordinator_folder import PORT, Hub
+    from silvan.deploy.membership.coordinator_folder import PORT, CoordinatorFiles
 
     host, _, port = address.partition(":")
     if not host or (port and not port.isdigit()):
         raise InputError.wrong("address", "HOST or HOST:PORT", address)
     wanted = [column.strip() for column in columns.split(",") if column.strip()]
-    hub = Hub.create(Path(name), name, sites, host, int(port or PORT), wanted)
+    hub = CoordinatorFiles.create(Path(name), name, sites, host, int(port or PORT), wanted)
     print_lines(
         f"{hub.path} is the coordinator's folder. Keep it private: who has it can let anybody in.",
         f"Next: cd {name}; silvan study start; silvan study invite {sites[0]}",
@@ -115,10 +115,10 @@ def start(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay until stopped, for containers.")] = False,
 ) -> None:
     """Start the coordinator's processes in the background: sites can join and connect."""
-    from silvan.deploy.service.start_stop import start_hub, wait_for_end
+    from silvan.deploy.service.start_stop import start_coordinator, wait_for_end
 
     hub = _hub(at or folder)
-    processes = start_hub(hub)
+    processes = start_coordinator(hub)
     content = hub.read()
     print_lines(f"Running: studies on port {content.port}, joining on port {content.port + 1}. Logs: {hub.path}/*.log")
     if foreground:
@@ -145,10 +145,10 @@ def status(
 
     from silvan.cli.whole_table import make_table
     from silvan.deploy.jobs.job_progress import line_of
-    from silvan.deploy.service.status import as_data, hub_status
+    from silvan.deploy.service.status import as_data, coordinator_status
 
     hub = _hub(at or folder)
-    found = hub_status(hub, _connected(hub))
+    found = coordinator_status(hub, _connected(hub))
     if json:
         print_json(as_data(found))
         return
@@ -170,7 +170,7 @@ def status(
         print_wrapped(f"{run}: {progress.error or line_of(progress)}")
 
 
-def _connected(hub: "Hub") -> list[str]:
+def _connected(hub: "CoordinatorFiles") -> list[str]:
     """Return the sites that are connected; none if the server does not run."""
     from silvan.deploy.membership.startup_kit import ADMIN
     from silvan.deploy.service.start_stop import processes_of
@@ -199,7 +199,7 @@ def metrics(
     from silvan.deploy.service import status
 
     hub = _hub(at or folder)
-    server = status.make_metrics_server(port, lambda: status.metrics(status.hub_status(hub, _connected(hub))))
+    server = status.make_metrics_server(port, lambda: status.metrics(status.coordinator_status(hub, _connected(hub))))
     print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
     server.serve_forever()
 
@@ -278,7 +278,7 @@ def cancel(
     print_lines("Cancelled." if ended else "Nothing to cancel: it has not begun, or is done.")
 
 
-def run_study(hub: "Hub", plan: "Study") -> "Run":
+def run_study(hub: "CoordinatorFiles", plan: "Study") -> "Run":
     """Run a study to its end, printing its progress; return its run folder."""
     from silvan.deploy.service.process import require_flare
 

@@ -16,7 +16,7 @@ from silvan.cli.plain_text import clean
 from silvan.cli.whole_table import make_table
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS
-from silvan.report.judged import leading_model
+from silvan.report.evaluated import leading_model
 from silvan.report.site_tables import (
     ReportTable,
     choice_table,
@@ -33,7 +33,7 @@ from silvan.util.readable import count_of, format_bytes, format_number
 
 if TYPE_CHECKING:
     from silvan.algorithms.bofrf.advice import Advice
-    from silvan.study.run_folder import Figures, Model, Record
+    from silvan.study.run_folder import MetricsRow, Model, Record
 
 GAIN = {"gained": "green", "lost": "red", "level": "dim"}
 
@@ -99,7 +99,7 @@ def print_results(console: Console, record: "Record", *, everything: bool = Fals
     summary = summarise(record)
     more = [] if few else further(summary)
     if everything:
-        more = [all_figures([*record.evaluation, *record.subgroups])]
+        more = [all_metrics([*record.evaluation, *record.subgroups])]
     print_parts(console, results(summary), *more, sentences(summary))
 
 
@@ -117,7 +117,7 @@ def further(summary: dict[str, Any]) -> list[RenderableType]:
     return [shown(table, first, narrow) for table, first, narrow in parts if table is not None]
 
 
-def all_figures(rows: list["Figures"]) -> RenderableType:
+def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
     """Return all figures of all models, in as many tables as it takes."""
     from silvan.learners.evaluation_frame import whole_frame
 
@@ -130,7 +130,7 @@ def all_figures(rows: list["Figures"]) -> RenderableType:
     return Text(str(whole_frame(listed, infer_schema_length=None)))
 
 
-def on_table(rows: list["Figures"], name: str) -> RenderableType:
+def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
     """Return the figures of models on one table: a line for each model, sites' own ones by name."""
     metrics = [metric for metric in METRICS if rows and metric.key in rows[0].figures]
     table = make_table()

@@ -33,7 +33,7 @@ from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.budget import Budget
-from silvan.tree.draw import make_key
+from silvan.tree.sampling import make_key
 from silvan.util.files import file_name
 from silvan.util.readable import count_of
 from silvan.util.user_warnings import warn_user

@@ -14,12 +14,12 @@ from silvan.federation.in_process import InProcess
 from silvan.federation.journal import Journal
 from silvan.federation.keys import Key
 from silvan.federation.signed import make_signers
-from silvan.federation.site import Cover, Site
+from silvan.federation.site import SecureSum, Site
 from silvan.federation.store import Store
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
-from silvan.privacy.aggregation.masked_site import MaskCover
-from silvan.privacy.aggregation.ring import RingCover, RingSums
+from silvan.privacy.aggregation.masked_site import MaskedPart
+from silvan.privacy.aggregation.ring import RingPart, RingSums
 from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.noise.budget import Budget
@@ -78,7 +78,7 @@ class Protection:
         keys = {n: folders[n].key if n in folders else Key.kept_in(store) for n, store in self.stores.items()}
         self.signer, self.signers = make_signers(list(names), keys, seals)
         self.signed = options.signed
-        self.sums, self.cover = make_sums(options.sums, seals)
+        self.sums, self.secure_sum = make_sums(options.sums, seals)
 
     @property
     def seals(self) -> dict[str, bytes]:
@@ -92,7 +92,7 @@ class Protection:
         return {
             "store": self.stores[name],
             "outbox": Gate(self.policy, budget, terms=Terms(sites=self.names), **kept),
-            "cover": self.cover,
+            "secure_sum": self.secure_sum,
             "signer": self.signers[name] if self.signed else None,
             "keys": self.signers[name],
         }
@@ -113,7 +113,7 @@ class Protection:
         )
 
 
-def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums, Cover | None]:
+def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums, SecureSum | None]:
     """Return both halves of the way of summing that a user named: the coordinator's, and what hides a site's part.
 
     ``seals`` are the keys by which sites know each other, if they do not take the coordinator's word for them.
@@ -121,9 +121,9 @@ def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums
     if name == "trusted":
         return TrustedSums(), None
     if name == "ring":
-        return RingSums(), RingCover(seals)
+        return RingSums(), RingPart(seals)
     if name == "masked":
-        return MaskedSums(), MaskCover(seals)
+        return MaskedSums(), MaskedPart(seals)
     raise InputError.wrong("sums", "'trusted', 'ring' or 'masked'", name)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Verb
-from silvan.federation.question import DeclinedError, UnreachedError, WaitingError
+from silvan.federation.outgoing import DeclinedError, UnreachedError, WaitingError
 from silvan.federation.store import digest
 
 LEAST, FIRST, MOST = 1 << 15, 1 << 18, 1 << 23

@@ -20,8 +20,7 @@ from silvan.federation.agreement import Agreement, Columns, Differences
 from silvan.federation.journal import LOST, SUM, Entry, Journal
 from silvan.federation.keys import Roster
 from silvan.federation.message import Blob, Missing, Owner, Reply, Request, SignedReply, Verb
-from silvan.federation.party import Party, party_of
-from silvan.federation.question import (
+from silvan.federation.outgoing import (
     Asked,
     Blobs,
     Bounds,
@@ -33,6 +32,7 @@ from silvan.federation.question import (
     Tries,
     UnreachedError,
 )
+from silvan.federation.party import Party, party_of
 from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.store import digest
@@ -309,7 +309,9 @@ class Federation:
                 else:
                     troubles[site] = outcome
             seconds = self.transport.now() - begun
-            given_up = {site: tries.give_up(site, kind, trouble, seconds) for site, trouble in troubles.items()}
+            # what a site said comes before what a site left unsaid: the first error is the one that is raised
+            ordered = sorted(troubles.items(), key=lambda item: isinstance(item[1], UnreachedError))
+            given_up = {site: tries.give_up(site, kind, trouble, seconds) for site, trouble in ordered}
             self._lose({site: error for site, error in given_up.items() if error is not None}, question)
             pending = [site for site in question.requests if site in given_up and given_up[site] is None]
             unreached = {s: troubles[s] for s in pending if isinstance(troubles[s], UnreachedError)}

@@ -28,7 +28,7 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 from silvan.errors import FederationError, FormatError, RefusedError, SiteError
 from silvan.federation.chunks import ChunkServer, PieceSize, ping, send_in_chunks
 from silvan.federation.message import Verb
-from silvan.federation.question import DeclinedError, UnreachedError
+from silvan.federation.outgoing import DeclinedError, UnreachedError
 from silvan.federation.transport import Transport
 
 log = logging.getLogger("silvan.flare")

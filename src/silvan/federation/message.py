@@ -38,7 +38,7 @@ class SignedReply(Reply, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
-class Course(NamedTuple):
+class ProtocolPosition(NamedTuple):
     """Where a question stands among others that belong together.
 
     Each repeats, by digests, all that was decided before it, and the next adds to that. Questions that nothing was
@@ -80,11 +80,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         asked = (self.__doc__ or self.kind()).split("\n")[0].rstrip(".")
         return f"{asked[0].lower()}{asked[1:]}" + ("" if reply is None else f" ({shapes(reply)})")
 
-    # -- what a site holds a coordinator to, see privacy/conduct.py
+    # -- what a site holds a coordinator to, see privacy/request_sequence.py
 
-    def course(self) -> Course | None:
+    def position(self) -> ProtocolPosition | None:
         """Return where the question stands in a course; None: it may be asked any number of times."""
-        return Course(self.kind()) if self.verb == "total" or self.once else None
+        return ProtocolPosition(self.kind()) if self.verb == "total" or self.once else None
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Leave a trace for the questions to come, given those of others; None if it does not fit to them.

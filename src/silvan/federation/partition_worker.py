@@ -90,7 +90,7 @@ class PartitionSite(Site):
         return self.rows.how.n_train
 
 
-class PartitionQuestion(msgspec.Struct, frozen=True):
+class PartitionRequest(msgspec.Struct, frozen=True):
     """A question as workers get it: the message, the blobs it refers to, and the key that rows are drawn by."""
 
     kind: str
@@ -127,7 +127,7 @@ Marked = tuple[dict[int, int], Any]
 
 def answer_question(rows: Encoded, handler: Callable[[Any, Any], Any], asked: Sequence[bytes]) -> Marked:
     """Answer a question about one partition, as a site would that has no other rows."""
-    question = wire.decode(b"".join(asked), PartitionQuestion)
+    question = wire.decode(b"".join(asked), PartitionRequest)
     with rows.lock:
         site = rows.site
         site.sampling_key, site.n_jobs = question.sampling_key, question.n_jobs

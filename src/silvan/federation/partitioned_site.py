@@ -24,7 +24,7 @@ from silvan.federation.part import Part, encoded_columns, row_keys
 from silvan.federation.partition_worker import (
     Encoding,
     Marked,
-    PartitionQuestion,
+    PartitionRequest,
     add_up,
     answer_question,
     encode_partition,
@@ -182,7 +182,7 @@ class PartitionedSite(Site):
             return super().work(handler, request)
         blobs = {hash_: self.blob(hash_) for hash_ in blobs_in(request)}
         spread = self._spread(Schema.from_json(blobs[getattr(request, "schema").hash]), strict=True)  # noqa: B009
-        asked = PartitionQuestion(request.kind(), wire.encode(request), blobs, self.sampling_key, spread.n_jobs)
+        asked = PartitionRequest(request.kind(), wire.encode(request), blobs, self.sampling_key, spread.n_jobs)
         total = spread.total(handler, wire.encode(asked))
         return request.reply(**total)
 

@@ -93,21 +93,21 @@ class Site(SiteTable):
         *,
         store: Store | None = None,
         outbox: Outbox | None = None,
-        cover: "Cover | None" = None,
+        secure_sum: "SecureSum | None" = None,
         signer: Signer | None = None,
         keys: Signer | None = None,
         **single: Any,
     ) -> None:
         super().__init__(name, source, replace(settings or SiteSettings(), **single))
         self.store: Store = MemoryStore() if store is None else store
-        self.outbox, self.cover, self.signer, self._keys = outbox, cover, signer, keys
+        self.outbox, self.secure_sum, self.signer, self._keys = outbox, secure_sum, signer, keys
         self._now = threading.local()  # a thread may be late with an answer when the next is at work
         self.last_error: Exception | None = None
         self.watcher: Callable[[str, int, int], None] | None = None  # told what is done, how much, and of how much
 
     def rebuilt(self, settings: SiteSettings | None = None, **changed: Any) -> Self:
         """Make the site anew from what outlives a restart: its settings, its table and its store, or with others."""
-        made_with = {name: getattr(self, name) for name in ("store", "outbox", "cover", "signer")}
+        made_with = {name: getattr(self, name) for name in ("store", "outbox", "secure_sum", "signer")}
         made_with |= {"keys": self._keys, **self.own_settings(), **changed}
         return type(self)(self.name, self.source, settings or self.settings, **made_with)
 
@@ -243,9 +243,9 @@ class Site(SiteTable):
     def _answer(self, request: Request, envelope: Envelope, handler: Callable[[Any, Any], Reply], verb: Verb) -> Reply:
         if request.verb != verb:
             raise RefusedError("the site does not answer this message in the clear")
-        cover = self.cover if verb == "total" else None
-        if (None if envelope.step is None else envelope.step.sums) != (None if cover is None else cover.name):
-            way = "as it is" if cover is None else f"hidden, in {cover.name!r} sums"
+        secure_sum = self.secure_sum if verb == "total" else None
+        if (None if envelope.step is None else envelope.step.sums) != (None if secure_sum is None else secure_sum.name):
+            way = "as it is" if secure_sum is None else f"hidden, in {secure_sum.name!r} sums"
             raise RefusedError(f"the site's answer leaves it only {way}")
         if self.signer is not None and not set(envelope.over) <= set(self.signer.roster.sites):
             raise RefusedError("the sum is over sites that are not on the site's roster")
@@ -254,13 +254,13 @@ class Site(SiteTable):
         rest = msgspec.structs.replace(envelope, body=b"", blobs={}, owners={}, round=0)
         # the question may come again, if it or its answer took too long
         key = CacheKey[Reply]("answer", digest(wire.encode(rest)), envelope.asked, most=1)
-        return self.cache.once(key, lambda: self._work_out(request, envelope, handler, cover))
+        return self.cache.once(key, lambda: self._work_out(request, envelope, handler, secure_sum))
 
     def _work_out(
-        self, request: Request, envelope: Envelope, handler: Callable[[Any, Any], Reply], cover: "Cover | None"
+        self, request: Request, envelope: Envelope, handler: Callable[[Any, Any], Reply], secure_sum: "SecureSum | None"
     ) -> Reply:
-        if cover is not None:
-            return cover.answer(self, envelope, Own(self, request, handler, envelope.asked))
+        if secure_sum is not None:
+            return secure_sum.answer(self, envelope, Own(self, request, handler, envelope.asked))
         reply = self.work(handler, request)
         if self.outbox is not None:
             reply = self.outbox.release(self, request, reply)
@@ -338,7 +338,7 @@ class Own:
         return CacheKey[Reply]("part of a sum", self.hash, most=1)
 
 
-class Cover(Protocol):
+class SecureSum(Protocol):
     """Hides a site's part of a sum. Without one it leaves as it is, to whoever adds."""
 
     name: str

@@ -25,7 +25,7 @@ from silvan.federation.cache import Cache, CacheKey
 from silvan.federation.part import Block, Part, encode_rows, encoded_columns, row_keys, store_parts
 from silvan.federation.row_holdout import hold_out_singly
 from silvan.federation.store import digest
-from silvan.tree.draw import make_key
+from silvan.tree.sampling import make_key
 from silvan.util.cell_text import value_text
 
 _BATCH = 1 << 27
@@ -157,7 +157,7 @@ class SiteTable(SiteSettings):
         )
 
     @property
-    def draws_singly(self) -> bool:
+    def samples_singly(self) -> bool:
         """Whether a row more or less leaves all others in their part, of those learnt from and those to judge by."""
         return self.test <= 0.0 or (self.test_key is not None and self.schema is not None)
 

@@ -15,7 +15,7 @@ from silvan.errors import DamagedError
 from silvan.util.files import has_no_room, no_room
 from silvan.util.sqlite_file import open_database
 
-CONDUCT = "conduct"
+SEQUENCE = "conduct"
 """How keys begin of what a site holds a coordinator to."""
 
 SHARE = "share "
@@ -24,7 +24,7 @@ SHARE = "share "
 SIGNING = "signing key"
 """Where a site of this process has its key, if it has no folder."""
 
-LASTING = (CONDUCT, SHARE, SIGNING, "secret", "shared key", "paillier key", "named ")
+LASTING = (SEQUENCE, SHARE, SIGNING, "secret", "shared key", "paillier key", "named ")
 """Prefixes of what a site is not told or cannot draw a second time, and of what it holds a coordinator to."""
 
 

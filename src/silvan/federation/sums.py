@@ -10,7 +10,7 @@ from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.journal import Entry
 from silvan.federation.message import Reply
-from silvan.federation.question import Asked
+from silvan.federation.outgoing import Asked
 
 
 class TrustedSums:

@@ -22,7 +22,7 @@ ROWS_ADDED = 1 << 14
 """Rows that go down together where answers are added up, which have to fit as well."""
 
 
-class Columns(NamedTuple):
+class FlowColumns(NamedTuple):
     """A table laid out by column, with numbers in place of missing values.
 
     Missing values of a numeric column are below all numbers, and above all numbers in a second column, for the
@@ -42,7 +42,7 @@ class Buffers(NamedTuple):
     end: np.ndarray
 
 
-def lay_out(forest: ForestArrays, X: np.ndarray) -> Columns:
+def lay_out(forest: ForestArrays, X: np.ndarray) -> FlowColumns:
     """Return the columns that splits ask about, laid out for ``flow``."""
     used = np.unique(forest.feature[forest.feature >= 0])
     categorical = np.array([forest.schema.features[f].categorical for f in used], np.bool_)
@@ -56,7 +56,7 @@ def lay_out(forest: ForestArrays, X: np.ndarray) -> Columns:
     above[used[twice]] = len(used) + np.arange(len(twice))
     # a leaf's entry is never read
     column = np.where(forest.missing_left, below[forest.feature], above[forest.feature])
-    return Columns(np.concatenate([first, second]), column)
+    return FlowColumns(np.concatenate([first, second]), column)
 
 
 @njit(nogil=True, cache=True)
@@ -82,7 +82,7 @@ def make_buffers(forest: ForestArrays, n: int) -> Buffers:
 
 
 @njit(nogil=True, cache=True)
-def flow(columns: Columns, first: int, n: int, tree: int, nodes: Nodes, buffers: Buffers) -> None:
+def flow(columns: FlowColumns, first: int, n: int, tree: int, nodes: Nodes, buffers: Buffers) -> None:
     """Sort ``n`` rows from ``first`` on, counted from 0, by the leaves of a tree, each leaf's in their order."""
     for i in range(n):
         buffers.rows[i] = i
@@ -90,7 +90,9 @@ def flow(columns: Columns, first: int, n: int, tree: int, nodes: Nodes, buffers:
 
 
 @njit(nogil=True, cache=True)
-def flow_listed(columns: Columns, first: int, n: int, n_listed: int, tree: int, nodes: Nodes, buffers: Buffers) -> None:
+def flow_listed(
+    columns: FlowColumns, first: int, n: int, n_listed: int, tree: int, nodes: Nodes, buffers: Buffers
+) -> None:
     """Sort those of ``n`` rows from ``first`` on that the buffer lists by the leaves of a tree."""
     rows, spare, begin, end = buffers
     root = nodes.offsets[tree]
@@ -129,7 +131,7 @@ def flow_listed(columns: Columns, first: int, n: int, n_listed: int, tree: int, 
 
 @njit(nogil=True, cache=True)
 def add_by_flow(
-    columns: Columns, first: int, stop: int, nodes: Nodes, buffers: Buffers, adding: Adding, total: Totals
+    columns: FlowColumns, first: int, stop: int, nodes: Nodes, buffers: Buffers, adding: Adding, total: Totals
 ) -> None:
     """Add the answers of trees for rows ``first`` to ``stop``, tree after tree."""
     lists = np.empty((2, min(ROWS_ADDED, stop - first)), np.uint32)
@@ -150,7 +152,7 @@ def add_by_flow(
 
 @njit(nogil=True, cache=True)
 def _add_tree(
-    columns: Columns,
+    columns: FlowColumns,
     first: int,
     n: int,
     n_listed: int,

@@ -10,7 +10,7 @@ import numpy as np
 
 from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
-from silvan.forest.flow import ROWS, Buffers, Columns, flow, flow_listed, lay_out, make_buffers
+from silvan.forest.flow import ROWS, Buffers, FlowColumns, flow, flow_listed, lay_out, make_buffers
 from silvan.forest.noted_leaves import Noted
 from silvan.forest.predict import abstaining, leaf_votes
 from silvan.forest.small_trees import MOST_TURNS, SortedRows, are_small, count_by_masks
@@ -36,7 +36,7 @@ def _note(first: int, tree: int, nodes: Nodes, buffers: Buffers, noted: Noted) -
 
 @njit(nogil=True, cache=True)
 def _count_votes(
-    columns: Columns,
+    columns: FlowColumns,
     y: np.ndarray,
     ends: np.ndarray,
     trees: np.ndarray,
@@ -72,7 +72,7 @@ def _count_votes(
 
 @njit(nogil=True, cache=True)
 def _add_errors(
-    columns: Columns,
+    columns: FlowColumns,
     y: np.ndarray,
     scale: float,
     trees: np.ndarray,
@@ -267,7 +267,7 @@ def labels_at_leaves(
 
 @njit(nogil=True, cache=True)
 def _count_labels(
-    columns: Columns,
+    columns: FlowColumns,
     codes: np.ndarray,
     amounts: np.ndarray,
     drawn: np.ndarray,

@@ -25,7 +25,7 @@ from silvan.algorithms.evaluation.personal_forest import (
 )
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
 from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, RECOUNTED, Compared, CompareHalves, compare, join_halves
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
 from silvan.data.schema import Schema
@@ -123,7 +123,7 @@ class AutoForest(AutoForestParameters, Learner):
 
     at_sites_: Sequence[str] = ()
     _made: Mapping[str, PersonalForest] = MappingProxyType({})
-    _drawn: Draws | None = None  # which rows the trees of the shared forest drew
+    _drawn: RowSamples | None = None  # which rows the trees of the shared forest drew
 
     @property
     def fits_leaves(self) -> bool:
@@ -226,18 +226,18 @@ class AutoForest(AutoForestParameters, Learner):
         parts = Ingredients(model.shared, model.draws, trees[site], model.fit)
         return make_forest(federation.site(site), self.schema_, parts).forest
 
-    def _draws(self, sites: list[str]) -> Draws:
+    def _draws(self, sites: list[str]) -> RowSamples:
         """Return which rows the trees of the shared forest drew."""
         sizes, recounted = [self.n_estimators] * (len(sites) + 1), self.recounts and len(sites) > 1
-        return Draws(tuple(sizes), ("", *sites), self.row_draw(), recounted)
+        return RowSamples(tuple(sizes), ("", *sites), self.row_sampling(), recounted)
 
-    def _draws_of_halves(self, sites: list[str]) -> list[Draws]:
+    def _draws_of_halves(self, sites: list[str]) -> list[RowSamples]:
         """Return which rows the trees of both halves drew."""
         all_trees = self._draws(sites)
-        of_sites = Draws(all_trees.sizes[1:], all_trees.owners[1:], all_trees.bootstrap, all_trees.recounted)
-        return [Draws((self.n_estimators,), bootstrap=all_trees.bootstrap), of_sites]
+        of_sites = RowSamples(all_trees.sizes[1:], all_trees.owners[1:], all_trees.bootstrap, all_trees.recounted)
+        return [RowSamples((self.n_estimators,), bootstrap=all_trees.bootstrap), of_sites]
 
-    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
         """Return which rows the trees of models drew, as far as it is known."""
         found, n, forest = super().draws(federation, candidates), self.n_estimators, self.forest_
         shared = self._drawn or self._draws(list(federation.active))
@@ -248,7 +248,7 @@ class AutoForest(AutoForestParameters, Learner):
             fitted = not np.array_equal(one.value[: len(forest.value)], forest.value)
             draws = replace_fields(shared, recounted=shared.recounted or fitted)
             if len(one) == n:
-                found[one.hash] = Draws((n,), (site,), shared.bootstrap)
+                found[one.hash] = RowSamples((n,), (site,), shared.bootstrap)
             elif len(one) == len(forest) + n:
                 sizes, owners = (*shared.sizes, n), (*shared.owners, site)
                 found[one.hash] = replace_fields(draws, sizes=sizes, owners=owners)

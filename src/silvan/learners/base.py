@@ -39,9 +39,9 @@ from silvan.algorithms.evaluation.evaluation import (
 )
 from silvan.algorithms.evaluation.out_of_bag import choose_threshold
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.vertical.columns import with_all_columns
-from silvan.algorithms.vertical.in_one_place import alone_at, drawn_rows, joined_test_rows, local_models
+from silvan.algorithms.vertical.in_one_place import alone_at, joined_test_rows, local_models, sampled_rows
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -52,11 +52,11 @@ from silvan.learners.forest_settings import forest_settings
 from silvan.learners.registry import LEARNERS, spec_of
 from silvan.learners.result import ColumnEffects, Result
 from silvan.learners.terms import REPEATS, fixed_fields, fixed_for_parties
-from silvan.privacy.announce import Questions
+from silvan.privacy.announce import RequestPlan
 from silvan.privacy.gate import holding_to
 from silvan.privacy.terms import StudyText
-from silvan.tree.draw import RowDraw, make_key
 from silvan.tree.fit import Settings
+from silvan.tree.sampling import RowSampling, make_key
 
 if TYPE_CHECKING:
     import polars as pl
@@ -92,22 +92,22 @@ class Learner(FederatedEstimator):
         """Return the kinds of messages that fitting may ask of sites."""
         return ()
 
-    def questions(self, federation: Federation) -> Questions:
+    def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of sites."""
         later = ("threshold", "max_samples", "monotonic_cst")  # are not named where they are not set
         given = {name: v for name, v in self.get_params(deep=False).items() if v is not None or name not in later}
         parameters = repr([type(self).__name__, sorted(given.items(), key=str)])
         settings = f"{parameters} {federation.schema.hash}"
-        return Questions(self.asks(federation.schema), min_leaf=self.min_samples_leaf, settings=settings)
+        return RequestPlan(self.asks(federation.schema), min_leaf=self.min_samples_leaf, settings=settings)
 
-    def questions_of_judging(
+    def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
-    ) -> Questions:
+    ) -> RequestPlan:
         """Return what ``evaluate`` asks of sites, with subgroups by some columns."""
         kinds = (EvaluateModels, CountByScore) if federation.schema.n_classes else (EvaluateModels,)
         models = spec_of(type(self)).models_evaluated(self.get_params(deep=False), by=by)
         models += bool(federation.local_sites)  # the model of pooled rows
-        return Questions(kinds, settings="judging", models=models)
+        return RequestPlan(kinds, settings="judging", models=models)
 
     def train(self, federation: Federation) -> None:
         """Check the parameters and grow the forest."""
@@ -162,23 +162,23 @@ class Learner(FederatedEstimator):
         """Whether the model is differentially private."""
         return False
 
-    def row_draw(self) -> RowDraw:
+    def row_sampling(self) -> RowSampling:
         """Return how trees draw rows."""
-        return Settings(bootstrap=self.bootstrap, max_samples=self.max_samples).row_draw
+        return Settings(bootstrap=self.bootstrap, max_samples=self.max_samples).row_sampling
 
-    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
+    def sampled_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown.
 
         After a recount trees draw rows of all sites, which nobody knows.
         """
         known = self.draws(federation, [])
         draws = known.get(self.forest_.hash) if known and self.forest_ is not None else None
-        return None if draws is None or draws.recounted else drawn_rows(federation, self.schema_, draws)
+        return None if draws is None or draws.recounted else sampled_rows(federation, self.schema_, draws)
 
-    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
         """Return which rows the trees of models drew, by the hash of the model, as far as it is known."""
         pooled = [model for name, model in candidates if name == POOLED and isinstance(model, Forest)]
-        return {model.hash: Draws((len(model),), bootstrap=self.row_draw()) for model in pooled}
+        return {model.hash: RowSamples((len(model),), bootstrap=self.row_sampling()) for model in pooled}
 
     def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
         """Hold the coordinator to what the parameters say, at sites of this process: a study of its own."""
@@ -352,10 +352,10 @@ class Learner(FederatedEstimator):
         permutation = self.permutation_importance(federation, by=by) if importance else None
         return ColumnEffects(permutation, self.dependence(federation, columns, by=by) if columns else {})
 
-    def questions_of_explaining(self, importance: bool, columns: Sequence[str]) -> Questions:
+    def explanation_plan(self, importance: bool, columns: Sequence[str]) -> RequestPlan:
         """Return what ``permutation_importance`` and ``dependence`` ask of sites, of a model that they judge too."""
         kinds = (ShuffleColumns,) * importance + (SetColumns,) * bool(columns)
-        return Questions(kinds, settings=f"explaining {importance} {list(columns)}", tasks=len(kinds))
+        return RequestPlan(kinds, settings=f"explaining {importance} {list(columns)}", tasks=len(kinds))
 
     def _explained(self, federation: Federation) -> tuple[Forest, SentModel]:
         """Return the global forest, and as what sites are sent it: as when they judge it."""

@@ -14,7 +14,7 @@ from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal.merged_forest import check_influence
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.data.schema import Schema
@@ -130,7 +130,7 @@ class BOFRF(BOFRFParameters, Learner):
             taus,
             protocol=self.protocol,
             validation=validation,
-            bootstrap=settings.row_draw,
+            bootstrap=settings.row_sampling,
         )
         self._keep(weighted, chosen, taus)
 
@@ -197,28 +197,28 @@ class BOFRF(BOFRFParameters, Learner):
             )
         return float(share or 0.0)
 
-    def drawn_rows(self, federation: Federation) -> np.ndarray | None:
+    def sampled_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree drew; None where trees are not all grown on all of a site's training rows."""
-        return None if self.validation or self.tune else super().drawn_rows(federation)
+        return None if self.validation or self.tune else super().sampled_rows(federation)
 
-    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
         """Return which rows the trees of models drew; not known of forests that sites brought, nor of clusters'."""
         found = super().draws(federation, candidates)
         if self._site_forests:
             return found
         for site in self.own_:
-            alone = Draws((len(self.own_[site]),), (site,), self.row_draw())
+            alone = RowSamples((len(self.own_[site]),), (site,), self.row_sampling())
             found |= {forest.hash: alone for forest in (self.own_[site], self._local[site])}
         if self.forest_ is not None:
             sites = list(dict.fromkeys(self.owners_.tolist()))
             sizes = tuple(int((self.owners_ == site).sum()) for site in sites)
             recounted = bool(self.recount) and len(sites) > 1
-            together = Draws(sizes, tuple(sites), self.row_draw(), recounted)
+            together = RowSamples(sizes, tuple(sites), self.row_sampling(), recounted)
             for site, forest in {"": self.forest_, **self.forests_}.items():
                 if self.strategies_.get(site) != "own":
                     found[forest.hash] = together
                 else:
-                    found[forest.hash] = Draws((len(forest),), (site,), self.row_draw())
+                    found[forest.hash] = RowSamples((len(forest),), (site,), self.row_sampling())
         return found
 
     def site_candidates(self) -> list[Named]:

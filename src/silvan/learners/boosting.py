@@ -10,7 +10,7 @@ from silvan.algorithms.boosting.adaboost import BoostStumps, pooled_boost
 from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.evaluation import FEDERATED, LOCAL
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -56,7 +56,7 @@ class _Booster(BoostingParameters, Learner):
         """Return the model of all sites' rows in one place, in one process."""
         return pooled_boost(federation, self.schema_, self._boosting)
 
-    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
         """Return nothing: a stump learns from all rows."""
         return {}
 

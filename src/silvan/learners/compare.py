@@ -14,7 +14,7 @@ from silvan.algorithms.evaluation.candidates import MOST, Named
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.evaluation import CERTAINTY, FEDERATED, LOCAL, Row, certainty
 from silvan.algorithms.evaluation.repeats import best_candidate, folds_of, over_splits
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.data.holdout import Fold
 from silvan.errors import InputError
 from silvan.federation import wire
@@ -210,7 +210,7 @@ _COORDINATOR = ""
 def _evaluate_split(split: Federation, learners: Mapping[str, Learner]) -> EvaluatedSplit:
     """Fit learners on one split and judge them."""
     listed: list[Named] = []
-    draws: dict[str, Draws] = {}
+    draws: dict[str, RowSamples] = {}
     for name, learner in learners.items():
         fitted: Learner = clone(learner).fit(split)
         candidates = dict(fitted.site_candidates())

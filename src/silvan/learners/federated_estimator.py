@@ -19,7 +19,7 @@ from silvan.forest.forest import Forest
 from silvan.learners.evaluation_frame import evaluation_frame
 from silvan.learners.parameters import write_shared_entries
 from silvan.learners.result import ColumnEffects, Result
-from silvan.privacy.announce import Questions, announce
+from silvan.privacy.announce import RequestPlan, announce
 from silvan.tree.fit import Settings
 from silvan.util.declared import convert, typed_keys
 from silvan.util.user_warnings import warn_user
@@ -106,9 +106,9 @@ class FederatedEstimator(BaseEstimator, ABC):
                 f"fit takes a federation, fit(sv.{self.federated_by}(tables)), and no y; got {got}; {self.one_table}"
             )
         self.check()
-        questions = self.questions(federation)
-        if questions.epsilon:
-            announce(federation, questions)
+        request_plan = self.request_plan(federation)
+        if request_plan.epsilon:
+            announce(federation, request_plan)
         schema, rounds, before = federation.schema, federation.rounds, federation.bytes
         with federation.working_on(type(self).__name__), self.held_to_text(federation):
             self.schema_ = schema
@@ -131,7 +131,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         return nullcontext()
 
     @abstractmethod
-    def questions(self, federation: Federation) -> Questions:
+    def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of sites."""
 
     def evaluate(
@@ -229,14 +229,14 @@ class FederatedEstimator(BaseEstimator, ABC):
         return False
 
     @abstractmethod
-    def questions_of_judging(
+    def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
-    ) -> Questions:
+    ) -> RequestPlan:
         """Return what an evaluation asks of sites, with noise for ``epsilon`` or, if None, without."""
 
-    def questions_of_explaining(self, importance: bool, columns: Sequence[str]) -> Questions:
+    def explanation_plan(self, importance: bool, columns: Sequence[str]) -> RequestPlan:
         """Return what ``explained`` asks of sites."""
-        return Questions(())
+        return RequestPlan(())
 
     def explained(
         self, federation: Federation, importance: bool, columns: Sequence[str], by: Sequence[str]

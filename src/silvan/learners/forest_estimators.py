@@ -31,9 +31,9 @@ from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
 from silvan.learners.parameters import VotingForestParameters, write_shared_entries
-from silvan.tree.draw import DrawKeys, make_key, rows_of_trees
 from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight, monotonic_signs
 from silvan.tree.objectives import Target
+from silvan.tree.sampling import SamplingKeys, make_key, rows_of_trees
 from silvan.util.user_warnings import warn_user
 
 _MANY_ROWS = 1 << 40
@@ -111,11 +111,11 @@ class _Forest(_FittedForest):
         for name, least in (("min_samples_leaf", 1), ("min_samples_split", 2)):
             if isinstance(values[name], float | np.floating):
                 values[name] = _rows_in_share(name, float(values[name]), n_rows, least)
-        n_drawn = self.max_samples
-        if isinstance(n_drawn, int | np.integer) and not isinstance(n_drawn, bool):
-            if not 1 <= n_drawn <= n_rows:
-                raise InputError.wrong("max_samples", f"1 to the number of rows, {n_rows}, or a share", n_drawn)
-            values["max_samples"] = float(n_drawn / n_rows)
+        n_sampled = self.max_samples
+        if isinstance(n_sampled, int | np.integer) and not isinstance(n_sampled, bool):
+            if not 1 <= n_sampled <= n_rows:
+                raise InputError.wrong("max_samples", f"1 to the number of rows, {n_rows}, or a share", n_sampled)
+            values["max_samples"] = float(n_sampled / n_rows)
         return Settings(**values)
 
     def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +161,7 @@ class _Forest(_FittedForest):
         before = self._trees_before(schema)
         if before is None:
             self._seed = _seed_of(self.random_state)
-        keys = DrawKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
+        keys = SamplingKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
         self.forest_, shares = add_trees(before, X, target, schema, settings, keys, n_jobs=self.n_jobs)
         self._shares = csr_array(shares)
 
@@ -188,7 +188,7 @@ class _Forest(_FittedForest):
     def _out_of_bag(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Score each row by the trees that did not see it, NaN where all did; also return what these decide."""
         keys = np.arange(len(X), dtype=np.uint64)
-        draw = self._settings(len(X)).row_draw
+        draw = self._settings(len(X)).row_sampling
         seen = rows_of_trees(make_key(self._seed, "rows"), keys, 0, self.n_estimators, draw)
         everywhere = int(seen.all(axis=0).sum())
         if everywhere:

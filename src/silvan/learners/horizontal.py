@@ -13,7 +13,7 @@ from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal import adaptive_forest, histogram_forest
 from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.private.forms import check_private, fit_private, private_kinds
 from silvan.algorithms.private.noisy_counts import Placing, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
@@ -25,7 +25,7 @@ from silvan.federation.message import Request
 from silvan.learners.base import Learner
 from silvan.learners.federated_estimator import NO_EPSILON
 from silvan.learners.parameters import HistogramForestParameters, PooledForestParameters
-from silvan.privacy.announce import Questions, announce
+from silvan.privacy.announce import RequestPlan, announce
 from silvan.privacy.noise.accounting import Privacy
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.tree.fit import Settings
@@ -86,11 +86,11 @@ class HistogramForest(HistogramForestParameters, Learner):
                 "monotonic_cst", "is for bins='shared' and no epsilon: sums that are not exact tell no order"
             )
 
-    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
         """Return which rows the trees of models drew; those of a private forest are not known."""
         found = super().draws(federation, candidates)
         if self.epsilon is None and self.forest_ is not None:
-            found[self.forest_.hash] = Draws((len(self.forest_),), bootstrap=self.row_draw())
+            found[self.forest_.hash] = RowSamples((len(self.forest_),), bootstrap=self.row_sampling())
         return found
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
@@ -111,36 +111,36 @@ class HistogramForest(HistogramForestParameters, Learner):
             return CountGrid, CountFine, histogram_forest.GrowLevel, *asks_for_threshold(self.threshold)
         return AdaptiveLevel, AdaptiveLeaves, *asks_for_threshold(self.threshold)
 
-    def questions(self, federation: Federation) -> Questions:
+    def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of sites; raise ``InputError`` where no private forest can be fitted."""
-        questions = super().questions(federation)
+        request_plan = super().request_plan(federation)
         if self.epsilon is None:
-            return questions
+            return request_plan
         check_epsilon(self.epsilon)
         check_private(federation, self.private, self.n_rows)
         sharers = 1 if self.private == "input" else self._placing(federation).sharers
-        return replace(questions, epsilon=float(self.epsilon), sharers=sharers, min_leaf=None)
+        return replace(request_plan, epsilon=float(self.epsilon), sharers=sharers, min_leaf=None)
 
     def _placing(self, federation: Federation) -> Placing:
         return place(federation, self.noise, self.tolerate)
 
-    def questions_of_judging(
+    def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
-    ) -> Questions:
+    ) -> RequestPlan:
         """Return what ``evaluate`` asks of sites, with noise for ``epsilon`` or, if None, without."""
-        questions = super().questions_of_judging(federation, by)
+        request_plan = super().evaluation_plan(federation, by)
         if epsilon is None:
-            return questions if self.epsilon is None else replace(questions, hint=_WITH_NOISE)
+            return request_plan if self.epsilon is None else replace(request_plan, hint=_WITH_NOISE)
         check_epsilon(epsilon)
         if self.epsilon is None:
             raise InputError.about("epsilon", NO_EPSILON)
         sharers = self._placing(federation).sharers
-        return replace(questions, kinds=(CountByScoreWithNoise,), epsilon=float(epsilon), sharers=sharers, models=0)
+        return replace(request_plan, kinds=(CountByScoreWithNoise,), epsilon=float(epsilon), sharers=sharers, models=0)
 
     def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
         if self.bins != "shared":
             raise InputError.about("bins", "must be 'shared' with epsilon: adaptive bins show values of rows")
-        if not all(site.draws_singly for site in federation.local_sites.values()):
+        if not all(site.samples_singly for site in federation.local_sites.values()):
             warn_user(
                 "the rows kept for judging were drawn by class, so one row more moves others, and epsilon does not "
                 "cover that; it covers all with a given schema and test_by='row'"
@@ -174,7 +174,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         """Evaluate the model as every learner does; a private one may be evaluated with noise."""
         if epsilon is None:
             if self.is_private and table is None and candidates is None:
-                announce(federation, self.questions_of_judging(federation))
+                announce(federation, self.evaluation_plan(federation))
             found = super().evaluation(federation, table, candidates=candidates, by=by)
             return replace(found, guarantee="outside") if self.is_private else found
         if by:
@@ -186,7 +186,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         forest = self._forest_for(None)
         if federation.local_sites and not any(site.test for site in federation.local_sites.values()):
             raise InputError(NO_TEST_ROWS)
-        announce(federation, self.questions_of_judging(federation, epsilon=epsilon))
+        announce(federation, self.evaluation_plan(federation, epsilon=epsilon))
         held = self.held_to_text(federation, epsilon=epsilon)
         with federation.working_on(f"judging {type(self).__name__}"), held:
             found = evaluate_with_noise(federation, self.schema_, forest, epsilon, self._placing(federation))

@@ -31,7 +31,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.model_in_shares import ModelInShares
 from silvan.learners.federated_estimator import FederatedEstimator
-from silvan.privacy.announce import Questions
+from silvan.privacy.announce import RequestPlan
 from silvan.privacy.identity.identity import all_digests, find_digests
 from silvan.util.files import UNREADABLE, file_name, write_whole
 
@@ -118,19 +118,19 @@ class InShares(FederatedEstimator):
 
     def asked(
         self, kinds: tuple[type[Request], ...], tasks: int | None = None, min_leaf: int | None = None
-    ) -> Questions:
+    ) -> RequestPlan:
         """Return what this learner is about to ask of parties, for an announcement."""
         settings = repr([type(self).__name__, sorted(self.get_params(deep=False).items(), key=str)])
         tasks = self.prediction_tasks if tasks is None else tasks
-        return Questions(kinds, min_leaf=min_leaf, settings=settings, tasks=tasks)
+        return RequestPlan(kinds, min_leaf=min_leaf, settings=settings, tasks=tasks)
 
-    def questions_of_judging(
+    def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
-    ) -> Questions:
+    ) -> RequestPlan:
         """Return what an evaluation on the test rows asks of parties."""
         return self.asked((self.scored_by, EvaluateScores))
 
-    def questions_of_predicting(self) -> Questions:
+    def prediction_plan(self) -> RequestPlan:
         """Return what predictions of new rows, which the label holder keeps, ask of parties."""
         return self.asked((self.scored_by, KeepPredictions))
 

@@ -41,8 +41,8 @@ from silvan.federation.message import Request
 from silvan.learners.in_shares import InShares, hash_of
 from silvan.learners.parameters import VerticalLinearParameters
 from silvan.learners.result import Result, SharedModel
-from silvan.privacy.announce import Questions
-from silvan.tree.draw import make_key
+from silvan.privacy.announce import RequestPlan
+from silvan.tree.sampling import make_key
 from silvan.util.threads import algebra_threads
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         model: LinearModel = self.kept
         return model
 
-    def questions(self, federation: Federation) -> Questions:
+    def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of parties; it is known before they agree on anything."""
         return self.asked(linear_fit.ASKS, tasks=1)
 

@@ -10,7 +10,7 @@ from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal import merged_forest
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
@@ -103,7 +103,7 @@ class MergedForest(MergedForestParameters, Learner):
         chosen = asks_for_threshold(self.threshold)
         return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *counted, *chosen)
 
-    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, Draws]:
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
         """Return which rows the trees of models drew; not known where a site was lost on the way."""
         found = super().draws(federation, candidates)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees)
@@ -111,7 +111,9 @@ class MergedForest(MergedForestParameters, Learner):
         n_trees = {site: n for site, n in n_trees.items() if n}
         if self.forest_ is not None and sum(n_trees.values()) == len(self.forest_):
             recounted = bool(self.recount) and len(federation.active) > 1
-            found[self.forest_.hash] = Draws(tuple(n_trees.values()), tuple(n_trees), self.row_draw(), recounted)
+            found[self.forest_.hash] = RowSamples(
+                tuple(n_trees.values()), tuple(n_trees), self.row_sampling(), recounted
+            )
         return found
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from silvan.data.schema import Schema
 from silvan.federation.describe import FLOOR
 from silvan.learners.forest_settings import forest_settings
-from silvan.tree.draw import make_key
 from silvan.tree.fit import Settings
 from silvan.tree.objectives import Measure
+from silvan.tree.sampling import make_key
 
 if TYPE_CHECKING:
     from silvan.algorithms.evaluation.candidates import Candidate
     from silvan.algorithms.evaluation.column_effects import ColumnGrid
-    from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 
 REPEATS = 5
 """How often columns are shuffled to measure what they matter."""
@@ -93,7 +92,7 @@ def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]
 
     fixed = {
         "n_trees": lambda n: 1 <= n <= settings.n_estimators,
-        "bootstrap": settings.row_draw,
+        "bootstrap": settings.row_sampling,
         "min_leaf": lambda n: n in (least, max(FLOOR, least)),  # leaves that sites re-estimate are larger
         "max_bins": settings.max_bins,
         "measure": measures,
@@ -103,11 +102,7 @@ def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]
         "model": lambda one: not isinstance(one, PersonalModel) or not one.fit or _fits_leaves(parameters),
     }
 
-    def level_fits(level: "GrowLevel") -> bool:
-        counted = level.bootstrap == settings.row_draw and level.min_leaf == settings.min_samples_leaf
-        return 1 <= level.n_trees <= settings.n_estimators and counted and measures(level.measure)
-
-    return {**fixed, "level": level_fits, **(_of_bofrf(parameters) if "tau" in parameters else {})}
+    return {**fixed, **(_of_bofrf(parameters) if "tau" in parameters else {})}
 
 
 def _of_bofrf(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from silvan.learners.base import Learner
 from silvan.learners.in_shares import InShares
 from silvan.learners.parameters import VerticalForestParameters
 from silvan.learners.result import Result, SharedModel
-from silvan.privacy.announce import Questions
+from silvan.privacy.announce import RequestPlan
 from silvan.tree.fit import Settings
 
 Method = Literal["one round", "classical"]
@@ -99,7 +99,7 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         kinds = (EncryptedCoordinator if self.labels == "encrypted" else EncodedCoordinator).asks
         return (*kinds, ShowShare) if self.auditor else kinds
 
-    def questions(self, federation: Federation) -> Questions:
+    def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of parties; it is known before they agree on anything."""
         return self.asked(self.asks(), min_leaf=self.min_samples_leaf)
 

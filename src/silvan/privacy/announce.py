@@ -18,11 +18,11 @@ from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Ask, Reply, Request
 from silvan.federation.site import Site, answers
-from silvan.federation.store import CONDUCT, digest
-from silvan.privacy.conduct import tasks_so_far
+from silvan.federation.store import SEQUENCE, digest
 from silvan.privacy.gate import Gate
 from silvan.privacy.ledger import clean
 from silvan.privacy.noise.laplace import load_opendp
+from silvan.privacy.request_sequence import tasks_so_far
 from silvan.util.readable import count_of
 
 _MOST_REASONS = 20
@@ -54,7 +54,7 @@ class Announce(Ask[Announced], frozen=True, kw_only=True, omit_defaults=True):
 
 
 @dataclass(frozen=True)
-class Questions:
+class RequestPlan:
     """What a learner is about to ask: kinds of messages, and what they need.
 
     ``settings`` is what decides the questions, as text. ``hint`` says what to do if a site refuses.
@@ -69,9 +69,9 @@ class Questions:
     hint: str = ""
     models: int = 0
 
-    def __add__(self, other: "Questions") -> "Questions":
+    def __add__(self, other: "RequestPlan") -> "RequestPlan":
         leaves = [leaf for leaf in (self.min_leaf, other.min_leaf) if leaf is not None]
-        return Questions(
+        return RequestPlan(
             tuple(dict.fromkeys([*self.kinds, *other.kinds])),
             self.epsilon + other.epsilon,
             max(self.sharers, other.sharers),
@@ -123,7 +123,7 @@ def _check_tasks(site: Site, gate: Gate, request: Announce) -> list[str]:
     if most is None:
         return []
     # a coordinator that lost its journal announces the same tasks again
-    key = f"{CONDUCT} announced {digest(msgspec.json.encode([request.study, request.settings]))}"
+    key = f"{SEQUENCE} announced {digest(msgspec.json.encode([request.study, request.settings]))}"
     known = site.store.get(key)
     before = tasks_so_far(site.store, request.study) if known is None else int(known)
     if before + request.tasks <= most:
@@ -150,20 +150,20 @@ def _check_cost(site: Site, gate: Gate, request: Announce) -> list[str]:
 # -- at the coordinator
 
 
-def announce(federation: Federation, questions: Questions) -> None:
+def announce(federation: Federation, request_plan: RequestPlan) -> None:
     """Raise an error that lists what sites would refuse, before anything is asked of any."""
-    if not questions.kinds:
+    if not request_plan.kinds:
         return
     request = Announce(
         study=federation.study,
-        settings=digest(questions.settings.encode()),
-        kinds=sorted(kind.kind() for kind in questions.kinds),
+        settings=digest(request_plan.settings.encode()),
+        kinds=sorted(kind.kind() for kind in request_plan.kinds),
         over=list(federation.active),
-        tasks=questions.tasks,
-        epsilon=questions.epsilon,
-        sharers=questions.sharers,
-        leaf=questions.min_leaf,
-        models=questions.models,
+        tasks=request_plan.tasks,
+        epsilon=request_plan.epsilon,
+        sharers=request_plan.sharers,
+        leaf=request_plan.min_leaf,
+        models=request_plan.models,
     )
     with federation.aside():
         replies: dict[str, Announced] = federation.ask(request)
@@ -173,4 +173,4 @@ def announce(federation: Federation, questions: Questions) -> None:
         if reply.refused
     ]
     if told:
-        raise RefusedError("\n".join([*told, *([questions.hint] if questions.hint else [])]))
+        raise RefusedError("\n".join([*told, *([request_plan.hint] if request_plan.hint else [])]))

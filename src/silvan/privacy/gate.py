@@ -17,12 +17,12 @@ from silvan.federation.cache import CacheKey
 from silvan.federation.message import Envelope, Missing, Request, Trouble
 from silvan.federation.site import Outbox, Site
 from silvan.federation.store import Store, digest
-from silvan.privacy.conduct import CheckedQuestion, Limits, check_question
 from silvan.privacy.file_marks import FileMarks
 from silvan.privacy.ledger import Ledger, Outcome, clean
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
+from silvan.privacy.request_sequence import CheckedRequest, StudyLimits, check_sequence
 from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
 from silvan.privacy.terms import StudyText, Terms
 from silvan.util.readable import count_of
@@ -129,7 +129,7 @@ class Policy:
         if closed:
             raise InputError.about("messages", f"names {closed[0]!r}, which the site's policy does not allow")
 
-    def allows_figures(self, y: np.ndarray, n_classes: int) -> bool:
+    def allows_metrics(self, y: np.ndarray, n_classes: int) -> bool:
         """Whether figures of merit of these test rows may leave; without classes, of as many numbers."""
         if n_classes and len(y):
             sizes = np.bincount(y, minlength=n_classes)
@@ -167,7 +167,7 @@ class Gate(Outbox):
         self.marks = FileMarks(self.ledger, self.budget, store)
         self.marks.check()
         self._rows_closed = ""
-        self._admitted: tuple[Envelope, CheckedQuestion] | None = None
+        self._admitted: tuple[Envelope, CheckedRequest] | None = None
         self._thread = threading.local()
 
     @property
@@ -200,7 +200,7 @@ class Gate(Outbox):
             if request.sharers == 1 or envelope.step is None:
                 # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
                 self.budget.check(draw_name(site, request), request.epsilon)
-        self._admitted = envelope, self._check_question(site, request, envelope)
+        self._admitted = envelope, self._check_sequence(site, request, envelope)
 
     # -- what a request must fulfil by its kind and settings alone; also checked for all that a study announces
 
@@ -240,7 +240,7 @@ class Gate(Outbox):
 
         A site without a budget has made no promise that this would break.
         """
-        if not site.draws_singly and self.policy.epsilon is not None:
+        if not site.samples_singly and self.policy.epsilon is not None:
             raise RefusedError(
                 "the site keeps rows for judging that were drawn by class, so one row more moves others, and no "
                 "epsilon covers that: keep none, or draw each by itself, by a schema that is given and test_by='row'"
@@ -248,13 +248,13 @@ class Gate(Outbox):
 
     def check_sharers(self, site: Site, sharers: int, among: int) -> None:
         """Raise an error if a share of the noise would be too little: in a sum of so many sites that are left."""
-        if sharers > 1 and self.policy.epsilon is not None and site.cover is None:
+        if sharers > 1 and self.policy.epsilon is not None and site.secure_sum is None:
             raise RefusedError(
                 "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
                 "less noise than the budget asks for"
             )
         spare = self.policy.tolerate
-        if sharers > 1 and site.cover is not None and spare > site.cover.withstands(among):
+        if sharers > 1 and site.secure_sum is not None and spare > site.secure_sum.withstands(among):
             raise RefusedError(
                 f"the site's policy reckons with {count_of(spare, 'site')} that collude, and so many would see its "
                 "part of this "
@@ -279,22 +279,22 @@ class Gate(Outbox):
         """Return what the owner approved of a study, if approvals are asked for."""
         return self.approvals.find(self.terms.approved or study) if self.policy.approve else None
 
-    def _check_question(self, site: Site, request: Request, envelope: Envelope) -> CheckedQuestion:
+    def _check_sequence(self, site: Site, request: Request, envelope: Envelope) -> CheckedRequest:
         """Check a question against what the coordinator asked before."""
         # what has noise may be asked in any form, as the budget limits it; but a share of noise hides only in its sum
-        return check_question(
+        return check_sequence(
             site.name,
             site.store,
             envelope,
             request,
-            course=None
+            position=None
             if isinstance(request, Noisy)
-            else site.cache.once(CacheKey("course", envelope.asked), request.course),
+            else site.cache.once(CacheKey("course", envelope.asked), request.position),
             draws=msgspec.json.encode(request.draws()) if isinstance(request, Noisy) and request.sharers > 1 else None,
             limits=self._limits(site, envelope),
         )
 
-    def _limits(self, site: Site, envelope: Envelope) -> Limits:
+    def _limits(self, site: Site, envelope: Envelope) -> StudyLimits:
         """Return how far a study may go: by the policy, by its own text, and by what the owner approved."""
         approval = self._approval(envelope.study)
         losses, sites = [self.policy.losses, self.terms.losses], self.terms.sites
@@ -305,14 +305,14 @@ class Gate(Outbox):
             sites = list(site.signer.roster.sites)
         clusters = self.terms.text is None or self.terms.text.clusters
         first = None if sites is None else frozenset(sites)
-        return Limits(self.most_tasks(envelope.study), _least(losses), first, clusters)
+        return StudyLimits(self.most_tasks(envelope.study), _least(losses), first, clusters)
 
     def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
         """Return what to remember of a question; it is checked again if another was answered since it was admitted."""
         admitted = self._admitted
         if admitted is not None and admitted[0] is envelope and admitted[1].still_valid():
             return admitted[1].changes
-        return self._check_question(site, request, envelope).changes
+        return self._check_sequence(site, request, envelope).changes
 
     def note(self, site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes) -> None:
         """Record an answer in the site's store and ledger, before it leaves."""
@@ -386,9 +386,12 @@ def _describe(site: Site, envelope: Envelope, request: Request | None, reply: ms
         return request.describe(reply), "shown to the coordinator"
     n = envelope.among - 1
     others = "no other site" if n < 1 else "1 other site" if n == 1 else f"{n} other sites"
-    if site.cover is None:
+    if site.secure_sum is None:
         return request.describe(reply), f"summed with {others}; whoever adds sees this part"
     step = (type(reply).__doc__ or type(reply).__name__).split("\n")[0].rstrip(".")
     if type(reply) is request.reply:
         return request.describe(reply), f"the sum with {others}, as the last step of it"
-    return f"{request.describe()}: {step[0].lower()}{step[1:]}", f"summed with {others}, hidden ({site.cover.name})"
+    return (
+        f"{request.describe()}: {step[0].lower()}{step[1:]}",
+        f"summed with {others}, hidden ({site.secure_sum.name})",
+    )

@@ -93,8 +93,11 @@ class Terms:
     approved: str | None = None
     text: StudyText | None = None
 
-    def check(self, site: Site, request: Request) -> None:
-        """Raise ``RefusedError`` if a fixed or agreed field of a request is not what the study says."""
+    def check(self, site: Site, request: Request, *, noisy: bool = False) -> None:
+        """Raise ``RefusedError`` if a fixed or agreed field of a request is not what the study says.
+
+        A ``noisy`` level of trees has no smallest leaf and its own way of sampling: epsilon protects its counts.
+        """
         text = self.text
         if text is None:
             return
@@ -105,7 +108,9 @@ class Terms:
         fixed = text.fixed_by(schema)
         for name, bound in bounds.items():
             value = getattr(request, name)
-            if bound is Bound.FIXED:
+            if isinstance(value, Request):  # a level of trees in a request for noisy counts of it
+                self.check(site, value, noisy=True)
+            elif bound is Bound.FIXED and not (noisy and name in ("min_leaf", "bootstrap")):
                 if name not in fixed:
                     raise RefusedError(f"the study does not ask for {request.kind()}")
                 said = fixed[name]

@@ -9,11 +9,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from silvan.report import curves, plots, site_tables
-from silvan.report.judged import further_metrics_of, leading_model
+from silvan.report.evaluated import further_metrics_of, leading_model
 from silvan.report.summary import summarise_run
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
-from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, format_time, signed
+from silvan.util.readable import count_of, format_bytes, format_interval, format_metric, format_time, signed
 
 _HERE = Path(__file__).parent / "page"
 STYLE = _HERE / "style.css"
@@ -64,7 +64,7 @@ def _template() -> Template:
         format_bytes=format_bytes,
         format_time=format_time,
         signed=signed,
-        figure=format_figure,
+        figure=format_metric,
         spaced=_spaced,
         gain=_gain,
         count=count_of,

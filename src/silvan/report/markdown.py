@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 from silvan.report import site_tables
+from silvan.report.evaluated import leading_model
 from silvan.report.html import without_controls
-from silvan.report.judged import leading_model
 from silvan.report.site_tables import ReportTable
 from silvan.util.readable import count_of
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from silvan.learners.registry import LEARNERS
-from silvan.report.judged import leading_model
+from silvan.report.evaluated import leading_model
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_count
 

@@ -52,7 +52,7 @@ def _outcome(summary: dict[str, Any]) -> str:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
         why = "no test rows, one class only, or a class without test rows"
         texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
-    texts.append(_change_of_figure(summary["lead"], summary))
+    texts.append(_change_of_metric(summary["lead"], summary))
     return " ".join(filter(None, texts))
 
 
@@ -71,7 +71,7 @@ def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
                 f"({_change(line['gains']['federated'], metric)})."
             )
     if summary["overall"] is not None and "local" in summary["overall"]["figures"]:
-        texts.append(_change_of_figure(summary["overall"], summary))
+        texts.append(_change_of_metric(summary["overall"], summary))
     return " ".join(filter(None, texts))
 
 
@@ -96,7 +96,7 @@ def _with_noise(summary: dict[str, Any]) -> str:
     return f"{text}. No single site's metrics are known."
 
 
-def _change_of_figure(line: dict[str, Any], summary: dict[str, Any]) -> str:
+def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
     """Return how the figure changes, and why it may change the other way over all rows."""
     metric, overall = summary["metric"], summary["overall"]
     figures, digits = line["figures"], metric["digits"]

@@ -8,8 +8,8 @@ import msgspec
 
 from silvan.algorithms.evaluation.evaluation import CERTAINTY
 from silvan.metrics import BY_KEY
-from silvan.report.judged import further_metrics_of, leading_model
-from silvan.util.readable import count_of, format_bytes, format_figure, format_interval, format_number, signed
+from silvan.report.evaluated import further_metrics_of, leading_model
+from silvan.util.readable import count_of, format_bytes, format_interval, format_metric, format_number, signed
 
 _WIDE = 6
 """Most sites that have a column each; of more, the table says at how many something is the case."""
@@ -72,7 +72,7 @@ def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> Repor
             if gain is not None:
                 text = signed(gain, metric["digits"]) if gain else "="
                 table.gains[place, len(row)] = text, line["sure"].get(model, "")
-            row.append(format_figure(line["figures"].get(model), metric["digits"], line["test_rows"]))
+            row.append(format_metric(line["figures"].get(model), metric["digits"], line["test_rows"]))
         table.rows.append(row)
     lead = next((place for place, line in enumerate(lines) if line is summary["lead"]), -1)
     return msgspec.structs.replace(table, strong=lead, note=_compared_on(summary, who.lower()))
@@ -251,7 +251,7 @@ def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
     for site in [*(s for s in known if not s["overall"]), *(s for s in known if s["overall"])]:
         one = site["models"][model]
         low, high = one["between"]
-        figures = [format_figure(one["auc"], 3, one["rows"])] * auc
+        figures = [format_metric(one["auc"], 3, one["rows"])] * auc
         figures += ["" if low is None or high is None else f"{low:.3f} to {high:.3f}"] * between
         figures += [_figure(value, digits if BY_KEY[key].in_units else 3) for key, value in one["numbers"].items()]
         more = one["more"]
@@ -298,7 +298,7 @@ def noisy_table(summary: dict[str, Any]) -> ReportTable | None:
     rows = []
     for (title, meaning, value, low, high), digits in zip(noisy["figures"], summary["figures"]["digits"], strict=False):
         between = "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}"
-        rows.append([title, meaning, format_figure(value, digits), between])
+        rows.append([title, meaning, format_metric(value, digits), between])
     note = f"on the test rows of all sites, some {noisy['rows']:,}, with noise for epsilon {noisy['epsilon']:g}"
     return ReportTable(["Metric", "Meaning", "Value", "95% CI"], rows, texts=2, note=note)
 

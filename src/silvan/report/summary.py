@@ -14,10 +14,10 @@ from silvan.errors import FormatError
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS, Metric
 from silvan.report.beside import read_beside
-from silvan.report.judged import FURTHER, judged_at_sites
+from silvan.report.evaluated import FURTHER, evaluated_at_sites
 from silvan.report.model_card import SEEN, importance_note, model_card
 from silvan.report.sentences import sentences
-from silvan.study.run_folder import RUN, Figures, Record, Run
+from silvan.study.run_folder import RUN, MetricsRow, Record, Run
 from silvan.util.readable import digits_of
 
 _SEEN = {
@@ -105,7 +105,7 @@ def summary_json(summary: dict[str, Any]) -> str:
 def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
     """Return curves, columns, weights, distances, and what is said where something is not known."""
     return {
-        "judged": judged_at_sites(record, models),
+        "judged": evaluated_at_sites(record, models),
         "columns": msgspec.to_builtins(record.columns),
         "weights": msgspec.to_builtins(record.weights),
         "tau": record.study.get("learner", {}).get("tau"),
@@ -237,7 +237,7 @@ def _interval_of_mean(
     return round(gain - reach, digits) + 0.0, round(gain + reach, digits) + 0.0
 
 
-def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[str, Figures]) -> dict[str, Any]:
+def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[str, MetricsRow]) -> dict[str, Any]:
     """Round a line's figures, add the gains against the site alone, and how sure each of them is.
 
     ``rows`` are the models' figures at the site, by model: with intervals, and a mark at the one that it should use.
@@ -283,7 +283,7 @@ def _figures(record: Record, digits: int) -> dict[str, Any]:
     """Return all metrics of all models at all sites."""
     main: list[Metric] = [m for m in METRICS if record.evaluation and m.key in record.evaluation[0].figures]
     more = [m for m in FURTHER if any(row.more.get(m.key) is not None for row in record.evaluation)]
-    rows: list[Figures] = sorted(record.evaluation, key=lambda r: (r.site == OVERALL,))
+    rows: list[MetricsRow] = sorted(record.evaluation, key=lambda r: (r.site == OVERALL,))
     return {
         "core": len(main),
         "digits": [digits if metric.in_units else 3 for metric in (*main, *more)],

@@ -21,7 +21,7 @@ from silvan.study.listener import Listener
 from silvan.study.run_folder import RUN, SHARES, Record, Run, SiteRows
 from silvan.study.study import Study
 from silvan.study.study_file import make_federation
-from silvan.tree.draw import make_key
+from silvan.tree.sampling import make_key
 from silvan.util.readable import format_names
 
 

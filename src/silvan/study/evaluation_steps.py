@@ -15,7 +15,7 @@ from silvan.learners.base import Learner
 from silvan.learners.compare import evaluate_splits, mark_best
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.study.listener import Listener
-from silvan.study.run_folder import Counts, Curve, Figures, Record
+from silvan.study.run_folder import Counts, Curve, MetricsRow, Record
 from silvan.study.steps import note_traffic
 from silvan.study.study import Study
 from silvan.util.readable import count_of
@@ -89,10 +89,10 @@ def _knows_test_rows(federation: Federation, study: Study) -> bool:
     return federation.columns is not None or (bool(federation.local_sites) and not study.private)
 
 
-def figures(row: Row) -> Figures:
+def figures(row: Row) -> MetricsRow:
     """Return a line of the evaluation; NaN, which JSON does not have, becomes None."""
     known, more = ({k: None if np.isnan(v) else float(v) for k, v in of.items()} for of in (row.metrics, row.more))
-    return Figures(
+    return MetricsRow(
         row.site,
         row.model,
         row.rows,

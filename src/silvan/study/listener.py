@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from silvan.federation.federation import Federation
-from silvan.federation.question import Event
+from silvan.federation.outgoing import Event
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_time
 

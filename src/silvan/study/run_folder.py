@@ -85,7 +85,7 @@ class Model(msgspec.Struct, frozen=True):
     site: str = ""
 
 
-class Figures(msgspec.Struct, frozen=True):
+class MetricsRow(msgspec.Struct, frozen=True):
     """One model judged at one site, or over all; what is undefined is null.
 
     ``gain`` is against the site alone, with its 95 % interval; ``use`` marks the model that was chosen for the site,
@@ -183,8 +183,8 @@ class Record(msgspec.Struct, kw_only=True):
     threshold: float | None = None  # from which score on the second of two classes is predicted
     repeats: int = 0  # how often every row was judged; 0: the test rows were, once
     folds: int = 0
-    evaluation: list[Figures] = []
-    subgroups: list[Figures] = []  # if the study asks for them
+    evaluation: list[MetricsRow] = []
+    subgroups: list[MetricsRow] = []  # if the study asks for them
     curves: list[Curve] = []
     counts: list[Counts] = []
     pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown
@@ -271,7 +271,7 @@ class Run:
             raise FormatError(f"{path}: not a forest of this study")
         return made
 
-    def write_evaluation(self, rows: list[Figures], name: str = EVALUATION) -> None:
+    def write_evaluation(self, rows: list[MetricsRow], name: str = EVALUATION) -> None:
         """Write the table of figures."""
         names = list(rows[0].figures if rows else ())
         noisy = any(row.epsilon is not None for row in rows)

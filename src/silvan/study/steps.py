@@ -21,7 +21,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
-from silvan.privacy.announce import Questions, announce
+from silvan.privacy.announce import RequestPlan, announce
 from silvan.privacy.identity.shared_key import DealKey, TakeKey
 from silvan.study import column_steps
 from silvan.study.listener import Listener
@@ -100,28 +100,28 @@ def announce_study(
         raise InputError.about("dependence", f"names {unknown[0]!r}, which is no column to learn from")
     if study.evaluation.by:
         places_of(federation.schema, study.evaluation.by)
-    announce(federation, questions_of(study, federation, learner, sampling=sampling))
+    announce(federation, request_plan_of(study, federation, learner, sampling=sampling))
 
 
-def questions_of(
+def request_plan_of(
     study: Study, federation: Federation, learner: FederatedEstimator, *, sampling: bool = False
-) -> Questions:
+) -> RequestPlan:
     """Return all that the study will ask: of sites once there is a schema, of parties from the first message on.
 
     With ``sampling`` sites agree on a key of draws.
     """
-    questions = learner.questions(federation)
+    request_plan = learner.request_plan(federation)
     if study.by_columns:
-        questions += Questions(asks_to_align(study.match), tasks=0)
+        request_plan += RequestPlan(asks_to_align(study.match), tasks=0)
     if study.repeats and not federation.local_sites:
-        questions += Questions((CountRows,), tasks=0)
+        request_plan += RequestPlan((CountRows,), tasks=0)
     if study.test > 0 or study.repeats:
-        questions += learner.questions_of_judging(federation, study.evaluation.by, study.evaluation.epsilon)
+        request_plan += learner.evaluation_plan(federation, study.evaluation.by, study.evaluation.epsilon)
         if study.evaluation.importance or study.evaluation.dependence:
-            questions += learner.questions_of_explaining(study.evaluation.importance, study.evaluation.dependence)
+            request_plan += learner.explanation_plan(study.evaluation.importance, study.evaluation.dependence)
     if sampling:
-        questions += Questions((DealKey, TakeKey), tasks=0)
-    return questions
+        request_plan += RequestPlan((DealKey, TakeKey), tasks=0)
+    return request_plan
 
 
 def note_training(record: Record, run: Run, federation: Federation, result: Result, seconds: float) -> None:

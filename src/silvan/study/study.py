@@ -305,7 +305,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return Path(os.path.normpath(self.path.parent / (self.output or Path("runs") / self.path.stem)))
 
     @property
-    def models_judged(self) -> int:
+    def max_models(self) -> int:
         """The maximum number of external models, or scores, that one site evaluates."""
         evaluated = bool(self.test or self.repeats) and self.evaluation.epsilon is None
         return self.spec.models_evaluated(self.parameters, evaluated=evaluated, by=self.evaluation.by)

@@ -16,12 +16,12 @@ from silvan.forest.arrays import DEPTH_CAP, Combine
 from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest
 from silvan.forest.importance import gain_shares, mean_shares
-from silvan.tree.draw import DrawKeys, RowDraw
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Grown, Plan, grow
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import OBJECTIVES, Labels, Measure, Objective, Target
 from silvan.tree.rows import TreeRows
+from silvan.tree.sampling import RowSampling, SamplingKeys
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
@@ -106,7 +106,7 @@ class Settings:
         return OBJECTIVES[self.criterion]
 
     @property
-    def row_draw(self) -> RowDraw:
+    def row_sampling(self) -> RowSampling:
         """How trees draw rows."""
         return bool(self.bootstrap) if self.max_samples is None else self.max_samples
 
@@ -120,7 +120,7 @@ class Settings:
         """How the trees make an answer."""
         return "vote" if self.vote == "hard" else "mean"
 
-    def n_drawn(self, n_features: int) -> int:
+    def n_sampled(self, n_features: int) -> int:
         """Return how many features a draw takes, out of so many."""
         wish = self.max_features
         if wish is None:
@@ -205,7 +205,7 @@ class Settings:
 
     def plan(self, n_features: int) -> Plan:
         """Return how trees grow where drawing again for a node costs no message."""
-        plan = Plan(n_features, self.n_drawn(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
+        plan = Plan(n_features, self.n_sampled(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
         signs = tuple(self.signs)
         if len(signs) not in (0, n_features):
             raise InputError.about(
@@ -271,7 +271,7 @@ def fit_forest(
     target: Target,
     schema: Schema,
     settings: Settings,
-    keys: DrawKeys,
+    keys: SamplingKeys,
     *,
     row_keys: np.ndarray | None = None,
     floor: int = 1,
@@ -291,7 +291,7 @@ def add_trees(
     target: Target,
     schema: Schema,
     settings: Settings,
-    keys: DrawKeys,
+    keys: SamplingKeys,
     *,
     row_keys: np.ndarray | None = None,
     floor: int = 1,
@@ -314,7 +314,7 @@ def grow_forest(
     schema: Schema,
     settings: Settings,
     plan: Plan,
-    keys: DrawKeys,
+    keys: SamplingKeys,
     threads: int,
 ) -> Forest:
     """Grow all trees where all rows are in one place."""
@@ -325,13 +325,13 @@ def grow_forest(
 
 
 def _grow_trees(
-    table: Binned, measure: Measure, settings: Settings, plan: Plan, keys: DrawKeys, wanted: range, threads: int
+    table: Binned, measure: Measure, settings: Settings, plan: Plan, keys: SamplingKeys, wanted: range, threads: int
 ) -> list[tuple[Grown, np.ndarray]]:
     """Grow some trees, a few at a time; return them with the thresholds of their splits."""
     rule = settings.rule(measure)
 
     def some(trees: range) -> Grown:
-        rows = TreeRows.of_trees(table, keys.rows, trees, settings.row_draw)
+        rows = TreeRows.of_trees(table, keys.rows, trees, settings.row_sampling)
 
         def find(frontier: Frontier) -> Splits:
             return rows.find(frontier, plan, rule, keys.features if keys.ties is None else keys.ties)

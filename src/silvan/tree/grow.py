@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from silvan.tree.draw import FREE, Monotonic, Ties, child_seeds, root_seeds
 from silvan.tree.gain import Rule, child_bounds
+from silvan.tree.sampling import FREE, Monotonic, Ties, child_seeds, root_seeds
 from silvan.tree.split import Splits
 
 RULES = 1
@@ -39,7 +39,7 @@ class Plan:
     """
 
     n_features: int
-    n_drawn: int
+    n_sampled: int
     max_depth: int | None = None
     by_tree: bool = False
     tries: int = 1
@@ -49,7 +49,7 @@ class Plan:
     @property
     def n_draws(self) -> int:
         """How many draws it takes to try every feature."""
-        return 1 if self.by_tree else -(-self.n_features // self.n_drawn)
+        return 1 if self.by_tree else -(-self.n_features // self.n_sampled)
 
 
 @dataclass(frozen=True)

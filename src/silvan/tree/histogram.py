@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from silvan.data.bins.bins import HistogramBins
-from silvan.tree.draw import FeatureOrder, Ties, draw_features, make_feature_order
 from silvan.tree.gain import Rule, is_closed
 from silvan.tree.objectives import SQUARED_ERROR
+from silvan.tree.sampling import FeatureOrder, Ties, make_feature_order, sample_features
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split
 from silvan.util.kernels import njit, trailing_zeros
 
@@ -209,7 +209,7 @@ def find_splits(
         for again in range(tries):
             n = 0
             if draws is not None:
-                n = draw_features(draws.seeds[node], draws.attempts[node] + again, draws.feature_order, drawn)
+                n = sample_features(draws.seeds[node], draws.attempts[node] + again, draws.feature_order, drawn)
             if listed is not None:
                 while n < drawn.shape[0] and listed[node, n] >= 0:
                     drawn[n] = listed[node, n]

@@ -8,12 +8,12 @@ import numpy as np
 
 from silvan.data.bins.bins import Bins, HistogramBins
 from silvan.errors import InputError
-from silvan.tree.draw import FeatureOrder, Ties, draw_features, make_feature_order
 from silvan.tree.gain import Rule, gain, is_closed
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import NodeDraws, fill, find_splits
 from silvan.tree.node_rows import Binned, NodeRows, split_evenly
 from silvan.tree.plain_split import choose_plain
+from silvan.tree.sampling import FeatureOrder, Ties, make_feature_order, sample_features
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split, make_scratch, some_categorical
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
@@ -21,10 +21,10 @@ from silvan.util.threads import thread_count, thread_map
 _NODES_A_TASK = 256
 
 
-def draw_level(frontier: Frontier, plan: Plan) -> np.ndarray:
+def sample_level(frontier: Frontier, plan: Plan) -> np.ndarray:
     """Draw the features of every open node: int32 (nodes, drawn), ascending, -1 where none are left."""
-    features = np.full((len(frontier), plan.n_drawn), -1, np.int32)
-    drawn = np.zeros(plan.n_drawn, np.int64)
+    features = np.full((len(frontier), plan.n_sampled), -1, np.int32)
+    drawn = np.zeros(plan.n_sampled, np.int64)
     _draw(frontier.seed, frontier.attempt, make_feature_order(plan.n_features), drawn, features)
     return features
 
@@ -34,7 +34,7 @@ def _draw(
     seeds: np.ndarray, attempts: np.ndarray, feature_order: FeatureOrder, drawn: np.ndarray, out: np.ndarray
 ) -> None:
     for node in range(seeds.shape[0]):
-        for j in range(draw_features(seeds[node], attempts[node], feature_order, drawn)):
+        for j in range(sample_features(seeds[node], attempts[node], feature_order, drawn)):
             out[node, j] = drawn[j]
 
 
@@ -131,7 +131,7 @@ def choose_level(
 def find_sorted(
     rows: NodeRows,
     nodes: np.ndarray,
-    n_drawn: int,
+    n_sampled: int,
     rule: Rule,
     ties: Ties,
     draws: NodeDraws | None,
@@ -156,13 +156,13 @@ def find_sorted(
             None if listed is None else listed[here],
             bins.in_histograms,
             categorical,
-            np.zeros((n_drawn * widest, table.n_stats), table.count_type),
-            np.arange(n_drawn) * widest,
-            np.zeros(n_drawn, np.int64),
+            np.zeros((n_sampled * widest, table.n_stats), table.count_type),
+            np.arange(n_sampled) * widest,
+            np.zeros(n_sampled, np.int64),
             rule,
             ties.take(here),
             Splits(*(column[here] for column in splits)),
-            make_scratch(table.n_stats, n_drawn),
+            make_scratch(table.n_stats, n_sampled),
             True if table.target.ndim == 1 and table.n_stats == 2 else None,
         )
 

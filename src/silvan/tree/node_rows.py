@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from silvan.data.bins.bins import Bins
-from silvan.tree.draw import RowDraw, cut_offsets, list_rows, rows_of_trees
+from silvan.tree.sampling import RowSampling, cut_offsets, list_rows, rows_of_trees
 
 _TASKS_A_THREAD = 4
 
@@ -44,7 +44,7 @@ class NodeRows:
         self.offsets = cut_offsets(numbers)  # uint8: which cut points the node's tree has
 
     @classmethod
-    def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowDraw, threads: int = 1) -> Self:
+    def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowSampling, threads: int = 1) -> Self:
         """Draw the rows of consecutive trees."""
         drawn = rows_of_trees(key, table.row_keys, trees.start, len(trees), draw)
         return cls(table, drawn, np.arange(trees.start, trees.stop), threads)

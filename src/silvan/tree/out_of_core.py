@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from silvan.data.bins.bins import Bins
-from silvan.tree.draw import TREES_A_HASH, RowDraw, cut_offsets, list_rows, rows_of_trees
 from silvan.tree.level import fill_bases, place_level
 from silvan.tree.node_rows import Binned
+from silvan.tree.sampling import TREES_A_HASH, RowSampling, cut_offsets, list_rows, rows_of_trees
 from silvan.tree.split import Splits
 from silvan.tree.stream import SplitsMade, list_counted, stream
 from silvan.util.threads import thread_map
@@ -21,7 +21,7 @@ class RoutedRows:
     """The rows of some trees, for a table that is seen in pieces."""
 
     def __init__(
-        self, pieces: Callable[[], Iterator[Binned]], bins: Bins, key: np.ndarray, n_trees: int, draw: RowDraw
+        self, pieces: Callable[[], Iterator[Binned]], bins: Bins, key: np.ndarray, n_trees: int, draw: RowSampling
     ) -> None:
         self.pieces, self.bins = pieces, bins
         self.key, self.n_trees, self.draw = key, n_trees, draw

@@ -9,8 +9,8 @@ import numpy as np
 
 from silvan.data.bins.bins import HistogramBins
 from silvan.forest.category_set import SET_WORDS
-from silvan.tree.draw import Ties, tie_rank
 from silvan.tree.gain import Rule
+from silvan.tree.sampling import Ties, tie_rank
 from silvan.tree.split import Splits, last_code
 
 

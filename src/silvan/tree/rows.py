@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from silvan.tree.draw import Ties, make_feature_order
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Plan
 from silvan.tree.histogram import NodeDraws
-from silvan.tree.level import choose_level, draw_level, fill_bases, fill_nodes, find_sorted, place_level
+from silvan.tree.level import choose_level, fill_bases, fill_nodes, find_sorted, place_level, sample_level
 from silvan.tree.node_rows import Binned, NodeRows
 from silvan.tree.partition import partition
+from silvan.tree.sampling import Ties, make_feature_order
 from silvan.tree.split import Splits
 from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 from silvan.util.threads import thread_map
@@ -52,7 +52,7 @@ class TreeRows(NodeRows):
         ties, compiled = frontier.ties(tie_key, plan), rule.objective.compiled
         if compiled and (self.places is None or frontier.attempt.any()):
             return self._find_sorted(frontier, plan, rule, ties)
-        features = draw_level(frontier, plan)
+        features = sample_level(frontier, plan)
         if compiled and not self._streams(fill_bases(features, self.table.bins.n_bins)):
             return self._find_sorted(frontier, plan, rule, ties)
         hist, offsets = self.fill(frontier.node, features, 1), self.offsets[frontier.node]
@@ -69,7 +69,7 @@ class TreeRows(NodeRows):
     def _find_sorted(self, frontier: Frontier, plan: Plan, rule: Rule, ties: Ties) -> Splits:
         self.sort()
         draws = NodeDraws(frontier.seed, frontier.attempt, plan.tries, make_feature_order(plan.n_features))
-        return find_sorted(self, frontier.node, plan.n_drawn, rule, ties, draws)
+        return find_sorted(self, frontier.node, plan.n_sampled, rule, ties, draws)
 
     def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
         """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from silvan.data.bins.bins import HistogramBins
 from silvan.forest.category_set import SET_WORDS, in_set
-from silvan.tree.draw import Ties, tie_rank
 from silvan.tree.gain import EXACT_MASS, LOG_SCALE, Limits, Rule, best_of_two_classes, gain, is_allowed, n_log_n
 from silvan.tree.objectives import GINI, SQUARED_ERROR
+from silvan.tree.sampling import Ties, tie_rank
 from silvan.util.kernels import njit
 
 
@@ -37,12 +37,12 @@ class Scratch(NamedTuple):
     sums: np.ndarray  # float64 (3, bins), of cuts
 
 
-def make_scratch(n_stats: int, n_drawn: int) -> Scratch:
+def make_scratch(n_stats: int, n_sampled: int) -> Scratch:
     """Allocate the buffers of one thread."""
     stats, n_bins = np.zeros((2, n_stats), np.int64), 64 * SET_WORDS
     sets = np.zeros((3, SET_WORDS), np.uint64)
-    lists = np.zeros((2 + n_drawn, n_bins), np.int64)
-    sizes, every = np.full(n_drawn, -1), np.arange(1, n_bins)
+    lists = np.zeros((2 + n_sampled, n_bins), np.int64)
+    sizes, every = np.full(n_sampled, -1), np.arange(1, n_bins)
     found, sums = (stats[0], stats[1], np.zeros(2, np.int64)), np.zeros((3, n_bins))
     return Scratch(*found, sets[0], sets[1], sets[2], lists[0], lists[1], lists[2:], sizes, every, sums)
 

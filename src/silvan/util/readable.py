@@ -64,7 +64,7 @@ def format_time(seconds: float) -> str:
     return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
 
 
-def format_figure(value: float | None, digits: int, rows: int = 1) -> str:
+def format_metric(value: float | None, digits: int, rows: int = 1) -> str:
     """Write a figure: a dash if there are no rows, "undefined" if it cannot be computed from the rows."""
     return f"{value:.{digits}f}" if value is not None else "undefined" if rows else "–"
 

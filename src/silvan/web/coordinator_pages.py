@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from silvan.deploy.membership.coordinator_folder import HUB, Hub
+from silvan.deploy.membership.coordinator_folder import HUB, CoordinatorFiles
 from silvan.deploy.membership.startup_kit import ADMIN
-from silvan.deploy.service.start_stop import processes_of, start_hub, stop_all
-from silvan.deploy.service.status import hub_status
+from silvan.deploy.service.start_stop import processes_of, start_coordinator, stop_all
+from silvan.deploy.service.status import coordinator_status
 from silvan.deploy.service.supervise import CANCELLED, RECENT, Supervisor
 from silvan.federation.flare import Session
 from silvan.study.study import Study
@@ -28,7 +28,7 @@ class CoordinatorFolder(StudiesFolder):
     links = (("/", "Studies"), ("/sites", "Sites"))
 
     def __init__(self, path: Path) -> None:
-        self.hub = Hub(path)
+        self.hub = CoordinatorFiles(path)
         super().__init__(self.hub.path, f"coordinator of {self.hub.read().name}")
         self._presence = Presence(self.hub)
 
@@ -71,7 +71,7 @@ class CoordinatorFolder(StudiesFolder):
 
     def _status(self) -> dict[str, Any]:
         connected = self._presence.connected()
-        return {"status": hub_status(self.hub, connected or ()), "asking": connected is None}
+        return {"status": coordinator_status(self.hub, connected or ()), "asking": connected is None}
 
     # -- actions
 
@@ -80,7 +80,7 @@ class CoordinatorFolder(StudiesFolder):
         return {"start": self._start, "stop": self._stop, "run": self._run, "cancel": self._cancel}
 
     def _start(self, form: dict[str, str]) -> str:
-        start_hub(self.hub)
+        start_coordinator(self.hub)
         return "The coordinator runs: sites can join and connect."
 
     def _stop(self, form: dict[str, str]) -> str:
@@ -100,7 +100,7 @@ class CoordinatorFolder(StudiesFolder):
 class Presence:
     """Which sites are connected, asked of the server every few seconds while somebody looks."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: CoordinatorFiles) -> None:
         self._hub, self._lock = hub, threading.Lock()
         self._found: list[str] | None = None
         self._looked, self._thread = 0.0, threading.Thread()

@@ -32,7 +32,7 @@ from silvan.federation import wire
 from silvan.federation.describe import FLOOR
 from silvan.federation.message import Envelope, Trouble
 from silvan.forest.forest import Forest
-from silvan.tree.draw import rows_of_trees
+from silvan.tree.sampling import rows_of_trees
 
 PARAMETERS = {"n_estimators": 8, "max_depth": 4, "random_state": 3}
 

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 import silvan as sv
 import silvan.learners
 from silvan.algorithms.bofrf import weigh
-from silvan.algorithms.bofrf.weigh import BringTrees, OwnTrees, ScoreTrees, TreeScores
+from silvan.algorithms.bofrf.weigh import BringTrees, LocalTrees, ScoreTrees, TreeScores
 from silvan.algorithms.requests import MAX_NODES, read_trees
 from silvan.errors import FederationError, FormatError, InputError, SiteError
 from silvan.federation import wire
@@ -185,8 +185,8 @@ def test_a_tree_from_a_site_names_the_site():
 
     def twist(site, reply):
         envelope = wire.decode(reply, Envelope)
-        if site == "site 2" and envelope.kind == "OwnTrees":
-            changed = msgspec.structs.replace(wire.decode(envelope.body, OwnTrees), forest=data)
+        if site == "site 2" and envelope.kind == "LocalTrees":
+            changed = msgspec.structs.replace(wire.decode(envelope.body, LocalTrees), forest=data)
             reply = wire.encode(msgspec.structs.replace(envelope, body=wire.encode(changed)))
         return [(site, reply)]
 
@@ -249,7 +249,7 @@ def test_requests_that_cannot_be_meant():
     named = Blob(digest(schema))
     settings, key = Settings(n_estimators=2), np.zeros(2, np.uint64)
     good = BringTrees(schema=named, settings=settings, feature_key=key, validation=0.0, oob=True, tune=None)
-    assert send(site, good, [schema], "ask").kind == "OwnTrees"
+    assert send(site, good, [schema], "ask").kind == "LocalTrees"
     for changes in ({"validation": -0.1}, {"validation": 0.9}, {"validation": np.nan}, {"feature_key": key[:1]}):
         answer = send(site, msgspec.structs.replace(good, **changes), [schema], "ask")
         assert wire.decode(answer.body, Trouble).code == "format", changes
@@ -283,7 +283,7 @@ def test_a_lie(kind, task):
 
 
 def test_all_kinds_are_lied_about():
-    assert set(KINDS) == {"OwnTrees", "TreeScores", "Chosen"}
+    assert set(KINDS) == {"LocalTrees", "TreeScores", "Chosen"}
     assert set(KINDS) <= set(first_replies(study))
 
 

@@ -55,12 +55,12 @@ def test_sites_answer_the_same_to_a_byte_with_and_without(parameters, noted, use
     again, _ = fit(**parameters)
     assert used == [noted] * 3 + [False] * 3
     sent = ([(e.kind, e.body) for e in envelopes(one, "sent")] for one in (fed, again))
-    first, second = ([one for one in some if one[0] != "OwnTrees"] for some in sent)  # signed for one study each
+    first, second = ([one for one in some if one[0] != "LocalTrees"] for some in sent)  # signed for one study each
     assert [kind for kind, _ in first].count("Chosen") == 3
     assert first == second
 
 
-def questions(fed, site):
+def requests(fed, site):
     """The questions that a site was asked: to score trees, and to choose."""
     asked = {e.kind: e.body for e in envelopes(fed, "received", site)}
     return wire.decode(asked["ScoreTrees"], ScoreTrees), wire.decode(asked["Choose"], Choose)
@@ -87,7 +87,7 @@ def other_rows(site, schema, asked):
 def test_leaves_of_other_trees_or_rows_are_not_used(change, used, monkeypatch):
     fed, _ = fit()
     site = fed.site("site 1")
-    scoring, asked = questions(fed, "site 1")
+    scoring, asked = requests(fed, "site 1")
     answers = []
     for key in (None, kept_leaves._key, lambda *_: CacheKey("leaves")):
         site.cache.pop(("part", fed.schema.hash, False, True), None)
@@ -106,7 +106,7 @@ def test_leaves_of_other_trees_or_rows_are_not_used(change, used, monkeypatch):
 
 def test_a_site_made_anew_answers_the_same(used):
     fed, model = fit()
-    _, asked = questions(fed, "site 2")
+    _, asked = requests(fed, "site 2")
     site = fed.site("site 2")
     site.cache.clear()
     reply = choose(site, asked)

@@ -26,8 +26,8 @@ from silvan.errors import InputError
 from silvan.federation import wire
 from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
-from silvan.tree.draw import DrawKeys, make_key
 from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.sampling import SamplingKeys, make_key
 
 KEY = make_key(0, "features")
 SMALL = {"max_depth": [1, 6], "min_samples_leaf": [2, 20], "n_estimators": [3, 12]}
@@ -63,7 +63,7 @@ def naive(site, schema, settings, n_folds):
             target,
             given,
             settings,
-            DrawKeys(site.sampling_key, KEY),
+            SamplingKeys(site.sampling_key, KEY),
             row_keys=part.row_keys[seen],
             n_jobs=1,
         )

@@ -10,13 +10,13 @@ from sklearn.metrics import matthews_corrcoef, r2_score
 
 import silvan as sv
 from silvan.algorithms.bofrf import weigh
-from silvan.algorithms.bofrf.weigh import OwnTrees, thresholded
+from silvan.algorithms.bofrf.weigh import LocalTrees, thresholded
 from silvan.algorithms.keyed_rows import hash_rows, learning_rows
 from silvan.algorithms.requests import read_trees
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope, Trouble
-from silvan.tree.draw import VALIDATION, siphash
+from silvan.tree.sampling import VALIDATION, siphash
 
 PARAMETERS = {"n_estimators": 6, "max_depth": 4, "random_state": 3}
 
@@ -205,7 +205,7 @@ def test_trees_leave_without_counts_and_on_the_grid():
     fed = federate(parts(table(), 3), Recorded)
     fit(fed)
     sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
-    replies = [wire.decode(e.body, OwnTrees) for e in sent if e.kind == "OwnTrees"]
+    replies = [wire.decode(e.body, LocalTrees) for e in sent if e.kind == "LocalTrees"]
     assert len(replies) == 3
     for reply in replies:
         assert read_trees(reply.forest, fed.schema).gain is None
@@ -388,5 +388,5 @@ def test_to_bytes_is_what_travels():
     fed = federate(parts(table(), 2), Recorded)
     fit(fed)
     sent = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]
-    trees = [wire.decode(e.body, OwnTrees).forest for e in sent if e.kind == "OwnTrees"]
+    trees = [wire.decode(e.body, LocalTrees).forest for e in sent if e.kind == "LocalTrees"]
     assert [read_trees(data, fed.schema).to_bytes() for data in trees] == trees

@@ -82,7 +82,7 @@ def test_a_study_has_as_many_models_judged_as_its_learner_needs(name):
 def test_a_threshold_by_a_rule_takes_a_model_more(learner):
     """As when a study is announced, which a site would refuse if it were sent more."""
     model, tables = learner(**SMALL, threshold="f1"), parts(table(n=120), 2)
-    most = model.questions_of_judging(federate(tables)).models
+    most = model.evaluation_plan(federate(tables)).models
     assert most == LEARNERS[learner.__name__].models_evaluated({"threshold": "f1"}) + 1  # the pooled one
     fed = federate(tables, test=0.3, policy=sv.Policy(models=most))
     model.fit(fed).evaluate(fed)
@@ -125,9 +125,9 @@ def test_weights_make_another_model():
 
 def test_a_study_that_needs_more_is_refused_first():
     fed = federate(parts(table(), 3), test=0.3, policy=sv.Policy(models=2))
-    announce(fed, sv.HistogramForest(**SMALL).questions_of_judging(fed))  # its own, and that of pooled rows
+    announce(fed, sv.HistogramForest(**SMALL).evaluation_plan(fed))  # its own, and that of pooled rows
     with pytest.raises(RefusedError, match="in a study: 2 at most"):
-        announce(fed, sv.BOFRF(**SMALL).questions_of_judging(fed))
+        announce(fed, sv.BOFRF(**SMALL).evaluation_plan(fed))
 
 
 @pytest.mark.parametrize("sums", ["ring", "masked"])

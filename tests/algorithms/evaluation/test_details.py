@@ -14,10 +14,10 @@ from silvan.algorithms.evaluation.details import Floors, check_detail, class_gro
 from silvan.algorithms.evaluation.evaluation import answer_of
 from silvan.algorithms.evaluation.out_of_bag import site_threshold, unseen_rows
 from silvan.algorithms.evaluation.score_groups import Answer
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.errors import FormatError
 from silvan.forest.predict import scores as score_rows
-from silvan.tree.draw import rows_of_trees
+from silvan.tree.sampling import rows_of_trees
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
 
@@ -239,7 +239,7 @@ def test_figures_at_thresholds_say_of_how_many_sites_they_are():
 def test_no_threshold_where_nobody_knows_what_trees_saw():
     fed, model = fitted()
     site = fed.site("site 0")
-    for draws in (None, Draws((3,)), Draws((len(model.forest_),), bootstrap=False)):
+    for draws in (None, RowSamples((3,)), RowSamples((len(model.forest_),), bootstrap=False)):
         assert np.isnan(site_threshold(site, fed.schema, model.forest_, draws)), draws
     boosted = sv.BOPPID(5).fit(fed).evaluate(fed)
     assert np.isnan(line(boosted, "site 0")["threshold"])
@@ -248,11 +248,11 @@ def test_no_threshold_where_nobody_knows_what_trees_saw():
 def test_a_threshold_is_chosen_by_groups_of_rows():
     """A model made to single out a training row finds it among others."""
     fed, model = fitted(policy=sv.Policy(score_groups=20))
-    answer, _ = unseen_rows(fed.site("site 0"), fed.schema, model.forest_, Draws((12,)))
+    answer, _ = unseen_rows(fed.site("site 0"), fed.schema, model.forest_, RowSamples((12,)))
     _, rows = np.unique(answer.scores[:, 1], return_counts=True)
     assert rows.min() >= 20
     fed, model = fitted(policy=sv.Policy(min_class=200))
-    assert unseen_rows(fed.site("site 0"), fed.schema, model.forest_, Draws((12,))) is None
+    assert unseen_rows(fed.site("site 0"), fed.schema, model.forest_, RowSamples((12,))) is None
 
 
 # -- words in place of numbers
@@ -323,7 +323,8 @@ def test_groups_of_one_number_are_left_out():
 
 
 @pytest.mark.parametrize(
-    "draws", [Draws((3, 3), ("a",)), Draws((3,), ("a", "b")), Draws((3, 3)), Draws((-3, 9), ("a", "b"))]
+    "draws",
+    [RowSamples((3, 3), ("a",)), RowSamples((3,), ("a", "b")), RowSamples((3, 3)), RowSamples((-3, 9), ("a", "b"))],
 )
 def test_draws_that_do_not_match_their_sites_are_refused(draws):
     with pytest.raises(sv.FormatError, match="what the trees drew does not match their sites"):

@@ -17,7 +17,7 @@ from silvan.algorithms.evaluation.score_quality import (
 )
 from silvan.algorithms.keyed_rows import draw_times, folds_of
 from silvan.metrics import FEWEST_OF_A_CLASS, FEWEST_ROWS
-from silvan.tree.draw import make_key
+from silvan.tree.sampling import make_key
 
 KEY = make_key(0, "rows")
 

@@ -15,12 +15,12 @@ from silvan.algorithms.evaluation.candidates import PersonalForest
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.out_of_bag import score_unseen
 from silvan.algorithms.evaluation.personal_forest import MIXES, Ingredients, choose_mix, fit_leaves, make_forest
-from silvan.algorithms.keyed_rows import Draws, rows_drawn
+from silvan.algorithms.keyed_rows import RowSamples, rows_sampled
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest import predict
-from silvan.tree.draw import rows_of_trees
+from silvan.tree.sampling import rows_of_trees
 
 SMALL = {"n_estimators": 8, "max_depth": 4}
 
@@ -68,7 +68,7 @@ def test_a_row_is_not_scored_by_leaf_values_that_it_is_in():
     _, parts_of = ingredients(fed, recount=False)
     site = fed.site("site 1")
     fitted, part = fit_leaves(site, fed.schema, parts_of), site.part(fed.schema)
-    drawn, lines = rows_drawn(site, part, parts_of.fitted_draws())
+    drawn, lines = rows_sampled(site, part, parts_of.fitted_draws())
     assert (lines >= 0).all()  # trees of other sites too
     scored = score_unseen(site, fed.schema, fitted, parts_of.fitted_draws())
     for row in range(5):
@@ -235,10 +235,10 @@ def test_a_leaf_that_singles_out_few_rows_learns_nothing_of_them(n, told):
 
 
 FORGED = [
-    {"draws": Draws((1,), ("",))},  # of fewer trees than there are
-    {"draws": Draws((), ())},
-    {"draws": Draws((10**11,), ("",))},
-    {"draws": Draws((32,), ("",), bootstrap=False)},  # all rows would count
+    {"draws": RowSamples((1,), ("",))},  # of fewer trees than there are
+    {"draws": RowSamples((), ())},
+    {"draws": RowSamples((10**11,), ("",))},
+    {"draws": RowSamples((32,), ("",), bootstrap=False)},  # all rows would count
     {"vote": True},
 ]
 

@@ -152,7 +152,7 @@ def test_rows_of_one_class():
 
 
 def test_of_fewer_rows_than_a_group_there_are_no_figures():
-    assert not sv.Policy(score_groups=5).allows_figures(np.array([0, 1, 0, 1]), 2)
-    assert sv.Policy(score_groups=5).allows_figures(np.array([0, 1, 0, 1, 1]), 2)
+    assert not sv.Policy(score_groups=5).allows_metrics(np.array([0, 1, 0, 1]), 2)
+    assert sv.Policy(score_groups=5).allows_metrics(np.array([0, 1, 0, 1, 1]), 2)
     with pytest.raises(InputError, match="score_groups must be 1, or at least 3"):
         sv.Policy(score_groups=2)

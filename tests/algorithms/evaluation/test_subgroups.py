@@ -85,7 +85,7 @@ def test_what_is_left_is_never_one_small_subgroup(codes, min_test, min_class):
     if len(rest) and cells.shown:
         assert len(rest) >= least
         assert len(set(X[rest, 0])) > 1
-        assert policy.allows_figures(y[rest], 2)
+        assert policy.allows_metrics(y[rest], 2)
 
 
 def test_missing_values_and_several_columns():

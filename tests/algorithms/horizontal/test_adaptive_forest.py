@@ -14,8 +14,8 @@ from silvan.algorithms.horizontal import adaptive_forest
 from silvan.algorithms.horizontal.adaptive_bins import merge_down, summarise
 from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
 from silvan.federation.handlers import HANDLERS
-from silvan.tree.draw import make_key, rows_of_trees
 from silvan.tree.fit import Settings
+from silvan.tree.sampling import make_key, rows_of_trees
 
 OPEN = sv.Policy(messages=("*", "AdaptiveLevel"))
 

@@ -107,7 +107,7 @@ def test_rows_are_scored_by_trees_that_did_not_see_them():
     model = sv.AutoForest(**SMALL, recount=False).fit(fed)
     site, forest = fed.site("site 0"), model.forest_
     scored = score_unseen(site, fed.schema, forest, model.draws(fed, [])[forest.hash])
-    part, drawn = site.part(fed.schema), model.drawn_rows(fed)[:, : site.n_train]
+    part, drawn = site.part(fed.schema), model.sampled_rows(fed)[:, : site.n_train]
     assert drawn[:8].any()
     assert drawn[8:16].any()
     assert not drawn[16:].any()

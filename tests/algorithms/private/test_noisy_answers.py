@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.asking import send, trouble
-from helpers.private_study import FEATURES, KNOWN, LABELS, PLANS, one_more, questions, schema
+from helpers.private_study import FEATURES, KNOWN, LABELS, PLANS, one_more, requests, schema
 from helpers.studies import TASKS, table
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ OVER = ["here"]
 
 def asked(task):
     """Every noisy question, of all three private forms."""
-    every = {name: request for name, request, _ in questions(task, table(task, 30), 0.1)}
+    every = {name: request for name, request, _ in requests(task, table(task, 30), 0.1)}
     return every | {"disguise": DisguisedLevel(epsilon=0.1, level=every["level"].level)}
 
 
@@ -153,10 +153,10 @@ ODD = {
 def test_a_row_that_fits_no_schema_is_answered_like_any_other(task):
     """Unknown, missing and infinite values: every question is answered, and none changes by more than one row may."""
     frame = table(task, 40)
-    before = {name: exact for name, _, exact in questions(task, frame, 1.0)}
+    before = {name: exact for name, _, exact in requests(task, frame, 1.0)}
     for odd in ODD[task]:
         source = one_more(frame, **{"label": frame["label"][0], **odd})
-        for name, request, exact in questions(task, source, 1.0):
+        for name, request, exact in requests(task, source, 1.0):
             noises = request.noises(schema(task))
             change = np.abs(exact - before[name]).reshape(-1, len(noises)).sum(axis=0)
             assert (change <= [noise.sensitivity for noise in noises]).all(), (name, odd)

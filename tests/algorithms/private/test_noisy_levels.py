@@ -5,7 +5,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from helpers.private_study import KNOWN, budgets, federate, questions, schema, spent, unseen
+from helpers.private_study import KNOWN, budgets, federate, requests, schema, spent, unseen
 from helpers.studies import TASKS, table
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,13 +97,13 @@ def test_a_target_beyond_its_bounds_does_not_count_more():
     frame = table("number", 100)
     for label, largest in ((1e6, 127), (-1e6, -127)):
         wild = frame.with_columns(label=np.full(100, label))
-        (_, _, counts), *_ = [q for q in questions("number", wild, 1.0) if q[0] == "level"]
+        (_, _, counts), *_ = [q for q in requests("number", wild, 1.0) if q[0] == "level"]
         assert (counts[:, 1] == largest * counts[:, 0]).all()
 
 
 def test_levels_that_do_not_hold_together():
     frame = table("number", 50)
-    (_, request, _), *_ = [q for q in questions("number", frame, 1.0) if q[0] == "level"]
+    (_, request, _), *_ = [q for q in requests("number", frame, 1.0) if q[0] == "level"]
     site = Site("here", frame)
     site.blob = KNOWN.get
     wrong = msgspec.structs.replace(request.level.measure, scale=1e6)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from helpers.private_study import FEATURES, KNOWN, LABELS, federate, questions, schema, spent, unseen
+from helpers.private_study import FEATURES, KNOWN, LABELS, federate, requests, schema, spent, unseen
 from helpers.studies import TASKS, table
 from sklearn.metrics import log_loss, r2_score, roc_auc_score
 
@@ -259,7 +259,7 @@ def test_values_beyond_the_bounds_count_as_these():
     frame = table(n=300)
     wild = frame.with_columns(pl.col("age") * 1000 - 10, pl.lit("elsewhere").alias("ward"))
     for task_schema, source in ((schema(), wild), (schema(), frame)):
-        (_, _request, counts), *_ = [q for q in questions("binary", source, 1.0) if q[0] == "tables"]
+        (_, _request, counts), *_ = [q for q in requests("binary", source, 1.0) if q[0] == "tables"]
         assert counts.sum() == 3 * 300
         assert (counts >= 0).all()
         assert task_schema is not None
@@ -323,7 +323,7 @@ def test_a_table_is_a_tree(own):
 
 def test_cells_agree_with_counting_rows():
     frame = table(n=200)
-    (_, _request, counts), *_ = [q for q in questions("binary", frame, 1.0) if q[0] == "tables"]
+    (_, _request, counts), *_ = [q for q in requests("binary", frame, 1.0) if q[0] == "tables"]
     site = Site("here", frame)
     part = site.part(schema())
     lost = np.isnan(part.X[:, 0])
@@ -422,7 +422,7 @@ TABLES = {
 @pytest.mark.parametrize("field", TABLES)
 def test_tables_that_do_not_hold_together(field):
     frame = table(n=50)
-    (_, request, _), *_ = [q for q in questions("binary", frame, 1.0) if q[0] == "tables"]
+    (_, request, _), *_ = [q for q in requests("binary", frame, 1.0) if q[0] == "tables"]
     site = Site("here", frame)
     for value in TABLES[field]:
         with pytest.raises(FormatError):
@@ -441,7 +441,7 @@ def test_other_questions_that_do_not_hold_together():
     ]:
         frame = table(task, 50)
         site = Site("here", frame)
-        for kind, request, _ in questions(task, frame, 1.0):
+        for kind, request, _ in requests(task, frame, 1.0):
             if kind == name:
                 site.blob = KNOWN.get
                 with pytest.raises(FormatError):

@@ -63,7 +63,7 @@ def asked():
 def test_the_sums_of_trusted(by, both, cold, data):
     given_parts = [Numbers(x=x, y=y) for x, y in zip(*both, strict=True)]
     more = {"neighbours": data.draw(st.sampled_from([None, 2, 4]))} if by.name == "masked" else {}
-    trusted = federation_of(members(given_parts, cover=None), TrustedSums()).total(Number())
+    trusted = federation_of(members(given_parts, secure_sum=None), TrustedSums()).total(Number())
     assert same(by.of(given_parts, cold=cold, **more).total(Number()), trusted)
 
 

@@ -22,7 +22,7 @@ from silvan.federation.message import Envelope
 from silvan.federation.site import Site
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
-from silvan.privacy.aggregation.masked_site import Confirmed, Hidden, KeptSeed, MaskCover, Opened, Turn, threshold
+from silvan.privacy.aggregation.masked_site import Confirmed, Hidden, KeptSeed, MaskedPart, Opened, Turn, threshold
 from silvan.privacy.aggregation.members import Ready
 from silvan.privacy.gate import Gate, Policy
 
@@ -43,7 +43,7 @@ def asked():
 def test_the_sums_of_trusted_where_they_are_known_to_be_small(most, data):
     values = data.draw(st.lists(st.integers(0, most // 4), min_size=1, max_size=30))
     given_parts = [of(*values, y=[most // 4], dtype=np.int64)] * 4
-    trusted = federation_of(members(given_parts, cover=None), TrustedSums()).total(Number())
+    trusted = federation_of(members(given_parts, secure_sum=None), TrustedSums()).total(Number())
     assert same(masked_of(given_parts).total(Number(), most=most), trusted)
 
 
@@ -103,8 +103,8 @@ def test_two_sites():
 
 
 def many(n, **settings):
-    cover = MaskCover(neighbours=4)
-    sites = {f"s{i}": Site(f"s{i}", [of(i, dtype=np.int64)], cover=cover) for i in range(n)}
+    secure_sum = MaskedPart(neighbours=4)
+    sites = {f"s{i}": Site(f"s{i}", [of(i, dtype=np.int64)], secure_sum=secure_sum) for i in range(n)}
     return federation_of(sites, MaskedSums(4), **settings)
 
 

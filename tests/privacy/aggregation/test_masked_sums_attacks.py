@@ -23,7 +23,7 @@ from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import (
     SEED,
     Hidden,
-    MaskCover,
+    MaskedPart,
     Opened,
     Turn,
     adds_mask,
@@ -31,7 +31,7 @@ from silvan.privacy.aggregation.masked_site import (
     threshold,
 )
 from silvan.privacy.aggregation.members import Ready, SumMember
-from silvan.privacy.aggregation.ring import RingCover
+from silvan.privacy.aggregation.ring import RingPart
 from silvan.privacy.aggregation.words import Widths
 from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.identity.seal import public_key, unseal
@@ -45,9 +45,9 @@ def asked():
         yield calls
 
 
-def here(values=None, cover=None, **settings):
+def here(values=None, secure_sum=None, **settings):
     """A coordinator of sites that can be asked by hand; those of the table above unless others are given."""
-    return Coordinator(masked_sites([of(*value) for value in values or PARTS.values()], cover), **settings)
+    return Coordinator(masked_sites([of(*value) for value in values or PARTS.values()], secure_sum), **settings)
 
 
 def refused(reply, code="refused"):
@@ -137,10 +137,10 @@ def test_a_federation_made_with_masks_refuses_plain_sums():
         fed.total(CountGrid(schema=fed.blob(fed.schema.to_json().encode())))
 
 
-@pytest.mark.parametrize("cover", [None, RingCover()])
-def test_sites_of_other_sums_take_no_part(cover):
+@pytest.mark.parametrize("cover", [None, RingPart()])
+def test_sites_of_other_sums_take_no_part(secure_sum):
     with pytest.raises(RefusedError, match="leaves it only"):
-        federation_of(members([of(1), of(2), of(3)], cover=cover), MaskedSums()).total(Number())
+        federation_of(members([of(1), of(2), of(3)], secure_sum=secure_sum), MaskedSums()).total(Number())
 
 
 K = b"k" * 32
@@ -187,14 +187,14 @@ def test_too_few_to_share_masks_with(neighbours):
 
 def test_a_site_says_how_few_are_enough():
     six = [(i,) for i in range(6)]
-    loose = here(six, MaskCover(neighbours=2))
+    loose = here(six, MaskedPart(neighbours=2))
     assert isinstance(loose.hide(neighbours=2), Hidden)
     for neighbours in (3, 1, 0, 7):
         assert "too few" in refused(loose.hide(neighbours=neighbours))
-    strict = here(six, MaskCover(neighbours=4))
+    strict = here(six, MaskedPart(neighbours=4))
     assert "too few" in refused(strict.hide(neighbours=2))
     assert isinstance(strict.hide(neighbours=4), Hidden)
-    assert isinstance(here(six, MaskCover(neighbours=98)).hide(), Hidden)  # all there are
+    assert isinstance(here(six, MaskedPart(neighbours=98)).hide(), Hidden)  # all there are
 
 
 @pytest.mark.parametrize("width", [0, -1, 65, 2**40])
@@ -273,7 +273,7 @@ def test_masks_are_for_one_table():
 def test_every_sum_has_masks_of_its_own():
     """Whatever sets sums apart: question, study, members, neighbours, width."""
     six = [(i,) for i in range(6)]
-    sites = here(six, MaskCover(neighbours=2)).sites
+    sites = here(six, MaskedPart(neighbours=2)).sites
     variants = [
         (Coordinator(sites), {}),
         (Coordinator(sites, "sum 2"), {}),
@@ -388,7 +388,7 @@ def read_sum(given, survivors):
 def test_a_second_sum_of_the_same_without_a_site(change, restarted):
     """In the same question a coordinator says that d was lost: the difference of the two sums would be d's part."""
     parts = [(i, 10 * i) for i in range(1, 6)]
-    sites = masked_sites([of(*part, dtype=np.int64) for part in parts], MaskCover(neighbours=2))
+    sites = masked_sites([of(*part, dtype=np.int64) for part in parts], MaskedPart(neighbours=2))
     for site in sites.values():
         site.outbox = Gate(Policy())
     whole, fewer = list("abcde"), list("abce")
@@ -612,7 +612,7 @@ def test_a_coordinator_that_invents_sites():
     assert without(invented.hidden["a"], [own["a"], *others]).tolist() == list(PARTS["a"])
 
     roster = {name: public_key(site.store) for name, site in here().sites.items()}
-    victim = masked_sites([of(*PARTS["a"])], MaskCover(roster))["a"]
+    victim = masked_sites([of(*PARTS["a"])], MaskedPart(roster))["a"]
     refusing = Coordinator({**spies, "a": victim})
     roster["a"] = public_key(victim.store)
     assert "not the one known here" in refused(refusing.hide("a"))
@@ -622,7 +622,7 @@ def test_a_roster():
     given = here()
     roster = {name: public_key(site.store) for name, site in given.sites.items()}
     for site in given.sites.values():
-        site.cover = MaskCover(roster)
+        site.secure_sum = MaskedPart(roster)
     opened = settled(given, list("abcd"))
     assert all(isinstance(reply, Opened) for reply in opened.values())
     stranger = Coordinator({**given.sites, "x": masked_sites([of(0)])["a"]}, "sum 2")
@@ -679,13 +679,13 @@ def test_all_neighbours_of_a_site_together_learn_its_part():
     """On a circle with two neighbours each, two are enough; with four they are not, nor with all."""
     values = [(i + 3, 10 * i) for i in range(6)]
     for neighbours in (2, 4, None):
-        given = here(values, MaskCover(neighbours=neighbours), neighbours=neighbours)
+        given = here(values, MaskedPart(neighbours=neighbours), neighbours=neighbours)
         turn = given.turn("hide")
         names = [member.site for member in turn.members]
         near = [names[i] for i in turn.neighbour_places("study")[0]]
         seen = split_by(given, near, len(near)).tolist()
         assert seen == [3, 0]
-        fewer = here(values, MaskCover(neighbours=neighbours), neighbours=neighbours)
+        fewer = here(values, MaskedPart(neighbours=neighbours), neighbours=neighbours)
         turn = fewer.turn("hide")
         near = [names[i] for i in turn.neighbour_places("study")[0]]
         seen = split_by(fewer, near[1:], len(near) - 1)

@@ -13,7 +13,7 @@ from silvan.federation import wire
 from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.sums import TrustedSums
-from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingCover, RingSums, SumMember
+from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingPart, RingSums, SumMember
 from silvan.privacy.identity.seal import public_key
 
 MATRICES = [(40, 30, 20, 10), (7, 80, 5, 8), (25, 25, 26, 24)]  # tp, tn, fp, fn; a hundred rows each
@@ -104,7 +104,7 @@ def test_a_federation_made_with_ring_refuses_plain_sums():
 
 
 def test_a_site_of_trusted_sums_takes_part_in_no_ring():
-    fed = federation_of(members([of(1), of(2), of(3)], cover=None), RingSums())
+    fed = federation_of(members([of(1), of(2), of(3)], secure_sum=None), RingSums())
     with pytest.raises(RefusedError, match="leaves it only as it is"):
         fed.total(Number())
 
@@ -283,7 +283,7 @@ def test_a_coordinator_that_swaps_keys():
 
     roster = {name: public_key(site.store) for name, site in here.sites.items()}
     for site in here.sites.values():
-        site.cover = RingCover(roster)
+        site.secure_sum = RingPart(roster)
         site.cache.clear()  # a message that comes again is answered as before
     assert "not the one known here" in refused(here.step("a"))
     here.keys.clear()

@@ -38,7 +38,7 @@ class Study:
     """A table with secret numbers, sorted into nodes that ask for some features."""
 
     def __init__(
-        self, seed, rows=40, fields=2, most=1, nodes=3, n_bins=(5, 1, 9), n_drawn=2, extreme=False, gaps=False
+        self, seed, rows=40, fields=2, most=1, nodes=3, n_bins=(5, 1, 9), n_sampled=2, extreme=False, gaps=False
     ):
         rng = np.random.default_rng(seed)
         self.n_bins, self.offsets = np.array(n_bins), np.arange(seed, seed + nodes) % 4
@@ -51,9 +51,9 @@ class Study:
         self.order = rng.permutation(rows)[: max(1, rows - rows // 4)]
         cuts = np.sort(rng.integers(0, len(self.order) + 1, nodes - 1))
         self.starts, self.stops = np.append(0, cuts), np.append(cuts, len(self.order))
-        self.features = np.full((nodes, n_drawn), -1, np.int32)
+        self.features = np.full((nodes, n_sampled), -1, np.int32)
         for drawn in self.features:
-            n = min(len(n_bins), rng.integers(0, n_drawn + 1) if gaps else n_drawn)
+            n = min(len(n_bins), rng.integers(0, n_sampled + 1) if gaps else n_sampled)
             drawn[:n] = np.sort(rng.permutation(len(n_bins))[:n])
 
     @property
@@ -109,7 +109,7 @@ def studies(draw):
         most=draw(st.sampled_from([1, 2, 1000, 2**40])),
         nodes=draw(st.integers(1, 4)),
         n_bins=draw(st.lists(st.integers(1, 12) | st.just(256), min_size=1, max_size=4)),
-        n_drawn=draw(st.integers(1, 3)),
+        n_sampled=draw(st.integers(1, 3)),
         extreme=draw(st.booleans()),
         gaps=draw(st.booleans()),
     )
@@ -243,7 +243,7 @@ def test_values_that_do_not_fit_their_lanes(lanes, values, said):
 
 def test_a_lane_may_be_filled_to_the_last_bit():
     """31 lanes of 8 bits; a bin of 100 rows that hold 1 in every lane, beside one of 101 that is left out."""
-    study = Study(0, rows=201, fields=31, n_bins=(2,), nodes=1, n_drawn=1, extreme=True)
+    study = Study(0, rows=201, fields=31, n_bins=(2,), nodes=1, n_sampled=1, extreme=True)
     study.lanes = Lanes(256, 201, 31, 1)
     assert study.lanes.stride == 8
     study.codes[:, 0] = np.arange(201) < 101
@@ -254,7 +254,7 @@ def test_a_lane_may_be_filled_to_the_last_bit():
 
 def test_more_rows_in_a_bin_than_agreed():
     """A row listed twice: its bin could outgrow its lane."""
-    study = Study(0, rows=5, n_bins=(3,), nodes=1, n_drawn=1)
+    study = Study(0, rows=5, n_bins=(3,), nodes=1, n_sampled=1)
     study.features[:] = 0
     study.codes[:, 0] = [1, 1, 1, 2, 2]
     study.order, study.stops = np.repeat(np.arange(5), 2), np.array([10])
@@ -298,7 +298,7 @@ def test_ciphertexts_that_were_changed(sent):
 
 def test_plaintexts_that_are_not_sums():
     """Beside the bits in use, in a lane that has no field, and more than a bin's rows can hold: each is noticed."""
-    study = Study(0, rows=10, fields=63, n_bins=(2,), nodes=1, n_drawn=1)
+    study = Study(0, rows=10, fields=63, n_bins=(2,), nodes=1, n_sampled=1)
     study.codes[:, 0] = np.arange(10) < 5
     study.values[:] = 0
     study.order, study.starts, study.stops = np.arange(10), np.array([0]), np.array([10])

@@ -19,8 +19,8 @@ from silvan.algorithms.bofrf.clusters import (
     characterise,
     check_clustering,
     farthest_first,
-    figure_names,
     find_distances,
+    metric_names,
     owners,
 )
 from silvan.errors import InputError
@@ -265,7 +265,7 @@ def advise(
         clusters=_choose_clusters(sites, apart, chance, tried, k, first),
         suggested=k is None,
         silhouettes={n: one[0] for n, one in tried.items()},
-        figures=figure_names(schema),
+        figures=metric_names(schema),
         vectors=vectors,
     )
 

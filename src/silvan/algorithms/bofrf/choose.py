@@ -34,7 +34,7 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
 from silvan.privacy.gate import policy_of
-from silvan.tree.draw import RowDraw
+from silvan.tree.sampling import RowSampling
 
 Protocol = Literal["honest", "paper"]
 Strategy = Literal["global", "own"]
@@ -71,7 +71,7 @@ class Choose(Ask[Chosen], frozen=True, kw_only=True):
     taus: Fixed[list[float]]  # the agreed one first
     protocol: Fixed[Protocol]
     validation: Fixed[float]
-    bootstrap: Fixed[RowDraw]
+    bootstrap: Fixed[RowSampling]
     equal: Fixed[bool] = False  # whether the trees of one site have as much say together as those of another
     recounted: Derived[Blob | None] = None  # what a recount made of the trees, if there was one
 
@@ -288,7 +288,7 @@ def choose_all(
     *,
     protocol: Protocol,
     validation: float,
-    bootstrap: RowDraw,
+    bootstrap: RowSampling,
 ) -> dict[str, Chosen]:
     """Ask every site what it will use: one round for all clusters."""
     named = federation.blob(schema.to_json().encode())

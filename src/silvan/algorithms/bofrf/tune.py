@@ -34,12 +34,12 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.arrays import DEPTH_CAP
 from silvan.forest.predict import tally
-from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
 from silvan.tree.rows import TreeRows
+from silvan.tree.sampling import rows_of_trees
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
@@ -91,7 +91,7 @@ class Folds:
 
     def _add_some(self, settings: Settings, folds: range, trees: range, total: np.ndarray, weight: np.ndarray) -> None:
         row_key, feature_key = self.keys
-        drawn = rows_of_trees(row_key, self.table.row_keys, trees.start, len(trees), settings.row_draw)
+        drawn = rows_of_trees(row_key, self.table.row_keys, trees.start, len(trees), settings.row_sampling)
         numbers = np.tile(np.arange(trees.start, trees.stop), len(folds))
         rows = TreeRows(self.table, np.concatenate([drawn & (self.of_row != k) for k in folds]), numbers)
         rule, plan = settings.rule(self.measure), settings.plan(len(self.schema.features))
@@ -213,7 +213,7 @@ def _check_value(name: str, value: Any) -> None:
         raise InputError(f"grid: criterion must be 'gini' or 'entropy', got {value!r}")
     try:
         checked = Settings(**{name: value})
-        checked.n_drawn(1)
+        checked.n_sampled(1)
     except InputError as error:
         raise InputError(f"grid: {error}") from None
     if checked.n_estimators > MAX_TREES:
@@ -367,7 +367,7 @@ def _grown_as(settings: Settings, n_features: int) -> tuple[Any, ...]:
     """Return what decides the trees: a node with fewer rows than two leaves is not split, whatever the settings."""
     split = max(settings.min_samples_split, 2 * settings.min_samples_leaf)
     depth = settings.max_depth or DEPTH_CAP
-    return settings.criterion, depth, split, settings.min_samples_leaf, settings.n_drawn(n_features)
+    return settings.criterion, depth, split, settings.min_samples_leaf, settings.n_sampled(n_features)
 
 
 def list_rungs(search: Search, n: int, trees: int) -> list[tuple[int, int]]:
@@ -399,8 +399,8 @@ def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> t
 
 def _simplicity(settings: Settings, n_features: int) -> tuple[Any, ...]:
     """Order settings by the size of what they grow: fewer trees, shallower ones, larger leaves."""
-    criterion, depth, split, leaf, n_drawn = _grown_as(settings, n_features)
-    return settings.n_estimators, depth, -leaf, -split, n_drawn, criterion != "gini", criterion
+    criterion, depth, split, leaf, n_sampled = _grown_as(settings, n_features)
+    return settings.n_estimators, depth, -leaf, -split, n_sampled, criterion != "gini", criterion
 
 
 class _Entrant:

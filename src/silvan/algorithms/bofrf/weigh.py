@@ -30,7 +30,7 @@ from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Ask, Blob, Reply, Total
-from silvan.federation.question import Check
+from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import abstaining
@@ -50,7 +50,7 @@ _FINER = 1 << (_ERROR_BITS // 2)
 # -- messages
 
 
-class OwnTrees(Trees, frozen=True, kw_only=True):
+class LocalTrees(Trees, frozen=True, kw_only=True):
     """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
 
     absent: np.ndarray
@@ -58,7 +58,7 @@ class OwnTrees(Trees, frozen=True, kw_only=True):
     settings: Settings
 
 
-class BringTrees(Ask[OwnTrees], frozen=True, kw_only=True, omit_defaults=True):
+class BringTrees(Ask[LocalTrees], frozen=True, kw_only=True, omit_defaults=True):
     """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
 
     once: ClassVar[bool] = True
@@ -104,7 +104,7 @@ class ScoreTrees(Total[TreeScores], frozen=True, kw_only=True):
 
 
 @answers(BringTrees)
-def bring_trees(site: Site, request: BringTrees) -> OwnTrees:
+def bring_trees(site: Site, request: BringTrees) -> LocalTrees:
     """Grow trees on the rows to learn from, or return those that the site's owner provided."""
     schema = schema_of(site, request.schema)
     part, _ = learning_rows(site, schema, request.validation)
@@ -120,7 +120,7 @@ def bring_trees(site: Site, request: BringTrees) -> OwnTrees:
         if request.tune is not None:
             settings, _ = tune_settings(site, schema, settings, request.tune, request.feature_key, part=part)
         forest = local_forest(site, schema, settings, request.feature_key, settings.n_estimators, part)
-    return OwnTrees(
+    return LocalTrees(
         forest=_first_trees(forest, request.max_trees, site.forest is not None).bare().to_bytes(),
         rows=len(part),
         absent=site.absent(schema),
@@ -211,7 +211,7 @@ class Weighted:
     after a recount, and what tells a site how to make them of those that sites sent.
     """
 
-    members: dict[str, OwnTrees]
+    members: dict[str, LocalTrees]
     forests: dict[str, Forest]
     blobs: dict[str, Blob]
     together: Forest  # the trees of all, in the order of the sites
@@ -262,10 +262,10 @@ def weigh(
     )
     checked: dict[bytes, Forest] = {}  # trees that were read to check a reply need not be read again
 
-    def check(_: str, reply: OwnTrees) -> None:
+    def check(_: str, reply: LocalTrees) -> None:
         checked[reply.forest] = _check_own(reply, request, schema)
 
-    replies: dict[str, OwnTrees] = federation.ask(request, check=check)
+    replies: dict[str, LocalTrees] = federation.ask(request, check=check)
     found = {site: checked.get(reply.forest) for site, reply in replies.items()}
     forests = {site: forest or read_trees(replies[site].forest, schema) for site, forest in found.items()}
     blobs = {site: federation.work(site, reply) for site, reply in replies.items()}
@@ -292,7 +292,7 @@ def weigh(
     return weighted
 
 
-def _check_own(reply: OwnTrees, request: BringTrees, schema: Schema) -> Forest:
+def _check_own(reply: LocalTrees, request: BringTrees, schema: Schema) -> Forest:
     """Raise ``FormatError`` unless a site sent what was asked for; return its trees."""
     forest = read_trees(reply.forest, schema)
     asked = reply.settings.n_estimators if request.tune is not None else request.settings.n_estimators
@@ -310,7 +310,7 @@ def _alphas(
     federation: Federation,
     schema: Schema,
     named: Blob,
-    members: dict[str, OwnTrees],
+    members: dict[str, LocalTrees],
     forest: Forest,
     blobs: dict[str, Blob],
     validation: float,

@@ -34,7 +34,7 @@ from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Course, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Blob, ProtocolPosition, Reply, Request, SignedReply, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
@@ -57,18 +57,18 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     masses: np.ndarray  # int64 (stages, 3); of a stage that is being weighed there are none yet
     made: tuple[Blob, ...] = ()  # each stump as the site that made it signed it
 
-    def course(self) -> Course:
+    def position(self) -> ProtocolPosition:
         """Return what was decided so far: a stage, then its masses, then the next stage."""
         decided: list[str] = []
         for i, stage in enumerate(_stages(self)):
             decided.append(digest(_stage_bytes(stage)))
             if i < len(self.masses):
                 decided.append(digest(self.masses[i].tobytes()))
-        return Course("stages", tuple(decided))
+        return ProtocolPosition("stages", tuple(decided))
 
     def before(self) -> list[str]:
         """Return digests of what was decided before each stage, and before the next one."""
-        decided, found = self.course().decided, [digest(b"")]
+        decided, found = self.position().decided, [digest(b"")]
         for i in range(0, len(decided), 2):
             found.append(digest("".join([found[-1], *decided[i : i + 2]]).encode()))
         return found
@@ -99,9 +99,9 @@ class AfterStages(Request, frozen=True, kw_only=True):
     rows: Derived[int]  # of all sites
     merged: Derived[Stages]
 
-    def course(self) -> Course:
+    def position(self) -> ProtocolPosition:
         """Return where the request stands: after all stages and their masses."""
-        return self.merged.course()
+        return self.merged.position()
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return the trace that the next request must repeat: the schema and the number of rows."""

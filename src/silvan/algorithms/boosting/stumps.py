@@ -20,12 +20,12 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.category_set import SET_WORDS, is_category_split, set_bits
 from silvan.forest.forest import Forest
-from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.histogram import fill
 from silvan.tree.level import choose_level
 from silvan.tree.objectives import OBJECTIVES
+from silvan.tree.sampling import Ties
 from silvan.tree.stump import find_cut
 from silvan.util.threads import thread_count
 

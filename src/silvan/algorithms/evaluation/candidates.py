@@ -13,14 +13,14 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from silvan.algorithms.boosting.stumps import Boosting
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
 from silvan.federation.site import Site
-from silvan.federation.store import CONDUCT, digest
+from silvan.federation.store import SEQUENCE, digest
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import most_models
 from silvan.tree.fit import Settings
@@ -37,7 +37,7 @@ class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     model: Blob
     made_in: str = ""
-    draws: Draws | None = None  # which rows its trees drew, if that is known
+    draws: RowSamples | None = None  # which rows its trees drew, if that is known
     threshold: float | None = None  # decision threshold for the second of two classes; None: the most probable class
 
 
@@ -62,7 +62,7 @@ class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """
 
     shared: Blob
-    draws: Draws  # which rows the trees of the shared forest drew
+    draws: RowSamples  # which rows the trees of the shared forest drew
     own: Blob
     made_in: str
     fit: bool = True
@@ -112,7 +112,7 @@ def _is_own(site: Site, blob: Blob, task: str) -> bool:
 
 def count_models(site: Site, sent: set[str]) -> None:
     """Refuse models, by their digests, beyond those that a study may have evaluated; each counts once."""
-    most, key = most_models(site), f"{CONDUCT} models {hashlib.sha256(site.study.encode()).hexdigest()}"
+    most, key = most_models(site), f"{SEQUENCE} models {hashlib.sha256(site.study.encode()).hexdigest()}"
     known = msgspec.msgpack.decode(site.store.get(key) or b"\x90", type=list[str])
     new = sorted(sent - set(known))
     if most is not None and len(known) + len(new) > most:
@@ -144,7 +144,7 @@ class PersonalForest:
     """
 
     shared: Forest
-    draws: Draws
+    draws: RowSamples
     own: Blob
     made_in: str
     fit: bool = True
@@ -189,7 +189,7 @@ def for_site(models: Mapping[str, T], site: str) -> T:
 def list_candidates(
     federation: Federation,
     models: Sequence[Models],
-    draws: Mapping[str, Draws],
+    draws: Mapping[str, RowSamples],
     thresholds: Thresholds = NO_THRESHOLDS,
 ) -> dict[str, list[Candidate]]:
     """Return the candidates of each site; ``draws`` says which rows the trees of a model drew, by the model's hash."""
@@ -213,7 +213,7 @@ def list_candidates(
 def sent_model(
     federation: Federation,
     model: Forest,
-    draws: Mapping[str, Draws],
+    draws: Mapping[str, RowSamples],
     thresholds: Thresholds = NO_THRESHOLDS,
     site: str | None = None,
 ) -> SentModel:

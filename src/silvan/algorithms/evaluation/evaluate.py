@@ -59,7 +59,7 @@ from silvan.algorithms.evaluation.score_groups import (
 )
 from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, shown_threshold, test_cells
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -68,7 +68,7 @@ from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
-from silvan.federation.question import Check
+from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of
 
@@ -176,7 +176,7 @@ def _metrics(
     values = rounded(np.array(listed, np.float64).reshape(len(given), -1), bool(schema.n_classes))
     policy, details = policy_of(site), [nothing()] * len(given)
     for i, (answer, labels) in enumerate(given):
-        if policy.allows_figures(y, schema.n_classes) and not hides_one_class(policy, labels, schema.n_classes):
+        if policy.allows_metrics(y, schema.n_classes) and not hides_one_class(policy, labels, schema.n_classes):
             details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), thresholds[i])
         else:  # not refused: a site with few rows would end everybody's evaluation
             values[i] = np.nan if schema.n_classes else 0.0
@@ -232,7 +232,7 @@ def evaluate(
     schema: Schema,
     candidates: Sequence[Named],
     feature_key: np.ndarray,
-    draws: Mapping[str, Draws] | None = None,
+    draws: Mapping[str, RowSamples] | None = None,
     thresholds: Thresholds = NO_THRESHOLDS,
     by: Sequence[str] = (),
 ) -> Evaluation:

@@ -12,7 +12,7 @@ import numpy as np
 from silvan import metrics
 from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of, sent_model
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
-from silvan.algorithms.keyed_rows import Draws, check_draws, rows_drawn
+from silvan.algorithms.keyed_rows import RowSamples, check_samples, rows_sampled
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -40,7 +40,9 @@ class Scored(NamedTuple):
     y: np.ndarray
 
 
-def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> tuple[Answer, np.ndarray] | None:
+def unseen_rows(
+    site: Site, schema: Schema, forest: Forest, draws: RowSamples | None
+) -> tuple[Answer, np.ndarray] | None:
     """Score training rows by the trees that did not see them, in groups; return also the labels to count them by.
 
     None if that is not known or not allowed.
@@ -50,7 +52,7 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
         return None
     known = ~np.isnan(found.scores).any(axis=1)
     scores, y = found.scores[known], found.y[known]
-    if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
+    if len(y) < FLOOR or not policy_of(site).allows_metrics(y, schema.n_classes):
         return None
     votes = forest.combine == "vote" and bool(schema.n_classes)
     decided = found.votes[known].argmax(axis=1) if votes else scores.argmax(axis=1)
@@ -59,10 +61,10 @@ def unseen_rows(site: Site, schema: Schema, forest: Forest, draws: Draws | None)
     return None if hides_one_class(policy, labels, schema.n_classes) else (answer, labels)
 
 
-def score_unseen(site: Site, schema: Schema, forest: Forest, draws: Draws | None) -> Scored | None:
+def score_unseen(site: Site, schema: Schema, forest: Forest, draws: RowSamples | None) -> Scored | None:
     """Score training rows by the trees that did not see them; None if that is not known."""
     if draws is not None:
-        check_draws(draws)
+        check_samples(draws)
     part = site.part(schema)
     if draws is None or forest.combine not in ("mean", "vote") or sum(draws.sizes) != len(forest):
         return None
@@ -72,13 +74,13 @@ def score_unseen(site: Site, schema: Schema, forest: Forest, draws: Draws | None
     taken = np.arange(len(part))
     if len(part) > _MOST_ROWS:
         taken = np.linspace(0, len(part) - 1, _MOST_ROWS).astype(np.int64)
-    drawn, skipping = rows_drawn(site, part, draws, taken)
+    drawn, skipping = rows_sampled(site, part, draws, taken)
     votes = forest.combine == "vote" and bool(schema.n_classes)
     total = tally(forest, part.take(taken), weights, site.n_jobs, votes=votes, skip=drawn, skipping=skipping)
     return Scored(total.means(), total.votes, part.y[taken])
 
 
-def site_threshold(site: Site, schema: Schema, forest: Forest, draws: Draws | None, rule: str = "youden") -> float:
+def site_threshold(site: Site, schema: Schema, forest: Forest, draws: RowSamples | None, rule: str = "youden") -> float:
     """Return the score from which on the second of two classes is decided on, by a rule; NaN if unknown."""
     unseen = unseen_rows(site, schema, forest, draws) if schema.n_classes == 2 else None
     if unseen is None:
@@ -122,7 +124,7 @@ def asks_for_threshold(threshold: object) -> tuple[type[Request], ...]:
     return (CountOutOfBag,) if isinstance(threshold, str) else ()
 
 
-def choose_threshold(federation: Federation, schema: Schema, forest: Forest, draws: Draws, rule: str) -> float:
+def choose_threshold(federation: Federation, schema: Schema, forest: Forest, draws: RowSamples, rule: str) -> float:
     """Return the score from which on the second of two classes is decided on: the best by a rule."""
     schema_blob = federation.blob(schema.to_json().encode())
     request = CountOutOfBag(schema=schema_blob, model=sent_model(federation, forest, {forest.hash: draws}))

@@ -32,7 +32,7 @@ from silvan.algorithms.evaluation.out_of_bag import score_unseen
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
 from silvan.algorithms.evaluation.score_quality import MetricName, ScoreQuality, score_quality
 from silvan.algorithms.kept_results import keep_made_model
-from silvan.algorithms.keyed_rows import Draws, check_draws, rows_drawn
+from silvan.algorithms.keyed_rows import RowSamples, check_samples, rows_sampled
 from silvan.algorithms.recount import fixed_point, mean_label, whole_labels
 from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
@@ -118,7 +118,7 @@ class Ingredients:
     """What a site makes its forest of: see ``PersonalModel``."""
 
     shared: Forest
-    draws: Draws  # which rows the trees of the shared forest drew
+    draws: RowSamples  # which rows the trees of the shared forest drew
     own: Forest
     fit: bool = True
 
@@ -128,7 +128,7 @@ class Ingredients:
         shared, draws = model_of(site, schema, model.shared), model.draws
         if shared.combine != "mean":
             raise FormatError("trees of a mix answer by their mean")
-        check_draws(draws, len(shared))
+        check_samples(draws, len(shared))
         if not draws.bootstrap:
             raise FormatError("trees that draw all rows leave none to choose by")
         return cls(shared, draws, read_trees(site.blob(model.own.hash), schema), model.fit)
@@ -139,7 +139,7 @@ class Ingredients:
         more = msgspec.json.encode([self.draws, self.fit]).decode()
         return self.shared.hash, self.own.hash, more
 
-    def fitted_draws(self) -> Draws:
+    def fitted_draws(self) -> RowSamples:
         """Return which rows fitted trees drew: the site's, in every tree."""
         return msgspec.structs.replace(self.draws, recounted=True)
 
@@ -161,7 +161,7 @@ def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
     """Score all mixes on training rows, and choose one; kept, since it is asked for again."""
 
     def choose() -> MixChoice:
-        alone = Draws((len(parts.own),), (site.name,), parts.draws.bootstrap)
+        alone = RowSamples((len(parts.own),), (site.name,), parts.draws.bootstrap)
         scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
         if parts.fit:
             fitted = fit_leaves(site, schema, parts)
@@ -171,7 +171,7 @@ def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
         each = [one.scores for one in scored if one is not None]
         known = ~np.isnan(sum(each)).any(axis=1)
         y = next(one.y for one in scored if one is not None)[known]
-        if len(y) < FLOOR or not policy_of(site).allows_figures(y, schema.n_classes):
+        if len(y) < FLOOR or not policy_of(site).allows_metrics(y, schema.n_classes):
             return MixChoice(0, y)
         each = [scores[known] for scores in each]
         mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)
@@ -211,7 +211,7 @@ def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
 
     def fit() -> Forest:
         forest, part = parts.shared, site.part(schema)
-        drawn, places = rows_drawn(site, part, parts.fitted_draws())
+        drawn, places = rows_sampled(site, part, parts.fitted_draws())
         codes, amounts, columns = part.y.astype(np.int64), np.zeros(0, np.int64), schema.n_classes
         offset, scale = 0.0, 1.0
         if not schema.n_classes:
@@ -236,7 +236,7 @@ class SiteForest(NamedTuple):
     """The forest that a site has of a model, and which rows its trees drew, if that is known."""
 
     forest: Forest
-    draws: Draws | None
+    draws: RowSamples | None
 
 
 def make_forest(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
@@ -244,7 +244,7 @@ def make_forest(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
     own, by = MIXES[choose_mix(site, schema, parts).choice]
     forest, draws, n = parts.shared, parts.draws, len(parts.own)
     if own == 1.0:
-        return SiteForest(parts.own, Draws((n,), (site.name,), draws.bootstrap))
+        return SiteForest(parts.own, RowSamples((n,), (site.name,), draws.bootstrap))
     if by:
         part = by / (1.0 - own)
         value = (1.0 - part) * forest.value + part * fit_leaves(site, schema, parts).value
@@ -320,7 +320,7 @@ def choose_shares(
 
 
 def site_models(
-    federation: Federation, shared: Forest, draws: Draws, own: Mapping[str, Blob], fit: bool
+    federation: Federation, shared: Forest, draws: RowSamples, own: Mapping[str, Blob], fit: bool
 ) -> dict[str, PersonalForest]:
     """Return what sites that sent trees make their forests of; ``draws`` says which rows the shared trees drew."""
     found = {}

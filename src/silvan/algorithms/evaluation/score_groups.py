@@ -207,7 +207,7 @@ def cells_of(X: np.ndarray, y: np.ndarray, by: Sequence[int], n_classes: int, po
 
     def enough(some: list[int]) -> bool:
         rows = np.isin(place, some)
-        return bool(rows.sum() >= least) and policy.allows_figures(y[rows], n_classes)
+        return bool(rows.sum() >= least) and policy.allows_metrics(y[rows], n_classes)
 
     hidden = [i for i in order if not enough([i])]
     rest = [i for i in order if i not in hidden]

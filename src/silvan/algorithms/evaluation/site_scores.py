@@ -18,7 +18,7 @@ from silvan.algorithms.evaluation.candidates import (
 from silvan.algorithms.evaluation.out_of_bag import site_threshold
 from silvan.algorithms.evaluation.personal_forest import Ingredients, SiteForest, make_forest
 from silvan.algorithms.evaluation.score_groups import Answer, SubgroupRows, cells_of, check_by, in_groups_by_cell
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.local_forest import local_forest
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
@@ -83,7 +83,7 @@ def model_here(site: Site, schema: Schema, candidate: Candidate, feature_key: np
             return SiteForest(local_boost(site, schema, candidate.boosting), None)
         settings = candidate.settings
         forest = local_forest(site, schema, settings, feature_key, settings.n_estimators)
-        return SiteForest(forest, Draws((settings.n_estimators,), (site.name,), settings.row_draw))
+        return SiteForest(forest, RowSamples((settings.n_estimators,), (site.name,), settings.row_sampling))
 
     key = CacheKey[SiteForest]("model here", msgspec.json.encode(candidate), feature_key.tobytes(), schema.hash, most=4)
     return site.cache.once(key, make)

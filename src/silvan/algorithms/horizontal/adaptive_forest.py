@@ -33,10 +33,10 @@ from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
-from silvan.tree.draw import Ties, rows_of_trees
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
-from silvan.tree.level import choose_level, draw_level
+from silvan.tree.level import choose_level, sample_level
+from silvan.tree.sampling import Ties, rows_of_trees
 from silvan.tree.split import Splits
 
 
@@ -196,7 +196,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     same: dict[str, Any] = {
         "schema": federation.blob(schema.to_json().encode()),
         "n_trees": settings.n_estimators,
-        "bootstrap": settings.row_draw,
+        "bootstrap": settings.row_sampling,
         "max_bins": settings.max_bins,
         "min_leaf": settings.min_samples_leaf,
     }
@@ -204,7 +204,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     pending: dict[str, np.ndarray] = {}
 
     def find(frontier: Frontier) -> Splits:
-        features = draw_level(frontier, plan)
+        features = sample_level(frontier, plan)
         replies = federation.ask(
             AdaptiveLevel(**same, **history.columns(), nodes=frontier.node.astype(np.int32), features=features),
             check=lambda site, reply: _check_bins(reply, features, schema, settings.max_bins),

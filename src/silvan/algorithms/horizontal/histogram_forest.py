@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from silvan.algorithms.keyed_rows import check_draw
+from silvan.algorithms.keyed_rows import check_sampling
 from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_histograms, check_nodes
 from silvan.algorithms.requests import schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
@@ -24,19 +24,19 @@ from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Verb
+from silvan.federation.outgoing import Bounds
 from silvan.federation.part import Part, StoredPart
-from silvan.federation.question import Bounds
 from silvan.federation.site import Site, answers
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
-from silvan.tree.draw import Ties, cut_offsets
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, Grown, grow
-from silvan.tree.level import choose_level, draw_level
+from silvan.tree.level import choose_level, sample_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
 from silvan.tree.out_of_core import RoutedRows
 from silvan.tree.rows import TreeRows
+from silvan.tree.sampling import Ties, cut_offsets
 from silvan.tree.split import Splits
 from silvan.util.readable import count_of
 from silvan.util.threads import thread_count
@@ -118,7 +118,7 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
     fingerprints = request.fingerprints()
 
     def begin() -> _Growing:
-        check_draw(site.n_train if part is None else len(part), request.bootstrap)
+        check_sampling(site.n_train if part is None else len(part), request.bootstrap)
         rows = site.part(schema) if part is None else part
         return _Growing(_rows(site, rows, bins, request), [])
 
@@ -204,7 +204,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 bins=bins_blob,
                 measure=measure,
                 n_trees=settings.n_estimators,
-                bootstrap=settings.row_draw,
+                bootstrap=settings.row_sampling,
                 min_leaf=settings.min_samples_leaf,
                 nodes=nodes,
                 features=features,
@@ -216,7 +216,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         return choose_level(reply.sums, features, bins, rule, ties, offsets=offsets)
 
     def find(frontier: Frontier) -> Splits:
-        nodes, features = frontier.node.astype(np.int32), draw_level(frontier, plan)
+        nodes, features = frontier.node.astype(np.int32), sample_level(frontier, plan)
         ties, messages = frontier.ties(feature_key, plan), _messages(features, bins, measure)
         offsets = cut_offsets(frontier.tree)
         with federation.one_round():

@@ -8,8 +8,8 @@ from silvan.algorithms.vertical.in_one_place import pooled_rows
 from silvan.data.schema import Schema
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
-from silvan.tree.draw import DrawKeys
 from silvan.tree.fit import Settings, grow_forest
+from silvan.tree.sampling import SamplingKeys
 from silvan.util.threads import thread_count
 
 
@@ -22,5 +22,5 @@ def pooled_forest(federation: Federation, schema: Schema, settings: Settings, fe
     table = binned(rows, bins, measure, threads)
     plan = settings.federated_plan(len(schema.features))
     # between parties, only they know what decides between equal gains
-    keys = DrawKeys(row_key, feature_key, feature_key if federation.columns is None else row_key)
+    keys = SamplingKeys(row_key, feature_key, feature_key if federation.columns is None else row_key)
     return grow_forest(table, measure, schema, settings, plan, keys, threads)

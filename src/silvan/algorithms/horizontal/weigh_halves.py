@@ -14,7 +14,7 @@ from silvan.algorithms.evaluation.candidates import SentModel, check_candidates,
 from silvan.algorithms.evaluation.out_of_bag import Scored, score_unseen
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
 from silvan.algorithms.evaluation.score_quality import score_quality
-from silvan.algorithms.keyed_rows import Draws
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError
@@ -22,7 +22,7 @@ from silvan.federation.bound import Agreed, Derived
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob, Reply, Total
-from silvan.federation.question import Check
+from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.privacy.gate import policy_of
@@ -89,7 +89,7 @@ def rate_scores(site: Site, scored: Sequence[Scored], n_classes: int) -> list[fl
     """Return how good scores are, of the rows that all forests score; nothing if they are too few to be shown."""
     known = np.all([~np.isnan(one.scores).any(axis=1) for one in scored], axis=0)
     y = scored[0].y[known]
-    if len(y) < FLOOR or not policy_of(site).allows_figures(y, n_classes):
+    if len(y) < FLOOR or not policy_of(site).allows_metrics(y, n_classes):
         return []
     scores = [one.scores[known] for one in scored]
     decided = [answer.argmax(axis=1) for answer in scores]
@@ -145,7 +145,7 @@ class Compared(NamedTuple):
         return round(odds / (1.0 + odds), _DIGITS)
 
 
-def compare(federation: Federation, schema: Schema, halves: Sequence[Forest], draws: Sequence[Draws]) -> Compared:
+def compare(federation: Federation, schema: Schema, halves: Sequence[Forest], draws: Sequence[RowSamples]) -> Compared:
     """Ask all sites by how much the second of two forests is ahead: one round."""
     known = {forest.hash: one for forest, one in zip(halves, draws, strict=True)}
     models = [sent_model(federation, forest, known) for forest in halves]

@@ -42,11 +42,11 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.laplace import Noise
-from silvan.tree.draw import Ties
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
-from silvan.tree.level import choose_level, draw_level
+from silvan.tree.level import choose_level, sample_level
 from silvan.tree.objectives import Measure
+from silvan.tree.sampling import Ties
 from silvan.tree.split import Splits
 from silvan.util.kernels import njit
 
@@ -124,7 +124,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None)
     settings.check_compiled("with epsilon")
     plan = PublicPlan.of(rounds, settings, public_measure)
     measure = plan.measure
-    times = settings.n_estimators * plan.n_drawn
+    times = settings.n_estimators * plan.n_sampled
     if n_rows is not None:
         rounds.public.append(f"{n_rows} rows to learn from, as n_rows says")
         warn_if_small(n_rows, rounds.epsilon / depth / times / np.sqrt(rounds.placing.factor), 50.0)
@@ -150,7 +150,7 @@ class PublicPlan:
     rounds: Rounds
     bins: Bins
     measure: Measure
-    n_drawn: int
+    n_sampled: int
 
     @classmethod
     def of(cls, rounds: Rounds, settings: Settings, of_number: Callable[[Schema], Measure]) -> "PublicPlan":
@@ -169,7 +169,7 @@ class PublicPlan:
         measure = (
             settings.measure(schema, np.ones(schema.n_classes, np.int64)) if schema.n_classes else of_number(schema)
         )
-        return cls(rounds, make_bins(schema, cuts), measure, settings.n_drawn(len(schema.features)))
+        return cls(rounds, make_bins(schema, cuts), measure, settings.n_sampled(len(schema.features)))
 
     def grow(self, settings: Settings, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]) -> Forest:
         """Grow a forest; ``ask`` returns the summed histograms of a level, given how many bins they have in all."""
@@ -180,12 +180,12 @@ class PublicPlan:
             "bins": self.rounds.federation.blob(wire.encode(points)),
             "measure": measure,
             "n_trees": settings.n_estimators,
-            "bootstrap": settings.row_draw,
+            "bootstrap": settings.row_sampling,
         }
         rule, plan = settings.rule(measure), settings.federated_plan(len(schema.features))
 
         def find(frontier: Frontier) -> Splits:
-            features = draw_level(frontier, plan)
+            features = sample_level(frontier, plan)
             asked: dict[str, Any] = {**same, **history.columns()}
             level = GrowLevel(nodes=frontier.node.astype(np.int32), features=features, **asked)
             size = int(bins.n_bins[features[features >= 0]].sum())

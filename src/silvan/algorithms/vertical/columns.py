@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.vertical.coded_names import code_features, code_label
-from silvan.algorithms.vertical.row_draws import draw_rows, hold_out
+from silvan.algorithms.vertical.row_sampling import hold_out, sample_rows
 from silvan.data.encode import Task, describe_label, encode_features, encode_label, infer_features, label_column
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError, SchemaError
@@ -70,7 +70,7 @@ def describe_columns(site: Site, request: DescribeColumns) -> ColumnKinds:
     if request.test is not None:
         held_out = np.packbits(hold_out(party, request.rows, request.test)).tobytes()
         if label is not None:
-            draws, order = draw_rows(party, Schema(features, label), request.rows)
+            draws, order = sample_rows(party, Schema(features, label), request.rows)
     return ColumnKinds(
         features=code_features(party, features),
         label=None if label is None else code_label(party, label),

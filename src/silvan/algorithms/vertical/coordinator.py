@@ -26,7 +26,7 @@ from silvan.federation.store import digest
 from silvan.forest.forest_shares import Structure
 from silvan.tree.fit import Settings, level_order
 from silvan.tree.grow import Frontier, Grown, Plan, grow
-from silvan.tree.level import draw_level
+from silvan.tree.level import sample_level
 from silvan.tree.partition import spread
 from silvan.tree.split import Splits
 
@@ -95,7 +95,7 @@ class VerticalCoordinator(ABC):
         """Return, by party, what the last question says beside its splits; ``nodes`` are leaves, from left to right."""
 
     def _find(self, frontier: Frontier) -> Splits:
-        features = draw_level(frontier, self.plan)
+        features = sample_level(frontier, self.plan)
         self.levels += 1
         more = self.plan.max_rounds is None or self.levels < self.plan.max_rounds
         limit = np.inf if self.plan.max_depth is None else self.plan.max_depth

@@ -25,13 +25,13 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Reply, Request
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
-from silvan.tree.draw import tie_ranks
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule, are_allowed, child_bounds
 from silvan.tree.grow import Frontier, Grown
 from silvan.tree.level import add_nodes, finish_splits, split_gains
 from silvan.tree.objectives import Measure
 from silvan.tree.partition import count_sides, pack_sides
+from silvan.tree.sampling import tie_ranks
 from silvan.tree.split import Splits
 
 # -- messages

@@ -38,11 +38,11 @@ from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.privacy.paillier.packing import AskedHistograms, Lanes, read_sums, sum_rows
 from silvan.privacy.paillier.paillier_keys import PrivateKey
-from silvan.tree.draw import Monotonic, Ties, tie_ranks
 from silvan.tree.gain import child_bounds
 from silvan.tree.level import add_nodes, choose_listed, find_listed, finish_splits
 from silvan.tree.node_rows import NodeRows
 from silvan.tree.partition import count_sides, pack_sides
+from silvan.tree.sampling import Monotonic, Ties, tie_ranks
 from silvan.tree.split import Splits
 
 # -- messages

@@ -7,10 +7,10 @@ import numpy as np
 
 from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.boosting.stumps import Boosting
-from silvan.algorithms.keyed_rows import Draws, possible_draw
+from silvan.algorithms.keyed_rows import RowSamples, possible_draw
 from silvan.algorithms.local_forest import local_forest
 from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, label_holder_of, rows_blob
-from silvan.algorithms.vertical.row_draws import row_draws
+from silvan.algorithms.vertical.row_sampling import row_draws
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -20,8 +20,8 @@ from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 from silvan.privacy.identity.identity import places_of
-from silvan.tree.draw import rows_of_trees
 from silvan.tree.fit import Settings
+from silvan.tree.sampling import rows_of_trees
 
 
 def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarray]:
@@ -82,7 +82,7 @@ class AloneParty(Site):
         return self.rows
 
 
-def drawn_rows(federation: Federation, schema: Schema, draws: Draws) -> np.ndarray:
+def sampled_rows(federation: Federation, schema: Schema, draws: RowSamples) -> np.ndarray:
     """Return which rows each tree drew: bool (trees, all sites' training rows).
 
     Trees of a site see rows of that site alone, and trees of no site, which come first, those of all.
@@ -95,7 +95,7 @@ def drawn_rows(federation: Federation, schema: Schema, draws: Draws) -> np.ndarr
     parts = {name: federation.site(name).part(schema) for name in n_trees}
     drawn = np.zeros((sum(draws.sizes), sum(map(len, parts.values()))), np.bool_)
     if tree:
-        drawn[:tree] = drawn_rows(federation, schema, Draws((tree,), bootstrap=draws.bootstrap))
+        drawn[:tree] = sampled_rows(federation, schema, RowSamples((tree,), bootstrap=draws.bootstrap))
     row = 0
     for name, n in n_trees.items():
         site, part = federation.site(name), parts[name]

@@ -34,7 +34,7 @@ from silvan.federation.agreement import Columns
 from silvan.federation.bound import Agreed, Derived
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Course, Reply, Request, Total
+from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, Request, Total
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -106,9 +106,9 @@ class Explain(Ask[Unexplained], frozen=True, kw_only=True):
     label: Agreed[Label]
     offered: Derived[list[Blob]]
 
-    def course(self) -> Course:
+    def position(self) -> ProtocolPosition:
         """Return where the question stands: after all that was offered."""
-        return Course("explaining", tuple(blob.hash for blob in self.offered))
+        return ProtocolPosition("explaining", tuple(blob.hash for blob in self.offered))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question is about the same rows and columns as before."""
@@ -121,9 +121,9 @@ class OfferDirection(Total[Offer], frozen=True, kw_only=True):
     terms: Derived[RegressionTerms]
     steps: Derived[list[Blob]]
 
-    def course(self) -> Course:
+    def position(self) -> ProtocolPosition:
         """Return where the question stands: after all steps; the first is the label holder's alone."""
-        return Course("directions", tuple(blob.hash for blob in self.steps[1:]))
+        return ProtocolPosition("directions", tuple(blob.hash for blob in self.steps[1:]))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question is about the same rows and columns as before."""

@@ -15,23 +15,23 @@ from silvan.algorithms.requests import MAX_TREES
 from silvan.algorithms.vertical.coded_names import named_columns
 from silvan.algorithms.vertical.columns import encode_rows
 from silvan.algorithms.vertical.encoded_labels import check_measure, check_objective, open_labels
-from silvan.algorithms.vertical.row_draws import row_draws
+from silvan.algorithms.vertical.row_sampling import row_draws
 from silvan.data.bins.bins import find_bins
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.bound import Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
-from silvan.federation.message import Blob, Course, Request, Verb
+from silvan.federation.message import Blob, ProtocolPosition, Request, Verb
 from silvan.federation.party import Party
 from silvan.federation.store import digest
-from silvan.tree.draw import Monotonic, Ties
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
 from silvan.tree.node_rows import Binned, NodeRows
 from silvan.tree.objectives import Measure
 from silvan.tree.partition import is_bit_per_row, route
+from silvan.tree.sampling import Monotonic, Ties
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count
 
@@ -73,9 +73,9 @@ class Growing(Request, frozen=True, kw_only=True):
         """Rows a leaf has at least, for the party's policy to judge."""
         return self.ground.settings.min_samples_leaf
 
-    def course(self) -> Course:
+    def position(self) -> ProtocolPosition:
         """Return where the question stands: after all partitions. A party may have no column in the first draws."""
-        return Course("forest", tuple(blob.hash for blob in self.ground.rounds), anywhere=True)
+        return ProtocolPosition("forest", tuple(blob.hash for blob in self.ground.rounds), anywhere=True)
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if trees grow on the same rows and settings as before; a level takes several questions."""
@@ -206,7 +206,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
     bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns, staggered=True)
     row_key, words = row_draws(party, ground.draws, ground.rows)
     table = Binned(codes, target, words, bins, n_stats)
-    rows = NodeRows.of_trees(table, row_key, range(settings.n_estimators), settings.row_draw, threads)
+    rows = NodeRows.of_trees(table, row_key, range(settings.n_estimators), settings.row_sampling, threads)
     first, own = ground.first_column, settings.signs or [0] * len(schema.features)
     if len(own) != len(schema.features):
         raise FormatError("not every column is told which way it may go")

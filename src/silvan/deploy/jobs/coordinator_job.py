@@ -9,7 +9,7 @@ from typing import Any
 from silvan.data.holdout import Fold
 from silvan.deploy.jobs.job_progress import INTERRUPTED, ProgressWriter
 from silvan.deploy.jobs.tidy import remove_journal, remove_old_jobs
-from silvan.deploy.membership.coordinator_folder import HUB, Hub
+from silvan.deploy.membership.coordinator_folder import HUB, CoordinatorFiles
 from silvan.deploy.membership.flare_folder import FOLDER, FlareServer, Parties, copy_results
 from silvan.deploy.studies.new_rows import predict_new_rows
 from silvan.deploy.studies.send_results import is_done, send_results, sites_without_results
@@ -55,13 +55,13 @@ class Coordinator(Controlling):
         """
         study = parse_remote_study(self.study)
         if (folders.root.parent / HUB).is_file():
-            hub = Hub(folders.root.parent)
+            hub = CoordinatorFiles(folders.root.parent)
             remove_old_jobs(folders.root, but=folders.job)
 
-            def meet_members() -> Parties:
+            def meet_sites() -> Parties:
                 return Parties(self.sites, self.without, Signer(COORDINATOR, hub.key, hub.roster(self.sites)))
 
-            self._work(study, Run(hub.path / "runs" / study.folder), folders, meet_members)
+            self._work(study, Run(hub.path / "runs" / study.folder), folders, meet_sites)
             return
         server = FlareServer(folders.root)
         run = server.run(study)

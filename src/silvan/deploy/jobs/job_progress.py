@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from silvan.deploy.jobs.tidy import mark_in_use
-from silvan.federation.question import Event
+from silvan.federation.outgoing import Event
 from silvan.study.listener import Listener
 from silvan.study.run_folder import Run
 from silvan.util.files import UNREADABLE, write_whole

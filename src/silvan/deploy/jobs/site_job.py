@@ -169,14 +169,14 @@ def make_site(member: SiteFiles, study: Study, roster: Roster | None = None, n_j
     """Make a site, or a party, from its folder, a study and everybody's keys, if they are known."""
     if study.by_columns:
         return _make_party(member, study, roster, n_jobs)
-    _, cover = make_sums(study.sums, None if roster is None else roster.seals)
+    _, secure_sum = make_sums(study.sums, None if roster is None else roster.seals)
     return site_of(
         member.name,
         study_source(member, study),
         table_settings(member, study, n_jobs),
         store=member.store,
         outbox=member.gate(study),
-        cover=cover,
+        secure_sum=secure_sum,
     )
 
 
@@ -194,7 +194,7 @@ def _make_party(member: SiteFiles, study: Study, roster: Roster | None, n_jobs: 
             "take memory out"
         )
     seals = {} if roster is None else roster.seals
-    _, cover = make_sums(study.sums, None if roster is None else seals)
+    _, secure_sum = make_sums(study.sums, None if roster is None else seals)
     return Party(
         member.name,
         study_source(member, study),
@@ -209,5 +209,5 @@ def _make_party(member: SiteFiles, study: Study, roster: Roster | None, n_jobs: 
         model=None if study.predict is None else study.predict.model,
         store=member.store,
         outbox=member.gate(study),
-        cover=cover,
+        secure_sum=secure_sum,
     )

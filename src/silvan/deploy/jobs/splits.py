@@ -62,7 +62,7 @@ def check_splits(files: SiteFiles, study: Study) -> None:
     beyond = [key for key in ("memory", "cluster") if key in files.settings]
     if n and beyond:
         raise FederationError(f"its rows are not all in memory ({beyond[0]} in its settings), and repeats need that")
-    needed = {"tasks": (_TASKS * n + 1, policy.tasks), "models": (study.models_judged * n, policy.models)}
+    needed = {"tasks": (_TASKS * n + 1, policy.tasks), "models": (study.max_models * n, policy.models)}
     for name, (most, limit) in needed.items():
         if n and limit is not None and limit < most:
             raise FederationError(

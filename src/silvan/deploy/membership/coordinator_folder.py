@@ -118,7 +118,7 @@ class Invite(Membership, frozen=True):
             ) from None
 
 
-class Hub:
+class CoordinatorFiles:
     """The coordinator's folder."""
 
     def __init__(self, path: str | Path) -> None:
@@ -129,7 +129,7 @@ class Hub:
     @classmethod
     def create(
         cls, path: Path, name: str, sites: list[str], host: str, port: int, columns: list[str] | None = None
-    ) -> "Hub":
+    ) -> "CoordinatorFiles":
         """Create a federation: keys, certificates and FLARE's folders."""
         check_name("name", name)
         for site in sites:

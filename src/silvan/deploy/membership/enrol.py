@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE, JoinRequest, RenewRequest, proof_key
 from silvan.deploy.membership.site_log import MAX_LOG, OLD_LOGS
 from silvan.errors import FederationError, InputError, SilvanError
@@ -86,7 +86,7 @@ def check_clock(now: float, who: str) -> None:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    hub: Hub
+    hub: CoordinatorFiles
     timeout = 20
     server_version = "silvan"
     sys_version = ""
@@ -149,7 +149,7 @@ class _Server(ThreadingHTTPServer):
         log.info("a request could not be answered", exc_info=True)
 
 
-def make_server(hub: Hub) -> ThreadingHTTPServer:
+def make_server(hub: CoordinatorFiles) -> ThreadingHTTPServer:
     """Return the service of a federation; raise ``InputError`` if its port is in use."""
     content, startup = hub.read(), hub.path / "server" / "startup"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -215,7 +215,7 @@ def _not_trusted(where: str, error: ssl.SSLCertVerificationError) -> str:
 
 def main() -> None:
     """Run the service of the folder named on the command line until stopped."""
-    hub = Hub(Path(sys.argv[1]))
+    hub = CoordinatorFiles(Path(sys.argv[1]))
     file = RotatingFileHandler(hub.path / "enrol.log", maxBytes=MAX_LOG, backupCount=OLD_LOGS)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[file])
     make_server(hub).serve_forever()

@@ -25,7 +25,7 @@ from silvan.federation import wire
 from silvan.federation.chunks import ChunkReply, send_in_chunks
 from silvan.federation.keys import COORDINATOR, Roster
 from silvan.federation.message import Verb
-from silvan.federation.question import DeclinedError, UnreachedError, WaitingError
+from silvan.federation.outgoing import DeclinedError, UnreachedError, WaitingError
 from silvan.study.study import Study
 from silvan.util.files import UNREADABLE
 

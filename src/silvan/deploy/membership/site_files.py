@@ -116,7 +116,7 @@ class SiteFiles:
         """Return the gate that every answer in a study, or in one of its splits, passes on its way out."""
         sites, name = self.sites_of(study), study.unique_name if fold is None else fold.study(study.unique_name)
         text = text_of(study, name)
-        terms = Terms(name, sites, study.losses(sites), study.models_judged, approved=study.unique_name, text=text)
+        terms = Terms(name, sites, study.losses(sites), study.max_models, approved=study.unique_name, text=text)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 
     def private_files(self) -> list[Path]:

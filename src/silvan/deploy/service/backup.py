@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from silvan.deploy.jobs.tidy import is_job
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.flare_folder import SETTINGS, FlareServer, is_flare_server
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
@@ -39,7 +39,7 @@ def backup_site(site: SiteFiles, target: Path) -> int:
 def backup_coordinator(folder: Path, target: Path) -> int:
     """Copy a coordinator's folder, or what silvan keeps at FLARE's server, to a new one; return how many files."""
     if not is_flare_server(folder):
-        return _copy_folder(Hub(folder).path, target)
+        return _copy_folder(CoordinatorFiles(folder).path, target)
     server = FlareServer(folder)
     settings = server.workspace / "local" / SETTINGS
     return _copy_folder(server.path, target, [settings] if settings.is_file() else [])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from silvan.deploy.membership.certificates import SOON, check_certificate, common_name, read_certificate
-from silvan.deploy.membership.coordinator_folder import HUB, Hub, compare_rosters, roster_fingerprint
+from silvan.deploy.membership.coordinator_folder import HUB, CoordinatorFiles, compare_rosters, roster_fingerprint
 from silvan.deploy.membership.enrol import ask_coordinator, check_versions, versions
 from silvan.deploy.membership.flare_folder import FlareServer, FlareSite, is_flare_server, is_site, open_site
 from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE
@@ -55,7 +55,7 @@ def _check_folder(path: Path) -> Iterable[Check]:
     if is_flare_server(path):
         return _check_server(FlareServer(path))
     if (path / HUB).exists():
-        return _check_hub(Hub(path))
+        return _check_coordinator_files(CoordinatorFiles(path))
     if not is_site(path):
         return [Check("folder", "look", f"{path} is neither a coordinator's folder nor a site's")]
     try:
@@ -64,7 +64,7 @@ def _check_folder(path: Path) -> Iterable[Check]:
         return [Check("folder", "bad", str(error))]
 
 
-def _check_hub(hub: Hub) -> Iterator[Check]:
+def _check_coordinator_files(hub: CoordinatorFiles) -> Iterator[Check]:
     content = hub.read()
     yield run_check("permissions", lambda: check_readers(hub.private_files()))
     for name in ("server/startup/server.crt", "admin/startup/client.crt"):

@@ -5,9 +5,9 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import JoinedSite
-from silvan.deploy.service.start_stop import start_hub, start_site, stop_all
+from silvan.deploy.service.start_stop import start_coordinator, start_site, stop_all
 
 
 def free_port() -> int:
@@ -27,17 +27,17 @@ def make_local(
     folder: Path,
     tables: dict[str, str],
     report: Callable[[str], None] = lambda text: None,
-) -> tuple[Hub, list[JoinedSite]]:
+) -> tuple[CoordinatorFiles, list[JoinedSite]]:
     """Make a federation on this machine, and start its processes."""
-    hub = Hub.create(folder / "coordinator", "local", list(tables), "localhost", free_port())
+    hub = CoordinatorFiles.create(folder / "coordinator", "local", list(tables), "localhost", free_port())
     return hub, start_local(hub, folder, tables, report)
 
 
 def start_local(
-    hub: Hub, folder: Path, tables: dict[str, str], report: Callable[[str], None] = lambda text: None
+    hub: CoordinatorFiles, folder: Path, tables: dict[str, str], report: Callable[[str], None] = lambda text: None
 ) -> list[JoinedSite]:
     """Start a coordinator; have a site join for each table, in a folder of its name, and start it."""
-    started = start_hub(hub)
+    started = start_coordinator(hub)
     report(f"the coordinator runs on port {hub.read().port}")
     members = []
     try:

@@ -5,7 +5,7 @@ import time
 
 from silvan.deploy.jobs.tidy import remove_old_jobs
 from silvan.deploy.membership.certificates import ends_soon
-from silvan.deploy.membership.coordinator_folder import Hub, roster_fingerprint
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles, roster_fingerprint
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import check_table
 from silvan.deploy.service.process import (
@@ -26,7 +26,7 @@ PORT_SECONDS = 10.0
 """Seconds that a process which was killed may take to let go of a port."""
 
 
-def start_hub(hub: Hub) -> list[Background]:
+def start_coordinator(hub: CoordinatorFiles) -> list[Background]:
     """Start the coordinator's processes: FLARE's server, and the service by which sites join; one, if one runs."""
     require_flare()
     for path in hub.private_files():
@@ -99,7 +99,7 @@ def _check_site(member: JoinedSite) -> None:
         )
 
 
-def processes_of(hub: Hub) -> list[Background]:
+def processes_of(hub: CoordinatorFiles) -> list[Background]:
     """Return the coordinator's processes: FLARE's server, then the service by which sites join."""
     return [Background(hub.path, SERVER), Background(hub.path, ENROL)]
 

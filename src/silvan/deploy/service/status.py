@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
-from silvan.deploy.membership.coordinator_folder import Hub, roster_fingerprint
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles, roster_fingerprint
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import SITE_LOG, LastError, last_error
@@ -19,7 +19,7 @@ from silvan.privacy.ledger import LEDGER, read_lines
 from silvan.study.study import Study
 
 
-class HubSite(msgspec.Struct, frozen=True):
+class CoordinatorSite(msgspec.Struct, frozen=True):
     """A site, as the coordinator knows it."""
 
     joined: str  # a date, "invited" or "not invited"
@@ -27,14 +27,14 @@ class HubSite(msgspec.Struct, frozen=True):
     words: str  # the fingerprint of its keys
 
 
-class HubStatus(msgspec.Struct, frozen=True):
+class CoordinatorStatus(msgspec.Struct, frozen=True):
     """The status of a coordinator's folder."""
 
     federation: str
     host: str
     port: int
     processes: dict[str, int | None]  # process ids by name
-    sites: dict[str, HubSite]
+    sites: dict[str, CoordinatorSite]
     words: str  # the fingerprint of all keys; empty until all sites have joined
     studies: dict[str, StudyProgress]  # by run folder
 
@@ -61,11 +61,11 @@ class SiteStatus(msgspec.Struct, frozen=True):
     log: str = ""  # the site's own log; empty while there is none
 
 
-def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
+def coordinator_status(hub: CoordinatorFiles, connected: Collection[str] = ()) -> CoordinatorStatus:
     """Return the status of a coordinator's folder, given the sites that are connected."""
     content, words = hub.read(), hub.fingerprints()
     sites = {
-        name: HubSite(
+        name: CoordinatorSite(
             entry.joined[:10] or ("invited" if entry.invited else "not invited"),
             name in connected,
             words.get(name, ""),
@@ -74,7 +74,7 @@ def hub_status(hub: Hub, connected: Collection[str] = ()) -> HubStatus:
     }
     complete = all(entry.key for entry in content.sites.values())
     read = {path.parent.name: read_progress(path) for path in sorted((hub.path / "runs").glob(f"*/{PROGRESS}"))}
-    return HubStatus(
+    return CoordinatorStatus(
         federation=content.name,
         host=content.host,
         port=content.port,
@@ -121,9 +121,9 @@ def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
 # -- for Prometheus
 
 
-def metrics(status: HubStatus | SiteStatus) -> str:
+def metrics(status: CoordinatorStatus | SiteStatus) -> str:
     """Return the figures of a status in the text format that Prometheus reads."""
-    found = _hub_figures(status) if isinstance(status, HubStatus) else _site_figures(status)
+    found = _coordinator_metrics(status) if isinstance(status, CoordinatorStatus) else _site_metrics(status)
     lines = []
     for name, (text, values) in found.items():
         lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
@@ -131,10 +131,10 @@ def metrics(status: HubStatus | SiteStatus) -> str:
     return "\n".join(lines) + "\n"
 
 
-Figures = dict[str, tuple[str, list[tuple[dict[str, str], float]]]]
+MetricsRow = dict[str, tuple[str, list[tuple[dict[str, str], float]]]]
 
 
-def _hub_figures(status: HubStatus) -> Figures:
+def _coordinator_metrics(status: CoordinatorStatus) -> MetricsRow:
     studies = status.studies.items()
     return {
         "silvan_process_up": (
@@ -159,10 +159,10 @@ def _hub_figures(status: HubStatus) -> Figures:
     }
 
 
-def _site_figures(status: SiteStatus) -> Figures:
+def _site_metrics(status: SiteStatus) -> MetricsRow:
     named = {"site": status.site}
     waiting = sum(state.startswith("waits") for state in status.studies.values())
-    found: Figures = {
+    found: MetricsRow = {
         "silvan_process_up": ("Whether the site's process runs", [(named, status.process is not None)]),
         "silvan_studies_waiting": ("How many studies wait for the owner's approval", [(named, waiting)]),
         "silvan_ledger_lines": ("How many lines the ledger has", [(named, status.ledger_lines)]),
@@ -178,7 +178,7 @@ def _labels(labels: dict[str, str]) -> str:
     return "{" + ",".join(f'{key}="{value}"' for key, value in escaped.items()) + "}"
 
 
-def as_data(status: HubStatus | SiteStatus) -> dict[str, Any]:
+def as_data(status: CoordinatorStatus | SiteStatus) -> dict[str, Any]:
     """Return a status as plain data, with the time."""
     return {"time": time.time(), **msgspec.to_builtins(status)}
 

@@ -14,7 +14,7 @@ import msgspec
 from silvan.deploy.jobs.job_folder import check_number_of_sites, job_arguments, job_name
 from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress, line_of, read_progress
 from silvan.deploy.membership import startup_kit
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.studies.send_results import is_done, sites_without_results
 from silvan.errors import FederationError
 from silvan.federation.flare import Session
@@ -79,7 +79,7 @@ class Supervisor:
     coordinator = startup_kit.COORDINATOR
     """The class that runs at the server; a subclass may name another that the server's folder allows."""
 
-    def __init__(self, hub: Hub, study: Study, report: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, hub: CoordinatorFiles, study: Study, report: Callable[[str], None] = lambda text: None) -> None:
         self.hub, self.study, self._report = hub, study, report
         self.run = Run(hub.path / "runs" / study.folder)
         self.sites = study.site_names or self._first_sites() or list(hub.read().sites)

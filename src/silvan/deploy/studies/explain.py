@@ -59,9 +59,9 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
         each = ", and as many in each split" if study.repeats else ""
         lines.append(f"Models and judgements: {trial.tasks} in all{each}.")
         lines += [] if study.predict is not None else [_results(study, len(sites))]
-        if study.models_judged and study.predict is None:
+        if study.max_models and study.predict is None:
             each = " in each split" if study.repeats else ""
-            lines.append(f"Models of others that your rows judge: {study.models_judged} at most{each}.")
+            lines.append(f"Models of others that your rows judge: {study.max_models} at most{each}.")
         lines += _refused(member.policy, trial.kinds)
     return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked)
 

@@ -7,14 +7,14 @@ and noted in ledgers like any other.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from silvan.deploy.membership.coordinator_folder import Hub
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.site_files import PREDICTIONS
 from silvan.deploy.studies.send_results import is_done
 from silvan.errors import InputError
 from silvan.federate.alignment import asks_to_match, common_rows
 from silvan.federation.federation import Federation
 from silvan.learners.in_shares import InShares
-from silvan.privacy.announce import Questions, announce
+from silvan.privacy.announce import RequestPlan, announce
 from silvan.study.column_steps import read_model
 from silvan.study.parse import predicting
 from silvan.study.run_folder import Record, Run, SiteRows
@@ -31,7 +31,7 @@ class Predicted:
     file: str
 
 
-def next_prediction(hub: Hub, study: Study) -> Study:
+def next_prediction(hub: CoordinatorFiles, study: Study) -> Study:
     """Return the study that predicts new rows with a study's model: one that was begun and is not done, or the next."""
     if not study.by_columns:
         raise InputError(
@@ -49,9 +49,9 @@ def next_prediction(hub: Hub, study: Study) -> Study:
         number += 1
 
 
-def questions_of_new_rows(study: Study, model: InShares) -> Questions:
+def new_rows_plan(study: Study, model: InShares) -> RequestPlan:
     """Return all that predictions of new rows ask of parties."""
-    return model.questions_of_predicting() + Questions(asks_to_match(study.match), tasks=0)
+    return model.prediction_plan() + RequestPlan(asks_to_match(study.match), tasks=0)
 
 
 def predict_new_rows(federation: Federation, study: Study, run: Run, stage: Callable[[str], None]) -> Record:
@@ -60,7 +60,7 @@ def predict_new_rows(federation: Federation, study: Study, run: Run, stage: Call
     model = read_model(trained, trained.read())
     if study.predict is None or model.kept.model != study.predict.model:
         raise InputError("the run folder has another model than the study names; predict again")
-    announce(federation, questions_of_new_rows(study, model))
+    announce(federation, new_rows_plan(study, model))
     stage("matching rows")
     digests = common_rows(federation, study.match, model.kept.label_holder)
     stage("predicting")
@@ -79,7 +79,7 @@ def predict_new_rows(federation: Federation, study: Study, run: Run, stage: Call
     return record
 
 
-def what_was_predicted(hub: Hub, study: Study) -> Predicted:
+def what_was_predicted(hub: CoordinatorFiles, study: Study) -> Predicted:
     """Return how many rows a study has predicted, and where the predictions are."""
     trained = Run(hub.path / "runs" / study.model_folder)
     holder = read_model(trained, trained.read()).kept.label_holder

@@ -15,7 +15,7 @@ from silvan.errors import FormatError, InputError, SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
 from silvan.forest.forest import Forest
-from silvan.study.run_folder import MODEL, RUN, Counts, Figures, Model, Record, Run, read_record
+from silvan.study.run_folder import MODEL, RUN, Counts, MetricsRow, Model, Record, Run, read_record
 from silvan.study.study import Study
 
 log = logging.getLogger("silvan.results")
@@ -155,12 +155,12 @@ def _renamed(model: Model, site: str) -> Model:
     return msgspec.structs.replace(model, file=OWN_MODEL if model.site == site and site else MODEL)
 
 
-def _may_see(record: Record, study: Study, site: str, holder: str, row: Figures | Counts) -> bool:
+def _may_see(record: Record, study: Study, site: str, holder: str, row: MetricsRow | Counts) -> bool:
     if record.by == "columns":
         return site == holder
     if study.figures == "all" or row.site == site:
         return True
-    noisy = isinstance(row, Figures) and row.epsilon is not None
+    noisy = isinstance(row, MetricsRow) and row.epsilon is not None
     return row.site == OVERALL and (noisy or _sees_overall(record, site, holder))
 
 

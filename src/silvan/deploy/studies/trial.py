@@ -16,7 +16,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from silvan.data.schema import Schema
-from silvan.deploy.studies.new_rows import questions_of_new_rows
+from silvan.deploy.studies.new_rows import new_rows_plan
 from silvan.errors import InputError, SilvanError
 from silvan.federate.alignment import common_rows
 from silvan.federate.by_columns import federate_columns
@@ -26,12 +26,12 @@ from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.in_shares import InShares
 from silvan.learners.parameters import Parameters, defaults
-from silvan.privacy.announce import Questions, announce
+from silvan.privacy.announce import RequestPlan, announce
 from silvan.privacy.gate import Policy
 from silvan.study.listener import Listener
 from silvan.study.run_folder import NotKept
 from silvan.study.run_study import run_study
-from silvan.study.steps import agree, questions_of, start_record
+from silvan.study.steps import agree, request_plan_of, start_record
 from silvan.study.study import Study
 from silvan.study.study_file import make_learner
 
@@ -81,7 +81,7 @@ def _try(study: Study, n: int, frame: pl.DataFrame, sums: Any) -> TrialRun | Non
         run_study(plan, federation, NotKept(), start_record(plan, ""), Listener(), secret_sampling=study.secret)
         if study.repeats and federation.rows:
             ask_rows(federation)  # as for every split
-        announced = questions_of(plan, federation, make_learner(plan, federation.schema), sampling=study.secret)
+        announced = request_plan_of(plan, federation, make_learner(plan, federation.schema), sampling=study.secret)
     except SilvanError:
         return None
     return _what_left(federation, announced)
@@ -114,7 +114,7 @@ def _try_predicting(plan: Study, federate: Callable[[float], Federation]) -> Tri
     if not isinstance(model, InShares):
         raise InputError("predictions of new rows are for studies over columns")
     federation, holder = federate(0.0), model.kept.label_holder
-    announced = questions_of_new_rows(plan, model)
+    announced = new_rows_plan(plan, model)
     announce(federation, announced)
     with tempfile.TemporaryDirectory() as folder:
         federation.party(holder).predictions = Path(folder) / "predictions.csv"
@@ -122,7 +122,7 @@ def _try_predicting(plan: Study, federate: Callable[[float], Federation]) -> Tri
     return _what_left(federation, announced)
 
 
-def _what_left(federation: Federation, announced: Questions) -> TrialRun:
+def _what_left(federation: Federation, announced: RequestPlan) -> TrialRun:
     lines = [line for site in federation.local_sites.values() for line in site.outbox.ledger.lines()]  # type: ignore[union-attr]
     answered = [line.kind for line in lines if line.outcome == "answered"]
     kinds = dict.fromkeys([*answered, *(kind.kind() for kind in announced.kinds)])

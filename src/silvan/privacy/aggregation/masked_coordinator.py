@@ -21,7 +21,7 @@ from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.journal import SUM, Entry
 from silvan.federation.message import Reply, SumStep
-from silvan.federation.question import Asked, Bounds, Check
+from silvan.federation.outgoing import Asked, Bounds, Check
 from silvan.federation.store import digest
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import PartLayout, mask, unflatten

@@ -112,7 +112,7 @@ class KeptSeed(msgspec.Struct, frozen=True):
 # -- at a site
 
 
-class MaskCover:
+class MaskedPart:
     """The cover of a site whose parts of sums leave it only masked.
 
     ``roster`` has the public keys that the site's owner knows to be the others'. Without one the site takes the keys

@@ -9,7 +9,7 @@ from silvan.federation.cache import CacheKey
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.journal import Entry
 from silvan.federation.message import Reply
-from silvan.federation.question import Asked
+from silvan.federation.outgoing import Asked
 from silvan.federation.site import Site
 from silvan.privacy.identity.seal import public_key
 

@@ -21,7 +21,7 @@ from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.journal import SUM, Entry
 from silvan.federation.message import Envelope, Reply, SumStep
-from silvan.federation.question import Asked
+from silvan.federation.outgoing import Asked
 from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
 from silvan.privacy.aggregation.counters import PartLayout, flatten, offsets, unflatten
@@ -79,7 +79,7 @@ class Pad(msgspec.Struct, frozen=True):
 # -- at a site
 
 
-class RingCover:
+class RingPart:
     """The cover of a site whose parts of sums leave it only in a ring.
 
     ``roster`` has the public keys that the site's owner knows to be the others'. Without one the site takes the

@@ -21,7 +21,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import KEY_BYTES, Party, party_of
 from silvan.federation.site import Site, answers
-from silvan.federation.store import CONDUCT, digest
+from silvan.federation.store import SEQUENCE, digest
 from silvan.privacy.identity.curve25519 import POINT, cut_points, hash_to_points, multiply_points
 from silvan.privacy.identity.identity import WORDS, check_digests, rising_order, row_digests
 from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
@@ -165,7 +165,7 @@ def _hide(party: Party, texts: list[bytes], purpose: str) -> list[bytes]:
 
 def _note_once(party: Party, kind: str, asked: bytes) -> None:
     """Raise an error if the party has answered the same about other points, in whatever task of the study."""
-    name = f"{CONDUCT} {kind} {party.secret_for(f'name of {kind}')[:16].hex()}"  # the secret is of the study
+    name = f"{SEQUENCE} {kind} {party.secret_for(f'name of {kind}')[:16].hex()}"  # the secret is of the study
     wanted = digest(asked).encode()
     known = party.store.get(name)
     if known is None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS, Metric, main_metrics
-from silvan.study.run_folder import Counts, Figures, Record
+from silvan.study.run_folder import Counts, MetricsRow, Record
 
 FURTHER = [metric for metric in METRICS if metric.title and not metric.main]
 """The metrics that are shown beside the main ones."""
@@ -17,7 +17,7 @@ def leading_model(models: list[str]) -> str | None:
     return "federated" if "federated" in models else models[-1] if models else None
 
 
-def judged_at_sites(record: Record, models: list[str]) -> list[dict[str, Any]]:
+def evaluated_at_sites(record: Record, models: list[str]) -> list[dict[str, Any]]:
     """Return what is known of models at each site, all rows together first."""
     counts = {(c.site, c.model): c for c in record.counts}
     rows = {(row.site, row.model): row for row in record.evaluation}
@@ -33,7 +33,7 @@ def judged_at_sites(record: Record, models: list[str]) -> list[dict[str, Any]]:
     return listed
 
 
-def _one(row: Figures, counts: Counts, record: Record) -> dict[str, Any]:
+def _one(row: MetricsRow, counts: Counts, record: Record) -> dict[str, Any]:
     """Return what is known of one model at one site; groups that cannot be are left out, as files may be damaged."""
     return {
         "rows": row.rows,

@@ -18,7 +18,7 @@ from silvan.util.threads import thread_map
 
 U = np.uint64
 
-RowDraw = bool | float
+RowSampling = bool | float
 """How trees draw rows: True as a bootstrap of as many rows as there are, a number as one of that share, False not."""
 
 ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION, TIES = 1, 2, 3, 4, 5, 6
@@ -31,7 +31,7 @@ TREES_A_HASH = 4
 """Trees that share the 64 bits of one hash."""
 
 
-class DrawKeys(NamedTuple):
+class SamplingKeys(NamedTuple):
     """The keys of a forest's draws."""
 
     rows: np.ndarray
@@ -120,7 +120,7 @@ def hash_each(key: np.ndarray, a: np.uint64, words: np.ndarray, out: np.ndarray)
         out[i] = v0 ^ v1 ^ v2 ^ v3
 
 
-def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, draw: RowDraw) -> np.ndarray:
+def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, draw: RowSampling) -> np.ndarray:
     """Return which rows are in which trees: bool (tree, row); each row independently and without replacement.
 
     Another share is another draw: rows of a smaller share are not among those of a larger one, or the sums of two
@@ -130,7 +130,7 @@ def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: in
     return _draw(key, row_keys, first, n_trees, limit, 0 if limit == draw_limit(True) else limit)
 
 
-def draw_limit(draw: RowDraw) -> int:
+def draw_limit(draw: RowSampling) -> int:
     """Return below which of 2^16 numbers a row's must be for the row to be in a tree.
 
     A row is in a tree with probability 1 - exp(-f), the expected share of distinct rows in a bootstrap sample of f
@@ -281,7 +281,7 @@ def make_feature_order(n_features: int) -> FeatureOrder:
 
 
 @njit(nogil=True, cache=True)
-def draw_features(seed: np.uint64, attempt: int, feature_order: FeatureOrder, out: np.ndarray) -> int:
+def sample_features(seed: np.uint64, attempt: int, feature_order: FeatureOrder, out: np.ndarray) -> int:
     """Draw a node's features, ascending: the ``attempt``-th part of all features in the node's random order.
 
     A few swaps at the front of one list, undone at the end, cost less than a list for every node. Returns how

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from silvan.errors import RefusedError
-from silvan.federation.message import Course, Envelope, Request
-from silvan.federation.store import CONDUCT, Store, digest
+from silvan.federation.message import Envelope, ProtocolPosition, Request
+from silvan.federation.store import SEQUENCE, Store, digest
 from silvan.util.readable import count_of
 
 
@@ -48,7 +48,7 @@ class Participants(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Limits:
+class StudyLimits:
     """What a site lets a study do; None: any number, and the sites of the first sum.
 
     ``tasks`` are models and judgements; ``sites`` are those that the study begins with, of which ``losses`` may go.
@@ -62,7 +62,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class CheckedQuestion:
+class CheckedRequest:
     """A question that breaks no rule, given what the site remembered: its digest, and what to remember of it."""
 
     digest: str
@@ -80,24 +80,24 @@ class CheckedQuestion:
         return all(self.store.get(key) == value for key, value in self.seen.items())
 
 
-def check_question(
+def check_sequence(
     site: str,
     store: Store,
     envelope: Envelope,
     request: Request,
-    course: Course | None,
+    position: ProtocolPosition | None,
     *,
     draws: bytes | None,
-    limits: Limits,
-) -> CheckedQuestion:
+    limits: StudyLimits,
+) -> CheckedRequest:
     """Raise an error if a question breaks a rule; return what the site must remember of it once it is answered.
 
     ``draws`` names the noise that a sum is made of, if there is any: it is one statistic whatever else is asked.
     """
-    question = CheckedQuestion(envelope.asked, store)
+    question = CheckedRequest(envelope.asked, store)
     _check_tasks(question, envelope, limits.tasks)
-    if course is not None:
-        _check_course(question, envelope, request, course)
+    if position is not None:
+        _check_position(question, envelope, request, position)
     if request.verb == "total":
         over = sorted(envelope.over)
         if len(set(over)) < len(over) or site not in over:
@@ -107,7 +107,7 @@ def check_question(
     return question
 
 
-def _check_tasks(question: CheckedQuestion, envelope: Envelope, most: int | None) -> None:
+def _check_tasks(question: CheckedRequest, envelope: Envelope, most: int | None) -> None:
     """Raise an error if the study has too many tasks."""
     if not envelope.task:
         return
@@ -131,20 +131,22 @@ def _tasks(data: bytes | None) -> list[str]:
     return msgspec.msgpack.decode(data or b"\x90", type=list[str])
 
 
-def _check_course(question: CheckedQuestion, envelope: Envelope, request: Request, course: Course) -> None:
+def _check_position(question: CheckedRequest, envelope: Envelope, request: Request, position: ProtocolPosition) -> None:
     """Raise an error if a question does not continue its course."""
-    key = _key("course", envelope.study, envelope.task, course.name)
-    data, n = question.get(key), len(course.decided)
+    key = _key("course", envelope.study, envelope.task, position.name)
+    data, n = question.get(key), len(position.decided)
     if data is None:
-        trace = request.follow([], further=True) if course.anywhere or not n else None
+        trace = request.follow([], further=True) if position.anywhere or not n else None
         if trace is None:
             raise RefusedError("the question goes on from something that the site has not answered")
-        question.changes[key] = msgspec.msgpack.encode(History(n, _joined(course.decided), [trace], [question.digest]))
+        question.changes[key] = msgspec.msgpack.encode(
+            History(n, _joined(position.decided), [trace], [question.digest])
+        )
         return
     history = msgspec.msgpack.decode(data, type=History)
     if question.digest in history.asked:
         return
-    if n < history.n or _joined(course.decided[: history.n]) != history.decided:
+    if n < history.n or _joined(position.decided[: history.n]) != history.decided:
         raise RefusedError("the question does not go on from where the site's answers ended")
     further = n > history.n
     trace = request.follow(history.traces, further)
@@ -155,11 +157,11 @@ def _check_course(question: CheckedQuestion, envelope: Envelope, request: Reques
             else "the site has answered this in another form, and answers one form in a task"
         )
     traces = [trace] if further else [*history.traces, trace]
-    history = History(n, _joined(course.decided), traces, [*history.asked, question.digest])
+    history = History(n, _joined(position.decided), traces, [*history.asked, question.digest])
     question.changes[key] = msgspec.msgpack.encode(history)
 
 
-def _check_sites_of_sum(question: CheckedQuestion, envelope: Envelope, draws: bytes | None, over: list[str]) -> None:
+def _check_sites_of_sum(question: CheckedRequest, envelope: Envelope, draws: bytes | None, over: list[str]) -> None:
     """Raise an error if the same was summed over other sites; a sum in steps may lose some on its way."""
     key = _key("sum", envelope.study, question.digest if draws is None else digest(draws))
     name, data = envelope.whole or envelope.question, question.get(key)
@@ -174,7 +176,7 @@ def _check_sites_of_sum(question: CheckedQuestion, envelope: Envelope, draws: by
 
 
 def _check_participants(
-    question: CheckedQuestion, envelope: Envelope, request: Request, over: list[str], limits: Limits
+    question: CheckedRequest, envelope: Envelope, request: Request, over: list[str], limits: StudyLimits
 ) -> None:
     """Raise an error if a sum has sites that the study did not have or has lost, or if it has lost too many."""
     names, first = [envelope.study], limits.sites
@@ -197,7 +199,7 @@ def _check_participants(
 
 
 def _key(what: str, *names: str) -> str:
-    return f"{CONDUCT} {what} {digest(msgspec.json.encode(names))}"
+    return f"{SEQUENCE} {what} {digest(msgspec.json.encode(names))}"
 
 
 def _joined(decided: tuple[str, ...]) -> str:

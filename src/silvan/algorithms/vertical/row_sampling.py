@@ -38,7 +38,7 @@ def hold_out(party: Party, rows: Blob, share: float) -> np.ndarray:
     return held & ~held.all()  # there must be something to learn from
 
 
-def draw_rows(party: Party, schema: Schema, rows: Blob) -> tuple[bytes, np.ndarray]:
+def sample_rows(party: Party, schema: Schema, rows: Blob) -> tuple[bytes, np.ndarray]:
     """Return the key by which trees draw rows, sealed for all parties, and the order in which rows are to stand."""
     words = row_words(party, rows)
     order = rising_order(words)  # the same in every federation, other than that of the digests
