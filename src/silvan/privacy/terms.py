@@ -25,11 +25,8 @@ from silvan.federation.message import Blob, Request
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 
-Allowed = Callable[[Any], bool]
-"""Says whether a study allows the value of a field."""
-
 Fixed = Mapping[str, Any]
-"""Values of fixed fields by name, or functions of type ``Allowed``."""
+"""By the name of a fixed field: the value it must have, or a function that says whether a value is allowed."""
 
 
 @dataclass(frozen=True)
