@@ -96,3 +96,11 @@ def test_nothing_is_written_over(site, tmp_path):
     for target in (tmp_path / "there", site.path / "inside"):
         with pytest.raises(InputError, match="name a new folder outside of"):
             backup_site(site, target)
+
+
+def test_a_link_in_a_folder_is_not_followed(site, tmp_path):
+    """Whoever can make a link there would have any file of the machine copied."""
+    (tmp_path / "elsewhere").write_text("a secret of another program")
+    (site.path / "notes.txt").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"notes.txt is a link"):
+        backup_site(site, tmp_path / "copy")

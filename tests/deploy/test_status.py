@@ -4,6 +4,8 @@ import json
 import threading
 import urllib.error
 import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection
 
 import msgspec
 import pytest
@@ -101,6 +103,9 @@ def test_figures_are_served_on_loopback_only(folders):
             assert "silvan_study_round" in answer.read().decode()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/runs")
+        with closing(HTTPConnection("127.0.0.1", port)) as asked:  # by a web page whose name was made to point here
+            asked.request("GET", "/metrics", headers={"Host": f"a.example:{port}"})
+            assert asked.getresponse().status == 421
         with pytest.raises(InputError, match=f"port {port} cannot be used"):
             make_metrics_server(port, str)
     finally:

@@ -1,5 +1,10 @@
 """``silvan web``: what it prints, and what it refuses before it listens."""
 
+import stat
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname as url_to_path
+
 import pytest
 from helpers.runs import silvan, write_study
 
@@ -33,6 +38,24 @@ def test_another_address_is_warned_of(tmp_path, served):
     refused = silvan("web", tmp_path, "--host", "0.0.0.0", ok=False)  # noqa: S104
     assert "host must be one address" in refused.stderr
     assert len(served) == 1
+
+
+def test_the_token_is_in_no_command_line(tmp_path, served, monkeypatch):
+    """Every user of the machine can read with which words a browser was started."""
+    shown = []
+
+    def launch(url):
+        page = Path(url_to_path(urlsplit(url).path))
+        shown.append((url, page.read_text(), stat.S_IMODE(page.stat().st_mode)))
+
+    monkeypatch.setattr("typer.launch", launch)
+    write_study(tmp_path)
+    said = silvan("web", tmp_path, "--port", 0, "--open").output
+    token = said.split("token=")[1].split()[0]
+    [(url, page, mode)] = shown
+    assert token not in url
+    assert token in page
+    assert mode == 0o600
 
 
 def test_without_the_extra(tmp_path, monkeypatch):

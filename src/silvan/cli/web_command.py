@@ -1,7 +1,11 @@
 """``silvan web``: serves the live page of a folder on this machine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,9 +48,18 @@ def web(
             f"The page: {access.address}",
             "Whoever has this address can do what you can do there; keep it to yourself. Ctrl-C ends the page only.",
         )
-        if open_:
-            typer.launch(access.address)
-        serve(make_app(pages, access), listener)
+        with _opened(access.address) if open_ else nullcontext():
+            serve(make_app(pages, access), listener)
+
+
+@contextmanager
+def _opened(address: str) -> Iterator[None]:
+    """Show an address in a browser, by a file that only its owner can read: everybody can read a command line."""
+    with NamedTemporaryFile("w", prefix="silvan-", suffix=".html") as file:  # mode 0600
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">')
+        file.flush()
+        typer.launch(Path(file.name).as_uri())
+        yield
 
 
 def pages_of(folder: Path) -> "Folder":

@@ -78,8 +78,10 @@ def _copy_folder(folder: Path, target: Path, also: Sequence[Path] = ()) -> int:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files to copy."""
+    """Yield the files to copy; raise ``InputError`` for a link, which may lead to any file of the machine."""
     for path in sorted(folder.iterdir()):
+        if path.is_symlink():
+            raise InputError(f"{path} is a link, and a backup is made of files alone; put the file there, or remove it")
         if path.is_dir():
             if not is_job(path.name):
                 yield from _files(path)

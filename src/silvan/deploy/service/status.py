@@ -191,9 +191,14 @@ def make_metrics_server(port: int, figures: Callable[[], str]) -> ThreadingHTTPS
 
         def do_GET(self) -> None:
             """Send the figures."""
-            known = self.path == "/metrics"
-            body = (figures() if known else "there is nothing here\n").encode()
-            self.send_response(200 if known else 404)
+            if self.headers.get("Host", "").lower() not in hosts:  # a web page that has its name point here
+                code, text = 421, "metrics are served to 127.0.0.1 and localhost\n"
+            elif self.path != "/metrics":
+                code, text = 404, "there is nothing here\n"
+            else:
+                code, text = 200, figures()
+            body = text.encode()
+            self.send_response(code)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -203,6 +208,8 @@ def make_metrics_server(port: int, figures: Callable[[], str]) -> ThreadingHTTPS
             """Print nothing."""
 
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except OSError as error:
         raise InputError(f"port {port} cannot be used ({(error.strerror or '').lower()}); name another") from None
+    hosts = {f"{host}:{server.server_port}" for host in ("127.0.0.1", "localhost")}
+    return server
