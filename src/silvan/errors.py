@@ -129,7 +129,7 @@ class FormatError(SilvanError, ValueError):
     ...     sv.Forest.from_bytes(b"something else")
     ... except sv.FormatError as error:
     ...     print(error)
-    damaged, or not a .silvan file
+    damaged, or not a silvan forest
     """
 
 

@@ -179,7 +179,7 @@ def test_columns_that_leave_too_few_rows_end_a_branch():
     assert {tuple(tree) for tree in used} == {(-1,), (1, -1, -1)}  # those that drew the first column have no split
 
 
-@pytest.mark.parametrize(("max_features", "n_drawn"), [("sqrt", 2), (1, 1), (0.5, 3), (None, 6), ("log2", 2)])
+@pytest.mark.parametrize(("max_features", "n_sampled"), [("sqrt", 2), (1, 1), (0.5, 3), (None, 6), ("log2", 2)])
 def test_features_by_tree(max_features, n_sampled):
     settings = Settings(20, feature_draw="tree", max_features=max_features)
     forest = fit_random(settings=settings)[0]

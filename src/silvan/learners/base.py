@@ -48,10 +48,10 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.federated_estimator import FederatedEstimator
+from silvan.learners.fixed_fields import REPEATS, fixed_fields, fixed_for_parties
 from silvan.learners.forest_settings import forest_settings
 from silvan.learners.registry import LEARNERS, spec_of
 from silvan.learners.result import ColumnEffects, Result
-from silvan.learners.terms import REPEATS, fixed_fields, fixed_for_parties
 from silvan.privacy.announce import RequestPlan
 from silvan.privacy.gate import holding_to
 from silvan.privacy.terms import StudyText

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from silvan.data.schema import Schema
+from silvan.learners.fixed_fields import fixed_fields, fixed_for_parties
 from silvan.learners.parameters import defaults
-from silvan.learners.terms import fixed_fields, fixed_for_parties
 from silvan.privacy.terms import StudyText
 from silvan.study.study import Study
 

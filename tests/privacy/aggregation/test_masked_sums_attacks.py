@@ -137,7 +137,7 @@ def test_a_federation_made_with_masks_refuses_plain_sums():
         fed.total(CountGrid(schema=fed.blob(fed.schema.to_json().encode())))
 
 
-@pytest.mark.parametrize("cover", [None, RingPart()])
+@pytest.mark.parametrize("secure_sum", [None, RingPart()])
 def test_sites_of_other_sums_take_no_part(secure_sum):
     with pytest.raises(RefusedError, match="leaves it only"):
         federation_of(members([of(1), of(2), of(3)], secure_sum=secure_sum), MaskedSums()).total(Number())

@@ -129,15 +129,16 @@ def _fits_leaves(parameters: Mapping[str, Any]) -> bool:
 
 
 def _like(settings: Settings) -> Callable[[Settings], bool]:
-    """Allow settings that differ in the number of trees, which sites share, and in weights that follow from a sum."""
+    """Allow settings that differ in what follows from sums, or tells nothing of rows.
+
+    That is the number of trees, which sites share, balanced weights, and how trees are combined.
+    """
 
     def fits(given: Settings) -> bool:
-        weight = settings.class_weight
-        if weight == "balanced" and isinstance(given.class_weight, list):
-            weight = given.class_weight
-        return given.n_estimators >= 1 and given == replace(
-            settings, n_estimators=given.n_estimators, class_weight=weight
-        )
+        balanced = settings.class_weight == "balanced" and isinstance(given.class_weight, list)
+        weight = given.class_weight if balanced else settings.class_weight
+        free = replace(settings, n_estimators=given.n_estimators, class_weight=weight, vote=given.vote)
+        return given == free
 
     return fits
 
