@@ -1,7 +1,7 @@
 """What a study's text fixes is all that may be asked: fields are declared, compared, and refused if they differ."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -15,7 +15,9 @@ from silvan.federation import wire
 from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.in_process import InProcess
-from silvan.federation.message import Blob, Envelope
+from silvan.federation.message import Blob, Envelope, Reply, Total
+from silvan.federation.store import MemoryStore
+from silvan.privacy.request_sequence import StudyLimits, check_sequence
 from silvan.study.parse import parse_remote_study
 from silvan.study.study_text import text_of
 from silvan.tree.objectives import Measure
@@ -119,3 +121,40 @@ def test_the_text_of_a_study_gives_the_terms_of_its_learner():
     assert fixed["study"] == study.unique_name
     assert text_of(study).allows(schema)
     assert not text_of(study).allows(sv.Schema.of([sv.Feature("age")], sv.Label("z", (0, 1))))
+
+
+class LeafRows(Total[Reply], frozen=True, kw_only=True):
+    """A sum that a study with clusters may ask of some sites."""
+
+    some_sites: ClassVar[bool] = True
+
+
+class LeafLabels(LeafRows, frozen=True, kw_only=True):
+    """Another."""
+
+
+@pytest.mark.parametrize("clusters", [True, False])
+def test_two_kinds_of_sums_are_over_the_same_sites(clusters):
+    """Rows at leaves over five sites, labels at the same leaves over four: the difference is the fifth site's."""
+    sites, store = [f"site {i}" for i in range(5)], MemoryStore()
+    limits = StudyLimits(losses=0, sites=frozenset(sites), clusters=clusters)
+
+    def ask(request, over):
+        envelope = Envelope("study", "question", "coordinator", request.kind(), b"", over=over, task="a model")
+        checked = check_sequence("site 0", store, envelope, request, None, draws=None, limits=limits)
+        store.put_all(checked.changes)
+
+    ask(LeafRows(), sites)
+    if clusters:  # a study with clusters has to live with it: nobody else knows which sites are in one
+        ask(LeafLabels(), sites[:4])
+    else:
+        with pytest.raises(RefusedError, match="lose 0 sites"):
+            ask(LeafLabels(), sites[:4])
+
+
+def test_parties_hand_over_digests_only_where_the_text_says_so():
+    """A coordinator that has digests of ids can try ids; private set intersection is there to prevent that."""
+    text = 'name = "s"\nlabel = "y"\nmatch = "{}"\n[learner]\nkind = "VerticalForest"\n'
+    for match, allowed in (("psi", False), ("keyed", True)):
+        study = parse_remote_study(text.format(match))
+        assert text_of(study).fixed_by(None)["digests"] is allowed
