@@ -150,7 +150,7 @@ def _other_key(federation: Federation, table: pl.DataFrame) -> float:
 _ATTACKS: list[tuple[str, str, str, Attack]] = [
     ("exact salaries, by a task that the study does not have", "400 of 400", _SALARY, _salaries),
     ("surnames that three people share", "232 of 800", _GIVEN, _surnames),
-    ("classes of a label that the study does not learn", "2 of 2", _GIVEN, _other_label),
+    ("classes of a label that the study does not learn", "2 of 2", _SALARY, _other_label),
     ("labels, by trees that the study does not grow", "300 of 300", _GIVEN, _labels),
     ("subgroups by a column that the study does not name", "5 of 5", _GIVEN, _subgroups),
     ("sampling keys of another study", "1 of 1", _SALARY, _other_key),

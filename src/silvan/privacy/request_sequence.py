@@ -182,9 +182,8 @@ def _check_participants(
     names, first = [envelope.study], limits.sites
     if first is not None and not first.issuperset(over):
         raise RefusedError("the sum has sites that are not in the study")
-    if (
-        request.some_sites and limits.clusters
-    ):  # begins with a cluster; where nothing is to be lost, with one in the whole study
+    # a sum over a cluster begins with its sites; where nothing may be lost, with one cluster in the whole study
+    if request.some_sites and limits.clusters:
         names += [envelope.kind] if limits.losses is not None else [envelope.kind, envelope.task]
         first = None
     key = _key("participants", *names)
