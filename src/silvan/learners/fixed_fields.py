@@ -73,7 +73,7 @@ def _of_boosting(parameters: Mapping[str, Any]) -> dict[str, Any]:
     boosting = Boosting(*(parameters[name] for name in names))
     return {
         "settings": boosting,
-        "tau": parameters.get("tau"),
+        "tau": float(parameters.get("tau", 0.0)),
         "printed": parameters.get("printed"),
         "candidates": _candidates(lambda one: isinstance(one, LocalBoosting) and one.boosting == boosting),
     }
