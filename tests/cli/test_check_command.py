@@ -141,6 +141,27 @@ def test_sites_that_do_not_mean_the_same(tmp_path):
     assert "label at north: missing in 1 row, where a study stops: fill in or drop them" in lines
 
 
+@pytest.mark.parametrize(
+    ("values", "code", "asked"),
+    [
+        ([200 + 23 * i for i in range(100)], -999, True),  # the only negative number, in a third of the cells
+        ([i % 40 for i in range(100)], -1, True),
+        ([1000 + 50 * i for i in range(100)], 9999, True),  # half of the span above all others
+        ([20 + i % 60 for i in range(100)], 999, True),
+        ([i - 60 for i in range(100)], -99, False),  # 40 below the lowest of values that span 98
+        ([10 * i for i in range(100)], 999, False),
+        ([i - 10 for i in range(100)], -1, False),
+    ],
+)
+def test_numbers_that_stand_for_missing(tmp_path, values, code, asked):
+    for name in ("north", "south"):
+        rows = [f"{code if i % 3 == 0 else value},{i % 2}" for i, value in enumerate(values)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["x,label", *rows]) + "\n")
+    (tmp_path / "s.toml").write_text('[sites]\nnorth = "north.csv"\nsouth = "south.csv"\n')
+    lines = json.loads(silvan("check", tmp_path / "s.toml", "--json").stdout)["questions"]
+    assert any(f'missing = ["{code}"]' in line for line in lines) is asked
+
+
 def test_one_table_of_all_sites(tmp_path):
     rows = [f"{'ab'[i % 2]};00{i % 9};{i / 4}".replace(".", ",") + f";{i % 3 % 2}" for i in range(60)]
     (tmp_path / "all.csv").write_text("\n".join(["site;ward;weight;label", *rows]) + "\n")

@@ -3,13 +3,14 @@
 import datetime
 import sqlite3
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 
 import silvan as sv
-from silvan.data.cells import MARKERS
+from silvan.data.cells import MARKERS, distinct
 from silvan.data.encode import encode_features
 from silvan.data.table import read_table
 from silvan.errors import AgreementError, InputError, SchemaError, SiteError
@@ -187,3 +188,22 @@ def test_classes_that_are_said_to_be_names():
     fed = sv.federate_rows({"north": north, "south": south}, kinds={"label": "categorical"})
     assert fed.schema.label.classes == ("0", "1")
     assert fed.site("north").part(fed.schema).y.tolist() == [0, 1] * 10
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
+def test_text_of_a_data_frame_is_text_unless_it_looks_like_broken_numbers(library):
+    """In a file "5more" among numbers may be a slip; whoever gives a column of text has said what it is."""
+    doors = ["2", "3", "4", "5more"] * 10
+    fed = sv.federate_rows({"north": library({"doors": doors, "label": [0, 1] * 20})}, label="label")
+    assert fed.schema.features[0].categories == ("2", "3", "4", "5more")
+    many = [f"{i}.5" for i in range(39)] + ["unknown"]
+    with pytest.raises(SiteError, match="mixes numbers and text"):
+        sv.federate_rows({"north": library({"weight": many, "label": [0, 1] * 20})}, label="label")
+
+
+@pytest.mark.parametrize("library", [pd.Series, pl.Series])
+def test_distinct_texts_come_in_order(library):
+    """Polars returns them in another order in each process, and what is said of a table must not depend on that."""
+    values, places = distinct(nw.from_native(library([f"w{i % 23}" for i in range(200)]), series_only=True))
+    assert values == sorted(values)
+    assert [values[place] for place in places] == [f"w{i % 23}" for i in range(200)]

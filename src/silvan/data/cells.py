@@ -73,7 +73,7 @@ def distinct(series: Series) -> tuple[list[Any], NDArray[np.int64]]:
     values: list[Any]
     if is_text(series):
         words = series.cast(nw.String)
-        values = words.unique().to_list()
+        values = sorted(words.unique().to_list())  # polars returns them in any order
         if values:
             places[present] = words.replace_strict(values, range(len(values)), return_dtype=nw.Int64).to_numpy()
     elif is_number(series):

@@ -16,7 +16,7 @@ from silvan.util.readable import count_of, format_names
 
 IDENTIFIER = "every value occurs once: an identifier? then leave it out (exclude)"
 
-_CODES = (-9, -99, -999, -9999, 99, 999, 9999, 99999)
+_CODES = (-1, -9, -99, -999, -9999, -99999, 99, 999, 9999, 99999)
 _ZEROS = r"^\s*[+-]?0\d"
 _PADDED = (
     "zeros in front of the numbers of {} are lost, 0012 is read as 12: are they codes? then set its kind "
@@ -142,12 +142,19 @@ def _are_dates(numbers: np.ndarray) -> bool:
 
 
 def _codes(numbers: np.ndarray) -> dict[int, int]:
-    """Return the rows of numbers that people write where a value is missing, if they are far beyond all others."""
+    """Return the rows of numbers that people write where a value is missing, if they stand apart from all others.
+
+    A code stands apart if it is far larger than all others, the only negative number, or further from the next value
+    than half of what the others span.
+    """
     found = {}
     for code in _CODES:
-        rows = int(np.count_nonzero(numbers == code))
-        others = np.abs(numbers[numbers != code])
-        if rows and len(others) and abs(code) > 2 * others.max():
+        rows, others = int(np.count_nonzero(numbers == code)), numbers[numbers != code]
+        if not rows or not len(others):
+            continue
+        low, high = others.min(), others.max()
+        gap = max(low - code, code - high)
+        if abs(code) > 2 * max(abs(low), abs(high)) or (rows > 1 and (code < 0 <= low or gap > (high - low) / 2 > 0)):
             found[code] = rows
     return found
 

@@ -31,6 +31,9 @@ _PARTS = get_args(DatePart)
 _SHARE = 0.1
 """A column of which at least this share is numbers, or dates, is not one of text."""
 
+_FEW_CODES = 20
+"""Text of a data frame with more different numbers is taken for a column of numbers in which some cells are broken."""
+
 _UNIT = r"\s[A-Za-zµ°][\w/%°^]*|(mg|µg|ug|kg|g|cm|mm|ml|dl|mmol)(/\w+)?"
 _ALMOST = rf"^[$€£]?\s*[+\-−–]?\d[\d.,'’\s]*(%|‰|[$€£]|{_UNIT})?$"
 """Texts that people read as numbers, with signs, separators or units, but no program should."""
@@ -81,7 +84,7 @@ class CellTypes:
     """The types that all cells of a column fit, as far as they have been seen.
 
     ``typed`` says that the source has types of its own: then text stays text even if all of it could be numbers,
-    unless some of it marks missing values.
+    unless some of it marks missing values, or it holds too many different numbers to be codes.
     """
 
     def __init__(self, kind: str | None = None, *, typed: bool = False) -> None:
@@ -89,6 +92,8 @@ class CellTypes:
         self.whole = self.boolean = True
         self.seen = self.present = self.numbers = self.truths = self.dates = self.almost = self.dated = self.markers = 0
         self.others: list[int] = []  # the first rows that hold neither a number nor a date
+        self.codes: set[str] = set()  # different numbers among texts, as far as they may be codes
+        self.all_texts = True  # whether no cell holds a number as such
 
     def add(self, text: "pl.Series", rows: "pl.Series | None" = None) -> None:
         """Look at some cells; with ``rows``, at distinct texts and how many rows have each."""
@@ -127,6 +132,7 @@ class CellTypes:
             self.add(pl.Series([t for t, _ in texts], dtype=pl.String), pl.Series([n for _, n in texts]))
         for value, n in zip(values, rows, strict=True):
             if not isinstance(value, str):
+                self.all_texts = False
                 self._count(**{"truths" if isinstance(value, bool) else "numbers": n})
                 self.whole = self.whole and isinstance(value, int)
                 self.boolean = self.boolean and isinstance(value, bool)
@@ -142,6 +148,8 @@ class CellTypes:
         self.whole = self.whole and bool((whole | marker).all())
         self.boolean = self.boolean and bool((truth | marker).all())
         number = number & ~marker
+        if len(self.codes) <= _FEW_CODES:
+            self.codes.update(words.filter(number).to_list()[: _FEW_CODES + 1])
         date = np.array([read_date(word) is not None for word in words.to_list()], np.bool_) & ~marker
         other = ~(number | truth | date | marker)
         self._count(
@@ -174,6 +182,8 @@ class CellTypes:
             return "date"
         if self.all_numbers:
             return "categorical" if self.typed and not self.markers else "numeric"
+        if self.typed and self.all_texts and not self.markers and 0 < len(self.codes) <= _FEW_CODES:
+            return "categorical"
         many = self.numbers >= _SHARE * self.present or self.almost > 0.5 * self.present
         return "numeric" if many else "categorical"
 
