@@ -67,7 +67,7 @@ def fixed_for_parties(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _of_boosting(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what AdaBoost with stumps fixes."""
     from silvan.algorithms.boosting.stumps import Boosting
-    from silvan.algorithms.evaluation.candidates import LocalBoosting
+    from silvan.algorithms.evaluation.candidates import LocalBoosting, SentModel
 
     names = ("n_estimators", "criterion", "min_samples_leaf", "max_bins")
     boosting = Boosting(*(parameters[name] for name in names))
@@ -76,6 +76,7 @@ def _of_boosting(parameters: Mapping[str, Any]) -> dict[str, Any]:
         "tau": float(parameters.get("tau", 0.0)),
         "printed": parameters.get("printed"),
         "candidates": _candidates(lambda one: isinstance(one, LocalBoosting) and one.boosting == boosting),
+        "model": lambda one: isinstance(one, SentModel),
     }
 
 
@@ -84,11 +85,12 @@ def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]
     from silvan.algorithms.evaluation.candidates import LocalModel, PersonalModel
 
     settings = forest_settings(parameters, schema)
-    alike, measures, least = _like(settings), _measures(settings), settings.min_samples_leaf
+    alike, measures, least = _like(settings), _measures(settings, schema), settings.min_samples_leaf
     threshold = parameters.get("threshold")
 
     def local_fits(one: LocalModel) -> bool:
-        return alike(one.settings) and one.threshold == threshold
+        trees = one.settings.n_estimators == settings.n_estimators
+        return trees and alike(one.settings) and one.threshold == threshold
 
     fixed = {
         "n_trees": lambda n: 1 <= n <= settings.n_estimators,
@@ -96,7 +98,7 @@ def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]
         "min_leaf": lambda n: n in (least, max(FLOOR, least)),  # leaves that sites re-estimate are larger
         "max_bins": settings.max_bins,
         "measure": measures,
-        "settings": alike,
+        "settings": lambda given: given.n_estimators <= settings.n_estimators and alike(given),
         "validation": 0.0,
         "candidates": _candidates(lambda one: isinstance(one, LocalModel) and local_fits(one)),
         "model": lambda one: not isinstance(one, PersonalModel) or not one.fit or _fits_leaves(parameters),
@@ -143,10 +145,16 @@ def _like(settings: Settings) -> Callable[[Settings], bool]:
     return fits
 
 
-def _measures(settings: Settings) -> Callable[[Measure], bool]:
-    """Allow measures of the criterion; weights and bounds follow from sums."""
+def _measures(settings: Settings, schema: Schema) -> Callable[[Measure], bool]:
+    """Allow measures of the criterion; balanced weights, all rows' mass and a number's bounds follow from sums."""
+    n_classes = schema.n_classes
     weighted = settings.class_weight is not None
-    return lambda given: given.objective == settings.criterion and (weighted or len(set(given.class_weight)) <= 1)
+
+    def fits(given: Measure) -> bool:
+        same = given.objective == settings.criterion and given.fits(n_classes)
+        return same and (weighted or set(given.class_weight) == {1}) and (not n_classes or not given.offset)
+
+    return fits
 
 
 def _candidates(local: Callable[["Candidate"], bool]) -> Callable[[Sequence["Candidate"]], bool]:
@@ -157,6 +165,11 @@ def _candidates(local: Callable[["Candidate"], bool]) -> Callable[[Sequence["Can
 
 
 def _grids_of(schema: Schema, columns: Sequence[str]) -> Callable[[Sequence["ColumnGrid"]], bool]:
-    """Allow columns that the study names."""
+    """Allow columns that the study names, each once; their values follow from cut points."""
     places = {schema.names.index(name) for name in columns if name in schema.names}
-    return lambda grids: all(grid.feature in places for grid in grids)
+
+    def fits(grids: Sequence["ColumnGrid"]) -> bool:
+        features = [grid.feature for grid in grids]
+        return len(set(features)) == len(features) and places.issuperset(features)
+
+    return fits

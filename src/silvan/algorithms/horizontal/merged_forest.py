@@ -110,7 +110,9 @@ def fit(
     schema_blob = federation.blob(schema.to_json().encode())
     grown_as = replace(settings, vote="soft")  # trees travel without a way to combine them
     requests = {
-        site: GrowTrees(schema=schema_blob, settings=grown_as, n_trees=n, feature_key=feature_key)
+        site: GrowTrees(
+            schema=schema_blob, settings=replace(grown_as, n_estimators=n), n_trees=n, feature_key=feature_key
+        )
         for site, n in n_trees.items()
         if n
     }
