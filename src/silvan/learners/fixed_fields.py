@@ -85,7 +85,7 @@ def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]
     from silvan.algorithms.evaluation.candidates import LocalModel, PersonalModel
 
     settings = forest_settings(parameters, schema)
-    alike, measures, least = _like(settings), _measures(settings, schema), settings.min_samples_leaf
+    alike, measures, least = _like(settings, schema.n_classes), _measures(settings, schema), settings.min_samples_leaf
     threshold = parameters.get("threshold")
 
     def local_fits(one: LocalModel) -> bool:
@@ -130,14 +130,15 @@ def _fits_leaves(parameters: Mapping[str, Any]) -> bool:
     return allowed if given is None else bool(given)
 
 
-def _like(settings: Settings) -> Callable[[Settings], bool]:
+def _like(settings: Settings, n_classes: int) -> Callable[[Settings], bool]:
     """Allow settings that differ in what follows from sums, or tells nothing of rows.
 
     That is the number of trees, which sites share, balanced weights, and how trees are combined.
     """
 
     def fits(given: Settings) -> bool:
-        balanced = settings.class_weight == "balanced" and isinstance(given.class_weight, list)
+        weights = given.class_weight if isinstance(given.class_weight, list) else ()
+        balanced = settings.class_weight == "balanced" and len(weights) == n_classes
         weight = given.class_weight if balanced else settings.class_weight
         free = replace(settings, n_estimators=given.n_estimators, class_weight=weight, vote=given.vote)
         return given == free
