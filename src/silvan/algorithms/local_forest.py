@@ -17,12 +17,7 @@ from silvan.tree.sampling import SamplingKeys, key_of_site
 
 
 def local_forest(
-    site: Site,
-    schema: Schema,
-    settings: Settings,
-    feature_key: np.ndarray,
-    n_trees: int,
-    part: Part | None = None,
+    site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int, part: Part | None = None
 ) -> Forest:
     """Grow trees on one site's training rows, or on those of ``part``."""
     if not 1 <= n_trees <= MAX_TREES:

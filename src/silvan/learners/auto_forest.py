@@ -34,7 +34,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameters import AutoForestParameters
+from silvan.learners.registry import AutoForestParameters
 from silvan.learners.result import Result
 from silvan.tree.fit import Settings
 from silvan.util.notebook import html_table
@@ -81,10 +81,6 @@ class AutoForest(AutoForestParameters, Learner):
     for as much as mixes with them gain on average, less what luck may add; so with little evidence a site stays near
     the shared forest. A forest that a site makes so stays there: between machines nobody else has it.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
@@ -102,7 +98,6 @@ class AutoForest(AutoForestParameters, Learner):
         How much the shared trees with leaf values from the site's own rows count, by site, likewise.
     choices_
         What each site uses and why, as a sentence a site; prints as a table.
-    %(fit_attributes)s
 
     Examples
     --------

@@ -65,8 +65,12 @@ if TYPE_CHECKING:
 class Learner(FederatedEstimator):
     """A forest on a federation.
 
-    After ``fit``, ``forest_`` is the global forest (None if there is none), ``forests_`` has the one that each site
-    should use, ``rounds_`` and ``bytes_`` count the messages.
+    Attributes
+    ----------
+    forest_
+        The forest for all sites, a ``Forest``.
+    forests_
+        The forest that each site should use, by site.
     """
 
     sends_trees: ClassVar[bool] = False  # whether sites send trees of their own

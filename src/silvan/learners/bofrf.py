@@ -23,7 +23,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameters import BOFRFParameters
+from silvan.learners.registry import BOFRFParameters
 from silvan.learners.result import Result, SiteTrees
 from silvan.tree.fit import Settings
 
@@ -33,10 +33,6 @@ class BOFRF(BOFRFParameters, Learner):
 
     Every site grows ``n_estimators`` trees, or brings a forest (``federate_rows(..., forests=)``). A tree's weight is
     the Matthews correlation of its votes on all sites' training rows if that is above ``tau``, and 0 if not.
-
-    Parameters
-    ----------
-    %(parameters)s
 
     Attributes
     ----------
@@ -62,7 +58,6 @@ class BOFRF(BOFRFParameters, Learner):
         With ``clusters``, how far each site is from all of them, in the same order.
     settings_
         The parameters of each site's trees.
-    %(fit_attributes)s
 
     Examples
     --------
@@ -96,15 +91,7 @@ class BOFRF(BOFRFParameters, Learner):
         clustered = (Characterise, CountGrid) if self.clusters is not None else ()
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
         balanced = asks_for_classes(self.class_weight)
-        return (
-            *clustered,
-            *balanced,
-            BringTrees,
-            ScoreTrees,
-            *counted,
-            Choose,
-            *asks_for_threshold(self.threshold),
-        )
+        return (*clustered, *balanced, BringTrees, ScoreTrees, *counted, Choose, *asks_for_threshold(self.threshold))
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""

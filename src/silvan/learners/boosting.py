@@ -18,7 +18,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameters import (
+from silvan.learners.registry import (
     AdaBoostPLParameters,
     BoostingParameters,
     BOPPIDParameters,
@@ -66,17 +66,12 @@ class LocalAdaBoost(LocalAdaBoostParameters, _Booster):
 
     For two classes, and for federations in this process only. There is no global model, so predictions name their site.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         None: there is no global model.
     forests_
         Each site's own stumps and their weights, by site.
-    %(fit_attributes)s
 
     Examples
     --------
@@ -102,17 +97,12 @@ class BOPPID(BOPPIDParameters, _Booster):
 
     For two classes. Every site has a model of its own; there is no global one, so predictions name their site.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         None: there is no global model.
     forests_
         The stumps that each site uses and their weights, by site.
-    %(fit_attributes)s
 
     Examples
     --------
@@ -138,17 +128,10 @@ class AdaBoostPL(AdaBoostPLParameters, _Booster):
 
     For two classes.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         The merged stumps, a ``Forest`` whose trees vote in stages.
-    forests_
-        The model that each site should use, by site: the same for all.
-    %(fit_attributes)s
 
     Examples
     --------
@@ -177,17 +160,10 @@ class MultBoost(MultBoostParameters, _Booster):
 
     For two classes.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         The stumps of all stages, a ``Forest`` whose trees vote in stages.
-    forests_
-        The model that each site should use, by site: the same for all.
-    %(fit_attributes)s
 
     Examples
     --------

@@ -34,7 +34,17 @@ NO_EPSILON = (
 
 
 class FederatedEstimator(BaseEstimator, ABC):
-    """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes."""
+    """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes.
+
+    Attributes
+    ----------
+    schema_
+        What the columns mean, as the sites agreed on it: a ``Schema``.
+    rounds_
+        How many rounds of messages ``fit`` took.
+    bytes_
+        The bytes of these messages, by site: how many it "sent" and "received".
+    """
 
     federated_by: ClassVar[str] = "federate_rows"  # what makes a federation for it
     one_table: ClassVar[str] = "for one table use ForestClassifier or ForestRegressor, which take X and y"

@@ -30,7 +30,8 @@ from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
-from silvan.learners.parameters import VotingForestParameters, write_shared_entries
+from silvan.learners.parameters import write_shared_entries
+from silvan.learners.registry import VotingForestParameters
 from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight, monotonic_signs
 from silvan.tree.objectives import Target
 from silvan.tree.sampling import SamplingKeys, make_key, rows_of_trees
@@ -230,7 +231,6 @@ class ForestClassifier(ClassifierMixin, _Forest):
     monotonic_cst
         Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
         name. For two classes, and then of the probability of the second.
-    %(parameters)s
 
     Attributes
     ----------
@@ -330,7 +330,6 @@ class ForestRegressor(RegressorMixin, _Forest):
     monotonic_cst
         Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
         name. Not for columns of categories.
-    %(parameters)s
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.learners.base import Learner
 from silvan.learners.federated_estimator import NO_EPSILON
-from silvan.learners.parameters import HistogramForestParameters, PooledForestParameters
+from silvan.learners.registry import HistogramForestParameters, PooledForestParameters
 from silvan.privacy.announce import RequestPlan, announce
 from silvan.privacy.noise.accounting import Privacy
 from silvan.privacy.noise.laplace import check_epsilon
@@ -42,19 +42,10 @@ class HistogramForest(HistogramForestParameters, Learner):
     A level of all trees takes one round of messages, so ``max_depth`` is limited by default. With ``epsilon`` the
     forest is differentially private, and ``privacy_`` accounts for it (docs/privacy.md).
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
-    forest_
-        The forest, a ``Forest``.
-    forests_
-        The forest that each site should use, by site: the same for all.
     privacy_
         The account of the privacy budget; None without ``epsilon``.
-    %(fit_attributes)s
 
     Examples
     --------
@@ -198,18 +189,6 @@ class PooledForest(PooledForestParameters, HistogramForest):
     """The forest of all sites' rows in one place: a baseline, for federations in this process only.
 
     It takes the parameters of a ``HistogramForest``, so that one can be compared with the other.
-
-    Parameters
-    ----------
-    %(parameters)s
-
-    Attributes
-    ----------
-    forest_
-        The forest, a ``Forest``.
-    forests_
-        The forest of each site, by site: the same for all.
-    %(fit_attributes)s
 
     Examples
     --------

@@ -190,12 +190,7 @@ class InShares(FederatedEstimator):
         return self.schema_.label.classes
 
     def _score_by_id(
-        self,
-        federation: Federation,
-        answer: Callable[[RowScores], np.ndarray],
-        *,
-        incomplete: bool = False,
-        **how: Any,
+        self, federation: Federation, answer: Callable[[RowScores], np.ndarray], *, incomplete: bool = False, **how: Any
     ) -> ScoredRows:
         """Score the rows in common, or all rows that any party has, and take something of the scores."""
         import polars as pl

@@ -18,7 +18,7 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.learners.base import Learner
-from silvan.learners.parameters import LocalForestParameters, MergedForestParameters
+from silvan.learners.registry import LocalForestParameters, MergedForestParameters
 from silvan.tree.fit import Settings
 
 
@@ -27,17 +27,12 @@ class LocalForest(LocalForestParameters, Learner):
 
     A baseline, for federations in this process only. There is no global forest, so predictions name their site.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         None: there is no global forest.
     forests_
         Each site's own forest, by site.
-    %(fit_attributes)s
 
     Examples
     --------
@@ -63,17 +58,10 @@ class LocalForest(LocalForestParameters, Learner):
 class MergedForest(MergedForestParameters, Learner):
     """Sites' own trees put together: one round, and only trees travel.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         The merged forest, a ``Forest``.
-    forests_
-        The forest that each site should use, by site: the merged one.
-    %(fit_attributes)s
 
     Examples
     --------

@@ -27,7 +27,7 @@ from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.forest.model_in_shares import ModelInShares
 from silvan.learners.base import Learner
 from silvan.learners.in_shares import InShares
-from silvan.learners.parameters import VerticalForestParameters
+from silvan.learners.registry import VerticalForestParameters
 from silvan.learners.result import Result, SharedModel
 from silvan.privacy.announce import RequestPlan
 from silvan.tree.fit import Settings
@@ -39,10 +39,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
     """A forest of columns that stay with their parties: exactly the one that a joined table would give.
 
     A level of all trees takes two rounds of messages, so ``max_depth`` is limited by default.
-
-    Parameters
-    ----------
-    %(parameters)s
 
     Attributes
     ----------
@@ -56,7 +52,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         The splits of each party whose splits are known here, by party.
     lacking_
         Number of rows that each party lacked in the last prediction with ``incomplete=True``.
-    %(fit_attributes)s
 
     Examples
     --------

@@ -15,20 +15,7 @@ from silvan.util.readable import format_count
 if TYPE_CHECKING:
     import polars as pl
 
-CLINICS = (
-    "Alder",
-    "Birch",
-    "Cedar",
-    "Elm",
-    "Hazel",
-    "Juniper",
-    "Larch",
-    "Maple",
-    "Oak",
-    "Pine",
-    "Rowan",
-    "Spruce",
-)
+CLINICS = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
 
 MIN_ROWS = 8
 """Rows of each class that every clinic has at least, so that all can train and be judged."""

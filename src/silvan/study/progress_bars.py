@@ -69,12 +69,7 @@ class ProgressBars(Listener):
                 self.console.print(f"{step.text} ... {step}".rstrip(), markup=False, highlight=False)
                 if done.wait(PAUSE):
                     return
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            _Bar(bar_width=24),
-            _Detail(),
-        )
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), _Bar(bar_width=24), _Detail())
         with Bars(*columns, console=self.console, transient=True) as bars:
             bars.add_task(step.text, total=None, step=step)
             done.wait()

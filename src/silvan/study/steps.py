@@ -35,11 +35,7 @@ _MOST_COLUMNS = 200
 def versions() -> dict[str, str]:
     """Return the versions of the packages, of Python and of the system."""
     packages = {name: version(name) for name in ("silvan", "numpy", "numba", "polars")}
-    return {
-        **packages,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
+    return {**packages, "python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
 
 
 def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Record:

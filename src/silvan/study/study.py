@@ -26,8 +26,8 @@ from silvan.data.readers.table_file import Table
 from silvan.data.schema import Schema
 from silvan.errors import InputError, SiteError
 from silvan.federation.store import digest
-from silvan.learners.parameters import HistogramForestParameters, Parameters, changed
-from silvan.learners.registry import LEARNERS, LearnerSpec
+from silvan.learners.parameters import Parameters, changed
+from silvan.learners.registry import LEARNERS, HistogramForestParameters, LearnerSpec
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
 from silvan.study.toml_lines import Key

@@ -206,10 +206,7 @@ class Advice:
 
 
 def advise(
-    federation: Federation,
-    k: int | None = None,
-    metric: Metric = "manhattan",
-    first: str | None = None,
+    federation: Federation, k: int | None = None, metric: Metric = "manhattan", first: str | None = None
 ) -> Advice:
     """Compare sites by their rows and suggest which should train together, before anything is trained.
 

@@ -402,13 +402,7 @@ def draw_first(names: Sequence[str], first: str | None, random_state: int) -> st
 
 
 def check_clustering(
-    names: Sequence[str],
-    k: int,
-    metric: str,
-    first: str | None,
-    random_state: int,
-    p: float = 3.0,
-    called: str = "k",
+    names: Sequence[str], k: int, metric: str, first: str | None, random_state: int, p: float = 3.0, called: str = "k"
 ) -> None:
     """Raise ``InputError`` if clusters cannot be made; ``called`` is what the user calls their number."""
     check_metric(metric, p)

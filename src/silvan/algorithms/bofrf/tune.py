@@ -61,13 +61,7 @@ class Folds:
 
     @classmethod
     def of(
-        cls,
-        part: Part,
-        schema: Schema,
-        settings: Settings,
-        n: int,
-        keys: tuple[np.ndarray, np.ndarray],
-        threads: int,
+        cls, part: Part, schema: Schema, settings: Settings, n: int, keys: tuple[np.ndarray, np.ndarray], threads: int
     ) -> "Folds":
         """Bin the rows and divide them into folds, by class."""
         target = settings.target(schema, part.y)
@@ -256,12 +250,7 @@ class TuningTrial(msgspec.Struct, frozen=True):
 
 
 def tune_settings(
-    site: Site,
-    schema: Schema,
-    settings: Settings,
-    search: Search,
-    feature_key: np.ndarray,
-    part: Part | None = None,
+    site: Site, schema: Schema, settings: Settings, search: Search, feature_key: np.ndarray, part: Part | None = None
 ) -> tuple[Settings, list[TuningTrial]]:
     """Choose a site's settings by cross-validation on its training rows; return them and all trials, the best first.
 

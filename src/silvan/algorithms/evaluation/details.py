@@ -81,12 +81,7 @@ def nothing() -> Detail:
 
 
 def detail_of(
-    scores: np.ndarray,
-    decided: np.ndarray,
-    y: np.ndarray,
-    n_classes: int,
-    floors: Floors,
-    threshold: float = np.nan,
+    scores: np.ndarray, decided: np.ndarray, y: np.ndarray, n_classes: int, floors: Floors, threshold: float = np.nan
 ) -> Detail:
     """Work the details out from a model's scores of rows, and what it decides; metrics have three digits."""
     if not len(y) or np.isnan(scores).any():

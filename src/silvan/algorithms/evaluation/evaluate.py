@@ -27,14 +27,7 @@ from silvan.algorithms.evaluation.candidates import (
     check_candidates,
     list_candidates,
 )
-from silvan.algorithms.evaluation.details import (
-    Detail,
-    Floors,
-    check_detail,
-    detail_of,
-    detail_over_all,
-    nothing,
-)
+from silvan.algorithms.evaluation.details import Detail, Floors, check_detail, detail_of, detail_over_all, nothing
 from silvan.algorithms.evaluation.evaluation import (
     LOCAL,
     MEAN_OF_SITES,

@@ -35,12 +35,7 @@ RESAMPLES, _FEWEST_RESAMPLES, ROWS_DRAWN = 1000, 200, 20_000_000
 
 
 def intervals(
-    answers: list[np.ndarray],
-    against: int,
-    y: np.ndarray,
-    n_classes: int,
-    key: np.ndarray,
-    n_jobs: int | None = None,
+    answers: list[np.ndarray], against: int, y: np.ndarray, n_classes: int, key: np.ndarray, n_jobs: int | None = None
 ) -> np.ndarray:
     """Return 95 % intervals for what models gain over one of them: (models, 2), NaN where there is none.
 

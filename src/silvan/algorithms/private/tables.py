@@ -461,12 +461,7 @@ def _calibrate(
     schema = rounds.schema
     judged = [1] if schema.n_classes == 2 else list(range(schema.n_classes))
     edges = np.array([estimates.score_edges(counts, values, k, groupings) for k in judged])
-    request = rounds.make(
-        CountScores,
-        epsilon,
-        model=rounds.federation.blob(forest.to_bytes()),
-        edges=edges,
-    )
+    request = rounds.make(CountScores, epsilon, model=rounds.federation.blob(forest.to_bytes()), edges=edges)
     shape = len(judged), estimates.SCORE_BINS, 2
     counted = rounds.total(request, f"scores of {len(judged)} class{'es' * (len(judged) > 1)}", len(judged), shape)
     variance = rounds.variance(request)
