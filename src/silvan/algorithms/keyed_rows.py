@@ -59,11 +59,8 @@ def draw_times(key: np.ndarray, number: int, starts: np.ndarray, order: np.ndarr
             times[order[starts[g] + np.int64(((mix(state) >> U(32)) * U(n)) >> U(32))]] += 1
 
 
-_FEW = 64
-"""With fewer rows, or as few by the share that trees draw, it can happen that no tree draws any."""
-
-_SMALL = 0.1
-"""Sums over a tree's rows tell of single ones where a smaller share of a small table is drawn."""
+_FEW = 64  # with fewer rows, or as few by the share that trees draw, it can happen that no tree draws any
+_SMALL = 0.1  # sums over a tree's rows tell of single ones where a smaller share of a small table is drawn
 
 
 def possible_draw(site: Site, part: Part, draw: RowSampling, n_trees: int) -> RowSampling:
@@ -128,11 +125,8 @@ def check_samples(draws: RowSamples, n_trees: int | None = None) -> None:
         raise FormatError("what the trees drew does not match their sites")
 
 
-SHARES = 4
-"""The most different shares by which a site splits rows off: two close ones would single rows out."""
-
-_SHARES = "shares split off"
-"""The key under which a site's store keeps the shares."""
+SHARES = 4  # the most different shares by which a site splits rows off: two close ones would single rows out
+_SHARES = "shares split off"  # the key under which a site's store keeps the shares
 
 
 def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, Part]:

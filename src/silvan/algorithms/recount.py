@@ -40,11 +40,8 @@ from silvan.forest.snap import prune
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import RowSampling
 
-_BITS = 24
-"""Bits of a label as far from the middle as the answers of most sites' trees are."""
-
-_LABEL_CAP = 1 << 31
-"""Largest label of one row, in fixed point: sums over up to 2^31 rows fit 62 bits."""
+_BITS = 24  # bits of a label as far from the middle as the answers of most sites' trees are
+_LABEL_CAP = 1 << 31  # largest label of one row, in fixed point: sums over up to 2^31 rows fit 62 bits
 
 # -- messages
 

@@ -18,11 +18,8 @@ from silvan.federation.outgoing import Check
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest, join_forests
 
-MAX_TREES = 1 << 16
-"""The most trees that a site grows or reads at a time: each takes memory for all rows."""
-
-MAX_NODES = 1 << 19
-"""The most nodes of one tree that somebody else made."""
+MAX_TREES = 1 << 16  # the most trees that a site grows or reads at a time: each takes memory for all rows
+MAX_NODES = 1 << 19  # the most nodes of one tree that somebody else made
 
 
 def schema_of(site: Site, blob: Blob) -> Schema:

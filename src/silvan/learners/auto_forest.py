@@ -45,8 +45,7 @@ _CAPTION = (
     "much as mixes with them gain, less what luck may add: with little evidence it stays near the shared forest."
 )
 
-SHARED = "shared"
-"""The forest for all sites, where some site uses another: its name in tables of figures."""
+SHARED = "shared"  # the forest for all sites, where some site uses another: its name in tables of figures
 
 
 class Choices(dict[str, str]):

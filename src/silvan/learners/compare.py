@@ -120,8 +120,7 @@ _WORDS = {**CERTAINTY, "gained": "better", "lost": "worse", "few": "unclear", "l
 """Certainty in words that leave room for the rest of a line."""
 
 
-_RIGHT = (1, 3, 4, 5)
-"""Columns of numbers."""
+_RIGHT = (1, 3, 4, 5)  # columns of numbers
 
 
 def _padded(cell: str, column: int, width: int) -> str:
@@ -203,8 +202,7 @@ def evaluate_splits(
         yield judged
 
 
-_COORDINATOR = ""
-"""Whose memory splits are in, in a journal: no site's."""
+_COORDINATOR = ""  # whose memory splits are in, in a journal: no site's
 
 
 def _evaluate_split(split: Federation, learners: Mapping[str, Learner]) -> EvaluatedSplit:

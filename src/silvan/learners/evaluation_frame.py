@@ -13,12 +13,8 @@ from silvan.util.readable import digits_of
 if TYPE_CHECKING:
     import polars as pl
 
-_KEYS = ("site", "group", "model")
-"""Columns that every block of a printed table begins with."""
-
-_EMPTY = ("note",)
-"""Columns that are left out where all cells are empty."""
-
+_KEYS = ("site", "group", "model")  # columns that every block of a printed table begins with
+_EMPTY = ("note",)  # columns that are left out where all cells are empty
 _GAINS = ("gain", "gain_low", "gain_high")
 
 _IN_UNITS = (*(metric.key for metric in metrics.METRICS if metric.in_units), *_GAINS)

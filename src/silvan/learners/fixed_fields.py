@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from silvan.algorithms.evaluation.candidates import Candidate
     from silvan.algorithms.evaluation.column_effects import ColumnGrid
 
-REPEATS = 5
-"""How often columns are shuffled to measure what they matter."""
+REPEATS = 5  # how often columns are shuffled to measure what they matter
 
 
 def fixed_fields(

@@ -37,8 +37,7 @@ from silvan.tree.objectives import Target
 from silvan.tree.sampling import SamplingKeys, make_key, rows_of_trees
 from silvan.util.user_warnings import warn_user
 
-_MANY_ROWS = 1 << 40
-"""In place of the number of rows, before it is known."""
+_MANY_ROWS = 1 << 40  # in place of the number of rows, before it is known
 
 
 class _FittedForest(BaseEstimator):

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Parameters)
 
 Positive = Annotated[int, Meta(ge=1)]
-Given = Mapping[str, Any]
-"""Parameters of a learner by name; those left out have their defaults."""
-
+Given = Mapping[str, Any]  # parameters of a learner by name; those left out have their defaults
 _BOFRF = (
     "M. Gencturk, A. A. Sinaci, N. K. Cicekli: BOFRF: A Novel Boosting-Based Federated Random Forest Algorithm on "
     "Horizontally Partitioned Data. IEEE Access 10, 2022."
@@ -91,8 +89,7 @@ class LearnerSpec:
         return {"recount": True} if self.refits_leaves and parameters.get("protocol") != "paper" else {}
 
 
-LEARNERS: dict[str, LearnerSpec] = {}
-"""All learners by name. The first of each axis is the default of study files."""
+LEARNERS: dict[str, LearnerSpec] = {}  # all learners by name. The first of each axis is the default of study files.
 
 
 @dataclass_transform()

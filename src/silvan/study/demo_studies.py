@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 CLINICS = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
 
-MIN_ROWS = 8
-"""Rows of each class that every clinic has at least, so that all can train and be judged."""
-
+MIN_ROWS = 8  # rows of each class that every clinic has at least, so that all can train and be judged
 _MADE = "# Made by `silvan demo`"
 
 _FILE = (

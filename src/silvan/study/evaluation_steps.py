@@ -20,8 +20,7 @@ from silvan.study.steps import note_traffic
 from silvan.study.study import Study
 from silvan.util.readable import count_of
 
-_MOST_CLASSES = 12
-"""Curves are kept for so many classes."""
+_MOST_CLASSES = 12  # curves are kept for so many classes
 
 
 def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:

@@ -16,11 +16,8 @@ from rich.text import Text
 
 from silvan.study.listener import Listener, TimedStep
 
-PATIENCE = 2.0
-"""Seconds before anything is shown."""
-
-PAUSE = 10.0
-"""Seconds between lines where there is no terminal."""
+PATIENCE = 2.0  # seconds before anything is shown
+PAUSE = 10.0  # seconds between lines where there is no terminal
 
 
 class _Detail(ProgressColumn):

@@ -28,15 +28,9 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
     "journal.sqlite",
 )
 
-AUDIT = ("audit.json", "audit.html")
-"""What an audit of the run's model writes."""
-
-LEARNT = "learnt_rows.private"
-"""Hashes of the rows that were learnt from, which stay with their owner."""
-
-SHARES = "model"
-"""The folder of a model in shares."""
-
+AUDIT = ("audit.json", "audit.html")  # what an audit of the run's model writes
+LEARNT = "learnt_rows.private"  # hashes of the rows that were learnt from, which stay with their owner
+SHARES = "model"  # the folder of a model in shares
 _GAINS = ("gain", "gain_low", "gain_high")
 
 

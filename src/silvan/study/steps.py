@@ -28,8 +28,7 @@ from silvan.study.listener import Listener
 from silvan.study.run_folder import Dependence, Difference, Kind, Record, Run, SiteRows, Traffic
 from silvan.study.study import Study
 
-_MOST_COLUMNS = 200
-"""What sites told is kept of so many columns."""
+_MOST_COLUMNS = 200  # what sites told is kept of so many columns
 
 
 def versions() -> dict[str, str]:

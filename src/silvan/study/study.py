@@ -33,9 +33,7 @@ from silvan.privacy.noise.laplace import MAX_EPSILON
 from silvan.study.toml_lines import Key
 from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
 
-Sources = dict[str, Path | Query | Table | Partitions]
-"""Tables by site or party."""
-
+Sources = dict[str, Path | Query | Table | Partitions]  # tables by site or party
 Text = Annotated[str, Meta(pattern=NOT_EMPTY)]
 
 # why a key cannot be set in some studies: in one process, between machines, over rows, over columns

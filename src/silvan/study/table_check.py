@@ -17,17 +17,10 @@ from silvan.util.readable import count_of, format_count, format_names, list_some
 
 T = TypeVar("T")
 
-_MEASURED = 10
-"""Fewest values of a column that may be a measurement; fewer are codes."""
-
-_LEAK = 0.99
-"""A column that ranks the label's classes so well by itself probably knows the label."""
-
-_GOOD = 0.8
-"""AUC at other sites of a column that is a good measurement."""
-
-_MANY = 20
-"""A label with more whole numbers than that may be a number."""
+_MEASURED = 10  # fewest values of a column that may be a measurement; fewer are codes
+_LEAK = 0.99  # a column that ranks the label's classes so well by itself probably knows the label
+_GOOD = 0.8  # AUC at other sites of a column that is a good measurement
+_MANY = 20  # a label with more whole numbers than that may be a number
 
 
 def open_tables(study: Study) -> dict[str, SiteTable]:

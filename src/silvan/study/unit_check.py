@@ -31,24 +31,14 @@ _FACTORS = {
 }
 """What one unit is of another, of those in common use."""
 
-_GAP = 0.4
-"""Logarithms of medians that are so far apart, with none between them, are of two groups of sites."""
-
+_GAP = 0.4  # logarithms of medians that are so far apart, with none between them, are of two groups of sites
 _APART, _WHOLLY_APART = 0.9, 0.95
 """How far the distributions of two groups must differ (Kolmogorov and Smirnov's distance)."""
 
-_ALIKE = 0.35
-"""How far they may differ once the factor is taken out."""
-
-_NEAR = 0.2
-"""How far the logarithm of a ratio may be from that of a factor."""
-
-_LARGE = 5.0
-"""A ratio that is asked about whether or not it is a known factor, if the groups are wholly apart."""
-
-_MOST = 1e300
-"""Larger numbers count as this, so that two of them have a mean."""
-
+_ALIKE = 0.35  # how far they may differ once the factor is taken out
+_NEAR = 0.2  # how far the logarithm of a ratio may be from that of a factor
+_LARGE = 5.0  # a ratio that is asked about whether or not it is a known factor, if the groups are wholly apart
+_MOST = 1e300  # larger numbers count as this, so that two of them have a mean
 _Group = dict[str, np.ndarray]
 
 _BODY = (34.0, 41.0)

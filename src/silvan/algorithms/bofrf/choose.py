@@ -39,9 +39,7 @@ from silvan.tree.sampling import RowSampling
 Protocol = Literal["honest", "paper"]
 Strategy = Literal["global", "own"]
 
-TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
-"""Thresholds that a site tries, beside the agreed one."""
-
+TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # thresholds that a site tries, beside the agreed one
 STRATEGIES: tuple[Strategy, Strategy] = ("global", "own")
 
 _MOST_TAUS = len(TAUS) + 1

@@ -33,21 +33,13 @@ from silvan.federation.site import Site, answers
 Metric = Literal["manhattan", "euclidean", "minkowski"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
-_DIGITS = 12
-"""Decimals, relative to the largest, to which distances are compared: sums of floats depend on their order."""
+_DIGITS = 12  # decimals, relative to the largest, to which distances are compared: sums of floats depend on their order
 
 
-DIGITS = 3
-"""Decimals of a figure that leaves a site."""
-
-SCALES = 4
-"""The most scales on which a site describes a feature: means on many scales would show where single rows lie."""
-
-_LARGEST = float(np.finfo(np.float32).max)
-"""The largest value that a row can have."""
-
-_SCALES = "scales of characteristics"
-"""The key under which a site's store keeps the scales."""
+DIGITS = 3  # decimals of a figure that leaves a site
+SCALES = 4  # the most scales on which a site describes a feature: means on many scales would show where single rows lie
+_LARGEST = float(np.finfo(np.float32).max)  # the largest value that a row can have
+_SCALES = "scales of characteristics"  # the key under which a site's store keeps the scales
 
 
 class Characteristics(Reply, frozen=True, kw_only=True):

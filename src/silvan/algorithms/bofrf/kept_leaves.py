@@ -19,11 +19,8 @@ from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
 _MOST_ROWS = 1 << 13
 """Rows that a site chooses on: more would tell apart only what hardly differs, and every tree is asked about each."""
 
-_MOST_BYTES = 1 << 24
-"""Memory for leaves; those of more trees are not noted."""
-
-_SHARE = 8
-"""Part of the memory of a site whose owner limits it, one in so many, that leaves may take."""
+_MOST_BYTES = 1 << 24  # memory for leaves; those of more trees are not noted
+_SHARE = 8  # part of the memory of a site whose owner limits it, one in so many, that leaves may take
 
 
 def choosing_rows(n: int) -> np.ndarray:

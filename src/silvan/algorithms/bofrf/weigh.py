@@ -38,12 +38,8 @@ from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
-MAX_CELLS = 1 << 26
-"""The most cells of all trees' confusion matrices together that fit a message."""
-
-_ERROR_BITS = 24
-"""Bits of a squared error as large as the square of half the range of all answers."""
-
+MAX_CELLS = 1 << 26  # the most cells of all trees' confusion matrices together that fit a message
+_ERROR_BITS = 24  # bits of a squared error as large as the square of half the range of all answers
 _FINER = 1 << (_ERROR_BITS // 2)
 """How much finer labels are kept than squared errors, so that as many bits of them are left."""
 

@@ -33,14 +33,9 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.util.threads import thread_count
 
-ONE = 1 << 52
-"""The mass of all rows together."""
-
-CHANCE = ONE >> 20
-"""How much more mass must be right than wrong for a stump to be better than chance."""
-
-_LEAST = 2.0**-500
-"""The least weight of a row, so that it never becomes 0."""
+ONE = 1 << 52  # the mass of all rows together
+CHANCE = ONE >> 20  # how much more mass must be right than wrong for a stump to be better than chance
+_LEAST = 2.0**-500  # the least weight of a row, so that it never becomes 0
 
 # -- messages
 

@@ -40,11 +40,8 @@ from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
 
-_MOST = 1 << 20
-"""Most stumps of all stages together."""
-
-_ROUNDING = ONE >> 20
-"""How far the masses of all rows together may be from 1, since each is rounded."""
+_MOST = 1 << 20  # most stumps of all stages together
+_ROUNDING = ONE >> 20  # how far the masses of all rows together may be from 1, since each is rounded
 
 # -- messages
 

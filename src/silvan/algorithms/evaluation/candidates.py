@@ -25,8 +25,7 @@ from silvan.forest.forest import Forest
 from silvan.privacy.gate import most_models
 from silvan.tree.fit import Settings
 
-MOST = 8
-"""Maximum number of candidates in one request."""
+MOST = 8  # maximum number of candidates in one request
 
 
 # -- on the wire
@@ -160,12 +159,8 @@ class PersonalForest:
 Model = Forest | PersonalForest | Settings | Boosting
 """A model as learners name it; ``Settings`` and ``Boosting`` stand for what each site trains by itself."""
 
-Models = Model | Mapping[str, Forest | PersonalForest]
-"""One model for all sites, or one for each."""
-
-Named = tuple[str, Models]
-"""A candidate by the name that tables show."""
-
+Models = Model | Mapping[str, Forest | PersonalForest]  # one model for all sites, or one for each
+Named = tuple[str, Models]  # a candidate by the name that tables show
 T = TypeVar("T")
 
 

@@ -33,8 +33,7 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
 
-MOST_ROWS = 5_000
-"""Test rows of a site that explain a model; of more, evenly spread ones are taken."""
+MOST_ROWS = 5_000  # test rows of a site that explain a model; of more, evenly spread ones are taken
 
 
 class ExplainedRows(NamedTuple):
@@ -78,19 +77,12 @@ def score_range(forest: Forest) -> tuple[float, float]:
     return low, high - low if high > low else 1.0
 
 
-POINTS = 21
-"""Values of a numeric column, unless others are given."""
-
-MOST_POINTS, MOST_COLUMNS = 300, 50
-"""Most values of a column, and most columns of a question."""
-
+POINTS = 21  # values of a numeric column, unless others are given
+MOST_POINTS, MOST_COLUMNS = 300, 50  # most values of a column, and most columns of a question
 MOST_REPEATS = 100
 
-_LARGEST = 2**52
-"""Losses of one site are told up to this."""
-
-_UNITS = 4096
-"""Predictions are summed in so many parts of their range, losses in parts of the largest error of a row."""
+_LARGEST = 2**52  # losses of one site are told up to this
+_UNITS = 4096  # predictions are summed in so many parts of their range, losses in parts of the largest error of a row
 
 
 class ColumnGrid(msgspec.Struct, frozen=True):

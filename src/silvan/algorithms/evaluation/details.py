@@ -17,15 +17,9 @@ from silvan.errors import FormatError
 from silvan.federation.describe import FLOOR
 from silvan.privacy.gate import Policy
 
-MOST_GROUPS, MOST_OVERALL = 20, 50
-"""Most groups of a curve at a site, and over all sites."""
-
-MOST_CLASSES = 12
-"""Of more classes there are no confusion counts and no curves."""
-
-ODDS_AT = np.array([0.01, 0.02, *np.arange(1, 20) / 20])
-"""Thresholds of decision curves."""
-
+MOST_GROUPS, MOST_OVERALL = 20, 50  # most groups of a curve at a site, and over all sites
+MOST_CLASSES = 12  # of more classes there are no confusion counts and no curves
+ODDS_AT = np.array([0.01, 0.02, *np.arange(1, 20) / 20])  # thresholds of decision curves
 _DIGITS = 3
 
 

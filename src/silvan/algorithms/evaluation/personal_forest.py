@@ -56,9 +56,7 @@ The first is the shared forest alone.
 
 OWN_ALONE = MIXES.index((1.0, 0.0))
 
-_LUCK = 1.28
-"""Standard errors that are taken off what a mix gains: as much as luck adds one time in ten."""
-
+_LUCK = 1.28  # standard errors that are taken off what a mix gains: as much as luck adds one time in ten
 _NO_LUCK = (2.5, 4.0)
 """Once a mix is ahead by more standard errors than the first, less is taken off, and nothing at the second."""
 
@@ -68,15 +66,11 @@ _SCALE = 0.003
 _SURE_SCALE = 0.2
 """The same in standard errors of the least certain gain, where that is less: many rows tell small gains apart."""
 
-_LEAST_ROWS = 5
-"""Rows of the site that a leaf needs to get its value from them."""
-
-_PRIOR_ROWS = 1.0
-"""How many rows the shared value of a leaf counts for beside these."""
+_LEAST_ROWS = 5  # rows of the site that a leaf needs to get its value from them
+_PRIOR_ROWS = 1.0  # how many rows the shared value of a leaf counts for beside these
 
 
-UNTOLD = -1
-"""A mix that is not the shared forest alone, and that the site does not tell."""
+UNTOLD = -1  # a mix that is not the shared forest alone, and that the site does not tell
 
 # -- messages
 

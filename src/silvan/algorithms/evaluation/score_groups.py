@@ -24,14 +24,9 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.privacy.gate import Policy
 
-_SURE = 1e-6, 1.0 - 1e-6
-"""The least and the most that a score counts as a probability."""
-
-_STRETCHES = np.linspace(0.0, 6.0, 25)
-"""By what log-odds of scores may be stretched."""
-
-_DIGITS = 9
-"""Digits of a group's score: rows that score the same do so in groups of any size."""
+_SURE = 1e-6, 1.0 - 1e-6  # the least and the most that a score counts as a probability
+_STRETCHES = np.linspace(0.0, 6.0, 25)  # by what log-odds of scores may be stretched
+_DIGITS = 9  # digits of a group's score: rows that score the same do so in groups of any size
 
 
 class Answer(NamedTuple):
@@ -153,12 +148,8 @@ def _group_starts(levels: np.ndarray, n: int, least: int) -> np.ndarray:
     return np.array(starts)
 
 
-MOST_COLUMNS = 3
-"""Columns that make subgroups."""
-
-MISSING = -1
-"""What stands for a missing value among the codes of a subgroup."""
-
+MOST_COLUMNS = 3  # columns that make subgroups
+MISSING = -1  # what stands for a missing value among the codes of a subgroup
 _MOST_SHOWN = 200
 
 

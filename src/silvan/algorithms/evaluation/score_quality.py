@@ -22,14 +22,10 @@ from silvan.metrics import Z, enough_rows
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
-FEWEST_NUMBERS = 20
-"""Fewest test rows for an interval where a number is predicted."""
-
+FEWEST_NUMBERS = 20  # fewest test rows for an interval where a number is predicted
 SHARE = (0.025, 0.975)
 
-_NOTHING = 1e-20
-"""A variance below this is due to rounding."""
-
+_NOTHING = 1e-20  # a variance below this is due to rounding
 RESAMPLES, _FEWEST_RESAMPLES, ROWS_DRAWN = 1000, 200, 20_000_000
 """Number of resamples; fewer, but not below the second, where resamples would draw more rows in all than the third."""
 
@@ -186,8 +182,7 @@ def resample_auc(
 
 MetricName = Literal["auc", "accuracy", "rmse", ""]
 
-_SURE = 2.0
-"""Standard errors by which one must be ahead of the other: about the 95 % interval of the difference."""
+_SURE = 2.0  # standard errors by which one must be ahead of the other: about the 95 % interval of the difference
 
 
 @dataclass(frozen=True)

@@ -170,8 +170,7 @@ def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Pa
 
 # -- at the coordinator
 
-_MANY_ROWS = 1 << 24
-"""As many as there may be where policies keep the number back."""
+_MANY_ROWS = 1 << 24  # as many as there may be where policies keep the number back
 
 
 def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:

@@ -86,11 +86,8 @@ class GrowLevel(AfterSplits, frozen=True, kw_only=True):
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
-_PLACE_BYTES = 10
-"""Memory that a row takes for every tree while trees grow."""
-
-_LEVEL_BYTES = 1 << 28
-"""Histograms of a level that take more are asked for in several messages."""
+_PLACE_BYTES = 10  # memory that a row takes for every tree while trees grow
+_LEVEL_BYTES = 1 << 28  # histograms of a level that take more are asked for in several messages
 
 # -- at a site
 

@@ -30,20 +30,13 @@ from silvan.privacy.gate import policy_of
 RECOUNTED = 1.5
 """How much say recounted trees have beside those from sums where both do alike: their mean scores spread less."""
 
-_SCALE = 0.01
-"""The mean gap at which a forest has e times as much say as without one."""
-
-_STEPS = 1000
-"""Gaps are summed in thousandths."""
-
+_SCALE = 0.01  # the mean gap at which a forest has e times as much say as without one
+_STEPS = 1000  # gaps are summed in thousandths
 _DIGITS = 6
 """Decimals of a forest's share: exponentials differ in their last digits between processors, and forests must not."""
 
-_MOST = 100
-"""The most that one site's gap counts, in thousandths, either way: no site decides for all."""
-
-MOST_GAP = _MOST / _STEPS
-"""The same as a number."""
+_MOST = 100  # the most that one site's gap counts, in thousandths, either way: no site decides for all
+MOST_GAP = _MOST / _STEPS  # the same as a number
 
 # -- messages
 

@@ -48,11 +48,8 @@ def _wide_enough(low: float, high: float) -> bool:
     return NARROWEST * max(abs(low), abs(high), 2.0**-960) <= high - low < 2.0**1000
 
 
-MOST = 127
-"""A number to predict is kept as a whole number between plus and minus this."""
-
-_FOR_ROWS = Fraction(2, 5)
-"""Of a question for rows and sums, the part of epsilon that goes to the rows."""
+MOST = 127  # a number to predict is kept as a whole number between plus and minus this
+_FOR_ROWS = Fraction(2, 5)  # of a question for rows and sums, the part of epsilon that goes to the rows
 
 
 class NoisyCounts(Reply, frozen=True, kw_only=True):
@@ -119,12 +116,8 @@ def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
 NoiseAt = Literal["total", "site"]
 AnyNoisy = TypeVar("AnyNoisy", bound=Noisy)
 
-ROWS_SHARE = Fraction(1, 20)
-"""Part of epsilon that is spent on the number of rows, where that is not public."""
-
-LARGEST = 1 << 52
-"""No noisy count is larger: floats hold them exactly."""
-
+ROWS_SHARE = Fraction(1, 20)  # part of epsilon that is spent on the number of rows, where that is not public
+LARGEST = 1 << 52  # no noisy count is larger: floats hold them exactly
 _SEEN_BY = {
     "site": "everybody but the site itself, whoever adds included: each site's answer has all the noise",
     "total": "everybody but whoever adds, who is trusted and sees answers with a share of the noise",

@@ -50,8 +50,7 @@ from silvan.tree.sampling import Ties
 from silvan.tree.split import Splits
 from silvan.util.kernels import njit
 
-_MOST_COUNTERS = 1 << 24
-"""Most statistics that a level's histograms may have."""
+_MOST_COUNTERS = 1 << 24  # most statistics that a level's histograms may have
 
 # -- messages
 

@@ -33,11 +33,8 @@ from silvan.privacy.noise.sampler import random_responses
 from silvan.tree.fit import Settings
 from silvan.tree.objectives import Labels
 
-STEPS = 1000
-"""Noise on numbers is added on a grid of so many steps between their bounds."""
-
-_MANY_ROWS = 1 << 24
-"""Fixed-point sums of the target leave room for so many rows."""
+STEPS = 1000  # noise on numbers is added on a grid of so many steps between their bounds
+_MANY_ROWS = 1 << 24  # fixed-point sums of the target leave room for so many rows
 
 # -- messages
 

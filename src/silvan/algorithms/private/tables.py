@@ -296,9 +296,7 @@ RECIPES = (
 )
 """Each up to so many rows times epsilon a feature."""
 
-MOST_COLUMNS = 6
-"""Of one table."""
-
+MOST_COLUMNS = 6  # of one table
 _ROWS_A_FEATURE = 20
 _LEAST_FEATURES = 3
 _FOR_CUTS, _FOR_CALIBRATION = 100.0, 500.0
