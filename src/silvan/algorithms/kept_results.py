@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Reply
@@ -59,8 +59,7 @@ def keep_results(site: Site, request: KeepResults) -> ResultsKept:
     if folder is None or keys is None:
         raise RefusedError("the site takes no results of this study")
     check_signature(keys.roster.coordinator, site.study, site.name, request)
-    if not set(request.models) <= {MODEL, OWN_MODEL}:
-        raise FormatError("results have other files")
+    reject(not set(request.models) <= {MODEL, OWN_MODEL}, "results have other files")
     for data in request.models.values():
         Forest.from_bytes(data)
     _write(folder, {**request.models, SIGNATURE: request.signature, RECORD: request.record})

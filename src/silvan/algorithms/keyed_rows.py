@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
@@ -131,8 +131,7 @@ _SHARES = "shares split off"  # the key under which a site's store keeps the sha
 
 def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, Part]:
     """Split a share of the training rows off, by class; return the rows to learn from, and those split off."""
-    if not 0.0 <= validation <= 0.5:
-        raise FormatError("the share of rows to split off must be between 0 and a half")
+    reject(not 0.0 <= validation <= 0.5, "the share of rows to split off must be between 0 and a half")
     part = site.part(schema)
     held = np.zeros(len(part), np.bool_)
     if validation > 0.0:

@@ -7,7 +7,7 @@ import numpy as np
 from silvan.algorithms.keyed_rows import possible_draw
 from silvan.algorithms.requests import MAX_TREES
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import InputError, reject
 from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
@@ -22,8 +22,7 @@ def local_forest(
     """Grow trees on one site's training rows, or on those of ``part``."""
     if not 1 <= n_trees <= MAX_TREES:
         raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
-    if feature_key.shape != (2,) or feature_key.dtype != np.uint64:
-        raise FormatError("a key is two numbers of 64 bits")
+    reject(feature_key.shape != (2,) or feature_key.dtype != np.uint64, "a key is two numbers of 64 bits")
     part = site.part(schema) if part is None else part
     target = settings.target(schema, part.y)
     if not possible_draw(site, part, settings.row_sampling, n_trees):

@@ -21,7 +21,7 @@ import numpy as np
 from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
 from silvan.algorithms.requests import forests_of, own_trees, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
@@ -115,8 +115,7 @@ def count_labels(site: Site, request: CountLeafLabels) -> LeafLabels:
     part, _ = learning_rows(site, schema, request.validation)
     codes, amounts = part.y, np.zeros(0, np.int64)
     if not schema.n_classes:
-        if not (0.0 < request.scale < np.inf and np.isfinite(request.offset)):
-            raise FormatError("the fixed point is not one")
+        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
         codes, amounts = np.zeros(len(part), np.int64), whole_labels(part.y, request.offset, request.scale)
     counts = _count(site, request, forests, forest, part, codes, amounts, schema.n_classes or 2)
     return LeafLabels(counts=counts)
@@ -242,10 +241,8 @@ def _check_counts(forest: Forest, columns: int, rows: Mapping[str, int], own: Ma
         counts, most = given[:, :1] if sums else given, rows.get(site, sum(rows.values()))
         by_tree = np.zeros(len(forest), np.int64)
         np.add.at(by_tree, tree_of, np.clip(counts, 0, most + 1).sum(axis=1))  # clipped, or sums could overflow
-        if counts.min(initial=0) < 0 or by_tree.max() > most:
-            raise FormatError("it counts rows that there are not")
-        if site in own and by_tree[own[site]].any():
-            raise FormatError("it counts rows at leaves of its own trees")
+        reject(counts.min(initial=0) < 0 or by_tree.max() > most, "it counts rows that there are not")
+        reject(site in own and by_tree[own[site]].any(), "it counts rows at leaves of its own trees")
         if sums and (abs(given[:, 1] / _LABEL_CAP) > given[:, 0]).any():
             raise FormatError("the sum of its labels is too large for its rows")
 

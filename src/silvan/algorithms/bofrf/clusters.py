@@ -23,7 +23,7 @@ from silvan.algorithms.requests import schema_of
 from silvan.algorithms.shared_bins import coarse_total
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Schema
-from silvan.errors import AgreementError, FormatError, InputError, RefusedError
+from silvan.errors import AgreementError, FormatError, InputError, RefusedError, reject
 from silvan.federation.bound import Agreed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
@@ -81,8 +81,7 @@ def _check_bounds(bounds: np.ndarray, schema: Schema) -> None:
         finite = np.isfinite(high - low).all()
     if not (np.isnan(bounds[~given]).all() and numeric[given].all() and finite):
         raise FormatError("the bounds are not numbers, or not those of numeric features")
-    if (low >= high).any():
-        raise FormatError("the bounds must rise")
+    reject((low >= high).any(), "the bounds must rise")
 
 
 def _limit_scales(site: Site, schema: Schema, bounds: np.ndarray) -> None:
@@ -175,8 +174,7 @@ def characterise(federation: Federation, schema: Schema) -> dict[str, np.ndarray
         if (~categorical & np.isnan(bounds[:, 0]) & (absent == 0)).any():
             raise FormatError("it describes a feature that was left out")
         off = np.abs(np.add.reduceat(vector, starts) - 1.0)
-        if (off > sizes * 10.0**-DIGITS)[categorical & (absent == 0)].any():
-            raise FormatError("its shares do not add up")
+        reject((off > sizes * 10.0**-DIGITS)[categorical & (absent == 0)].any(), "its shares do not add up")
 
     request = Characterise(schema=federation.blob(schema.to_json().encode()), bounds=bounds)
     replies: dict[str, Characteristics] = federation.ask(request, check=check)

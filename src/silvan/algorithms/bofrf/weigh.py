@@ -25,7 +25,7 @@ from silvan.algorithms.local_forest import local_forest
 from silvan.algorithms.recount import recount
 from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import OVERALL, Federation
@@ -151,8 +151,7 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
             raise FormatError("the matrices of so many trees and classes do not fit a message")
         counts = score_trees(forest, part.X, part.y, absent, site.n_jobs, noted)
     else:
-        if not (0.0 < request.scale < np.inf and np.isfinite(request.offset)):
-            raise FormatError("the fixed point is not one")
+        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
         scored = score_numbers(forest, part.X, part.y, request.scale, absent, site.n_jobs, noted)
         label = _label_sums(part.y, request.offset, request.scale)
         counts = np.stack([scored[:, 1], *np.where(silent, 0, label[:, None])], axis=1)
@@ -295,8 +294,7 @@ def _check_own(reply: LocalTrees, request: BringTrees, schema: Schema) -> Forest
     most = len(forest) if request.max_trees is None else request.max_trees
     if len(forest) > most or (not reply.brought and len(forest) != min(asked, most)):
         raise FormatError("its trees are not as many as asked for")
-    if not 1 <= reply.rows < MAX_ROWS:
-        raise FormatError("it has no rows to learn from")
+    reject(not 1 <= reply.rows < MAX_ROWS, "it has no rows to learn from")
     if reply.absent.shape != (len(schema.features),) or reply.absent.dtype != np.bool_:
         raise FormatError("the columns that it lacks are not those of the schema")
     return forest
@@ -369,24 +367,19 @@ def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: 
     """
     k = schema.n_classes
     shape = (len(rows), k, k) if k else (len(rows), 3)
-    if scores.counts.shape != shape or scores.rows.shape != rows.shape:
-        raise FormatError("scores of other trees than asked for")
-    if scores.counts.dtype != np.int64 or scores.rows.dtype != np.int64:
-        raise FormatError("scores of another type")
-    if not np.array_equal(scores.rows, rows):
-        raise FormatError("scores of more or fewer rows than there are")
+    reject(scores.counts.shape != shape or scores.rows.shape != rows.shape, "scores of other trees than asked for")
+    reject(scores.counts.dtype != np.int64 or scores.rows.dtype != np.int64, "scores of another type")
+    reject(not np.array_equal(scores.rows, rows), "scores of more or fewer rows than there are")
     if k:
         margins = scores.counts.sum(axis=2)
         if scores.counts.min() < 0 or scores.counts.max() > MAX_ROWS or not np.array_equal(margins.sum(axis=1), rows):
             raise FormatError("a matrix does not add up to the rows scored")
     else:
         margins = scores.counts[:, 1:]
-        if (scores.counts[:, [0, 2]] < 0).any():
-            raise FormatError("a squared error or label is negative")
+        reject((scores.counts[:, [0, 2]] < 0).any(), "a squared error or label is negative")
     _, group = np.unique(silent, axis=1, return_inverse=True)
     _, first = np.unique(group, return_index=True)
-    if not np.array_equal(margins, margins[first[group.reshape(-1)]]):
-        raise FormatError("trees were scored on different labels")
+    reject(not np.array_equal(margins, margins[first[group.reshape(-1)]]), "trees were scored on different labels")
 
 
 def _correlation(matrix: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from silvan.algorithms.boosting.adaboost import ask_stumps
 from silvan.algorithms.boosting.stumps import Boosting, Stumps, check_stumps, check_two_classes
 from silvan.algorithms.requests import MAX_TREES, check_owners, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import Federation
@@ -54,8 +54,7 @@ def pick_models(site: Site, request: PickModels) -> Picked:
     schema = schema_of(site, request.schema)
     check_two_classes(schema)
     check_owners(site, request.models, request.own)
-    if not 0.0 <= request.tau < math.inf:
-        raise FormatError("there is no such tau")
+    reject(not 0.0 <= request.tau < math.inf, "there is no such tau")
     part = site.part(schema)
     wrong = np.array([_wrong(site, schema, blob, part.X, part.y) for blob in request.models])
     worse = (wrong[request.own] - wrong) / len(part)
@@ -68,8 +67,7 @@ def _wrong(site: Site, schema: Schema, blob: Blob, X: np.ndarray, y: np.ndarray)
     """Count the rows that a classifier gets wrong."""
     stumps = wire.decode(site.blob(blob.hash), Stumps)
     check_stumps(stumps, schema, MAX_TREES)
-    if not len(stumps):
-        raise FormatError("a classifier without stumps")
+    reject(not len(stumps), "a classifier without stumps")
     return int((decide(stumps.forest(schema), X, site.n_jobs) != y).sum())
 
 

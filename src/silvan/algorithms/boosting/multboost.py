@@ -28,7 +28,7 @@ from silvan.algorithms.boosting.stumps import (
 )
 from silvan.algorithms.requests import check_owners, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.errors import FederationError, FormatError, RefusedError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
@@ -180,8 +180,7 @@ def _weights(site: Site, schema: Schema, request: AfterStages) -> np.ndarray:
     for name, (stage, masses) in list(zip(names, weighed, strict=True))[len(known.done) :]:
         known.weight = reweigh(known.weight, _outcome(site, schema, stage), masses, request.rows)
         known.done.append(name)
-    if known.weight.max() > 2.0:
-        raise FormatError("the masses are not those of these rows")
+    reject(known.weight.max() > 2.0, "the masses are not those of these rows")
     return known.weight
 
 
@@ -215,10 +214,8 @@ def _check(merged: Stages, weighed: int, rows: int, schema: Schema, site: Site) 
         raise FormatError("the stages do not match")
     if masses.shape != (weighed, 3) or masses.dtype != np.int64 or (masses < 0).any() or (masses > 2 * ONE).any():
         raise FormatError("the masses do not match")
-    if not len(site.part(schema)) <= rows < MAX_ROWS:
-        raise FormatError("there are not so many rows")
-    if any(stage_weight(m, rows) == 0.0 for m in masses):
-        raise FormatError("a stage that is no better than chance")
+    reject(not len(site.part(schema)) <= rows < MAX_ROWS, "there are not so many rows")
+    reject(any(stage_weight(m, rows) == 0.0 for m in masses), "a stage that is no better than chance")
     _check_made(merged, site)
 
 
@@ -293,10 +290,8 @@ def _merged(kept: list[Stumps], masses: np.ndarray, made: list[Blob]) -> Stages:
 def _check_found(schema: Schema, after: str, site: str, reply: FoundStump) -> None:
     stump = reply.stump
     check_stumps(stump, schema, 1)
-    if reply.after != after:
-        raise FormatError("its stump is of another stage")
-    if len(stump) != 1 or stump.weight[0] not in (0.0, 1.0):
-        raise FormatError("it is not one stump, or has a weight of its own")
+    reject(reply.after != after, "its stump is of another stage")
+    reject(len(stump) != 1 or stump.weight[0] not in (0.0, 1.0), "it is not one stump, or has a weight of its own")
 
 
 def _check_masses(masses: np.ndarray, whole: bool) -> None:

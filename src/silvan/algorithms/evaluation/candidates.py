@@ -15,7 +15,7 @@ import msgspec
 from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError, RefusedError
+from silvan.errors import InputError, RefusedError, reject
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
@@ -125,8 +125,7 @@ def model_of(site: Site, schema: Schema, blob: Blob) -> Forest:
 
     def read() -> Forest:
         forest = Forest.from_bytes(site.blob(blob.hash))
-        if forest.schema != schema:
-            raise FormatError("a model of another schema than the rows are encoded by")
+        reject(forest.schema != schema, "a model of another schema than the rows are encoded by")
         return forest
 
     return site.cache.once(CacheKey[Forest]("model", schema.hash, blob.hash), read)

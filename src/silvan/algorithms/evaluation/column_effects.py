@@ -25,7 +25,7 @@ from silvan.algorithms.evaluation.score_groups import Answer, check_by, hides_on
 from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, test_cells
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Total
@@ -148,8 +148,7 @@ def set_columns(site: Site, request: SetColumns) -> RowSums:
 
 
 def _check_grids(schema: Schema, grids: Sequence[ColumnGrid]) -> None:
-    if not 1 <= len(grids) <= MOST_COLUMNS:
-        raise FormatError(f"columns that are set must be 1 to {MOST_COLUMNS}")
+    reject(not 1 <= len(grids) <= MOST_COLUMNS, f"columns that are set must be 1 to {MOST_COLUMNS}")
     for grid in grids:
         fits = 0 <= grid.feature < len(schema.features) and grid.values.ndim == 1
         if not fits or grid.values.dtype != np.float64 or not 1 <= len(grid.values) <= MOST_POINTS:
@@ -158,8 +157,7 @@ def _check_grids(schema: Schema, grids: Sequence[ColumnGrid]) -> None:
         possible = np.isfinite(grid.values) & (np.abs(grid.values) <= np.finfo(np.float32).max)
         if feature.categorical:
             possible &= np.isin(grid.values, np.arange(feature.n_codes))
-        if not possible.all():
-            raise FormatError("the values of a column are not possible")
+        reject(not possible.all(), "the values of a column are not possible")
 
 
 def _outputs(schema: Schema) -> int:
@@ -242,8 +240,7 @@ def _total(federation: Federation, request: OnTestRows, what: str, shape: tuple[
 @answers(ShuffleColumns)
 def shuffle_columns(site: Site, request: ShuffleColumns) -> RowSums:
     """Return the losses of the site's test rows; none where these are too few or of one class."""
-    if not 1 <= request.repeats <= MOST_REPEATS:
-        raise FormatError(f"columns are shuffled 1 to {MOST_REPEATS} times")
+    reject(not 1 <= request.repeats <= MOST_REPEATS, f"columns are shuffled 1 to {MOST_REPEATS} times")
     schema = schema_of(site, request.schema)
     some = explained_rows(site, schema, request.model, request.by)
     columns = columns_of_features(schema)

@@ -55,7 +55,7 @@ from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, shown_
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
@@ -130,8 +130,7 @@ class CountByScore(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
 @answers(EvaluateModels)
 def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     """Score the site's test part exactly."""
-    if not -1 <= request.against < len(request.candidates):
-        raise FormatError("gains are measured against a model that is not there")
+    reject(not -1 <= request.against < len(request.candidates), "gains are measured against a model that is not there")
     schema = _check(site, request)
     y = site.part(schema, test=True).y
     key, by = request.feature_key, request.by
@@ -375,8 +374,7 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
 
     def check(site: str, reply: SiteMetrics) -> None:
         between = reply.intervals
-        if between.shape != (n_models, 2) or between.dtype != np.float64:
-            raise FormatError("its intervals are not those asked for")
+        reject(between.shape != (n_models, 2) or between.dtype != np.float64, "its intervals are not those asked for")
         known = between[~np.isnan(between).all(axis=1)]
         most = 1.0 if schema.n_classes else np.finfo(np.float64).max
         if not ((known[:, 0] <= known[:, 1]).all() and (np.abs(known) <= most).all()):
@@ -385,8 +383,7 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
         given: list[SiteMetrics | Subgroup] = [reply, *reply.subgroups]
         for one in given:
             _check_some(schema, n_models, one.rows, one.metrics)
-            if len(one.details) != n_models:
-                raise FormatError("its details are not those asked for")
+            reject(len(one.details) != n_models, "its details are not those asked for")
             for detail in one.details:
                 check_detail(detail, schema.n_classes, one.rows)
 
@@ -405,8 +402,7 @@ def _check_some(schema: Schema, n_models: int, rows: int, values: np.ndarray) ->
         fits = np.isfinite(values) & (values >= [0.0, 0.0, -np.inf, 0.0])
         fits[:, 0] &= np.isin(values[:, 0], (0.0, rows))  # all rows, or none if the model abstains
         possible = bool(fits.all())
-    if not possible:
-        raise FormatError("its metrics are not possible")
+    reject(not possible, "its metrics are not possible")
 
 
 def _count_shapes(schema: Schema, n_models: int) -> dict[str, tuple[int, ...]]:

@@ -36,7 +36,7 @@ from silvan.algorithms.keyed_rows import RowSamples, check_samples, rows_sampled
 from silvan.algorithms.recount import fixed_point, mean_label, whole_labels
 from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.cache import CacheKey
@@ -120,11 +120,9 @@ class Ingredients:
     def read(cls, site: Site, schema: Schema, model: PersonalModel) -> "Ingredients":
         """Read what a request refers to; nothing that follows can fail by what is in the site's rows."""
         shared, draws = model_of(site, schema, model.shared), model.draws
-        if shared.combine != "mean":
-            raise FormatError("trees of a mix answer by their mean")
+        reject(shared.combine != "mean", "trees of a mix answer by their mean")
         check_samples(draws, len(shared))
-        if not draws.bootstrap:
-            raise FormatError("trees that draw all rows leave none to choose by")
+        reject(not draws.bootstrap, "trees that draw all rows leave none to choose by")
         return cls(shared, draws, read_trees(site.blob(model.own.hash), schema), model.fit)
 
     @property
@@ -262,8 +260,7 @@ def mixed_forest(shared: Forest, own: Forest, share: float) -> Forest:
 def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
     """Choose a mix on training rows, and keep the forest that it makes if results of the study will be kept."""
     schema, model = schema_of(site, request.schema), request.model
-    if model.made_in != site.task:
-        raise FormatError("a mix needs the trees that the site made in this task")
+    reject(model.made_in != site.task, "a mix needs the trees that the site made in this task")
     check_candidates(site, [model])
     parts = Ingredients.read(site, schema, model)
     chosen = choose_mix(site, schema, parts)
@@ -332,5 +329,4 @@ def check_chosen(site: str, reply: ChosenShare) -> None:
     if reply.figures.shape != (len(MIXES),) or reply.figures.dtype != np.float64:
         raise FormatError("its figures are not those asked for")
     told = np.append(reply.figures, reply.figure)
-    if np.isinf(told).any() or (told < 0).any():
-        raise FormatError("its figures are not possible")
+    reject(np.isinf(told).any() or (told < 0).any(), "its figures are not possible")

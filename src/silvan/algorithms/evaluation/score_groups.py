@@ -21,7 +21,7 @@ import numpy as np
 
 from silvan.algorithms.evaluation.details import Detail, Floors
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.privacy.gate import Policy
 
 _SURE = 1e-6, 1.0 - 1e-6  # the least and the most that a score counts as a probability
@@ -250,8 +250,7 @@ def check_subgroups(subgroups: Sequence[Subgroup], schema: Schema, by: Sequence[
         fits = fits and all(
             MISSING <= code < schema.features[f].n_codes for code, f in zip(one.codes, by, strict=False)
         )
-    if not fits or sum(one.rows for one in subgroups) > rows:
-        raise FormatError("its subgroups are not possible")
+    reject(not fits or sum(one.rows for one in subgroups) > rows, "its subgroups are not possible")
 
 
 def name_of(schema: Schema, by: Sequence[int], codes: Sequence[int]) -> str:

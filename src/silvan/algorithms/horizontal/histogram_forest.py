@@ -19,7 +19,7 @@ from silvan.algorithms.requests import schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
@@ -168,8 +168,7 @@ def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binn
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     """Raise ``FormatError`` for a question that contradicts itself: kernels trust what they are given."""
-    if not request.measure.fits(schema.n_classes):
-        raise FormatError("the statistics are not those of the label")
+    reject(not request.measure.fits(schema.n_classes), "the statistics are not those of the label")
     request.check_splits(len(bins.n_bins))
     node, feature, n = request.split_node, request.split_feature, len(request.split_node)
     if (request.split_bin < 0).any() or (request.split_bin > bins.last[feature]).any():
@@ -177,8 +176,7 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
     was_split = np.zeros(request.n_trees + 2 * n, np.bool_)
     was_split[node] = True
-    if was_split[request.nodes].any():
-        raise FormatError("an open node was split before")
+    reject(was_split[request.nodes].any(), "an open node was split before")
 
 
 # -- at the coordinator

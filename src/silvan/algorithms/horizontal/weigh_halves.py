@@ -17,7 +17,7 @@ from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation.bound import Agreed, Derived
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
@@ -61,8 +61,7 @@ class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
 def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
     """Compare both forests on training rows, each row by trees that did not see it; zeros where rows are too few."""
     schema, models = schema_of(site, request.schema), request.models
-    if len(models) != 2:
-        raise FormatError("two forests are compared")
+    reject(len(models) != 2, "two forests are compared")
     check_candidates(site, models)
     scored = [_unseen(site, schema, model) for model in models]
     ratings = [] if None in scored else rate_scores(site, [one for one in scored if one is not None], schema.n_classes)
@@ -153,8 +152,7 @@ def check_gap(n_sites: int) -> Check:
     """Return a check of a site's answer, or of the sum."""
 
     def check(site: str, reply: HalvesGap) -> None:
-        if reply.gap.shape != (2,) or reply.gap.dtype != np.int64:
-            raise FormatError("its figures are not those asked for")
+        reject(reply.gap.shape != (2,) or reply.gap.dtype != np.int64, "its figures are not those asked for")
         sites, gap = reply.gap
         if not 0 <= sites <= (n_sites if site == OVERALL else 1) or not 0 <= gap <= 2 * _MOST * sites:
             raise FormatError("its figures are not possible")

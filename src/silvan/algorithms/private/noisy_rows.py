@@ -19,7 +19,7 @@ from silvan.algorithms.level_checks import check_histograms
 from silvan.algorithms.private.noisy_counts import Rounds, public_schema_of
 from silvan.algorithms.private.noisy_levels import PublicPlan
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, InputError
+from silvan.errors import FederationError, InputError, reject
 from silvan.federation.bound import Fixed
 from silvan.federation.message import Reply, Verb
 from silvan.federation.part import Part, row_keys
@@ -65,8 +65,7 @@ class Disguise(msgspec.Struct, frozen=True):
 @answers(DisguisedLevel)
 def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
     """Add up the histograms of the noisy rows."""
-    if request.sharers != 1:
-        raise FormatError("disguises have all the noise")
+    reject(request.sharers != 1, "disguises have all the noise")
     schema = public_schema_of(site, request.level.schema)
     check_bounds(schema)
     read_level(site, request.level)
