@@ -31,8 +31,6 @@ class CountClasses(Total[ClassCounts], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(CountClasses)
 def count_classes(site: Site, request: CountClasses) -> ClassCounts:
     """Count the training rows by class."""
@@ -44,8 +42,6 @@ def count_classes(site: Site, request: CountClasses) -> ClassCounts:
 
 
 # -- at the coordinator
-
-
 def asks_for_classes(class_weight: object) -> tuple[type[Request], ...]:
     """Return the kinds of messages that ``balance_classes`` asks."""
     return (CountClasses,) if class_weight == "balanced" else ()

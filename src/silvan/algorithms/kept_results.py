@@ -27,9 +27,8 @@ MADE_MODEL = "model-made-here.silvan"
 
 _TASK = "results"
 
+
 # -- messages
-
-
 class ResultsKept(Reply, frozen=True, kw_only=True):
     """That the results are kept."""
 
@@ -50,8 +49,6 @@ class KeepResults(Ask[ResultsKept], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(KeepResults)
 def keep_results(site: Site, request: KeepResults) -> ResultsKept:
     """Check the signature and the models, and write all of it to the site's folder."""
@@ -85,8 +82,6 @@ def check_signature(coordinator: bytes, study: str, site: str, results: KeepResu
 
 
 # -- at the coordinator
-
-
 def send(federation: Federation, site: str, results: KeepResults) -> None:
     """Sign results for a site, and have it keep them."""
     if federation.signer is None:

@@ -43,9 +43,8 @@ from silvan.tree.sampling import RowSampling
 _BITS = 24  # bits of a label as far from the middle as the answers of most sites' trees are
 _LABEL_CAP = 1 << 31  # largest label of one row, in fixed point: sums over up to 2^31 rows fit 62 bits
 
+
 # -- messages
-
-
 class LeafRows(Reply, frozen=True, kw_only=True):
     """How many of the site's rows reach each leaf; none are counted at those of its own trees."""
 
@@ -93,8 +92,6 @@ class RefittedLeaves(msgspec.Struct, frozen=True):
 
 
 # -- at a site
-
-
 @answers(CountLeafRows)
 def count_rows(site: Site, request: CountLeafRows) -> LeafRows:
     """Count rows at the leaves of others' trees."""
@@ -164,8 +161,6 @@ def _cut_back(site: Site, schema: Schema, blobs: Sequence[Blob], few: np.ndarray
 
 
 # -- both sides
-
-
 def places_of(forests: Sequence[Forest]) -> np.ndarray:
     """Return each tree's place among the trees of its site."""
     return np.concatenate([np.arange(len(forest)) for forest in forests])
@@ -178,8 +173,6 @@ def _with_values(pruned: Forest, values: np.ndarray) -> Forest:
 
 
 # -- at the coordinator
-
-
 def recount(
     federation: Federation,
     schema: Schema,

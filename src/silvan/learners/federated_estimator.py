@@ -95,7 +95,6 @@ class FederatedEstimator(BaseEstimator, ABC):
         return self.schema_
 
     # -- fitting
-
     def fit(self, federation: Federation, y: Any = None) -> Self:
         """Learn from all sites.
 

@@ -381,8 +381,6 @@ class ForestRegressor(RegressorMixin, _Forest):
 
 
 # -- what an estimator is given: tables, labels, weights of rows, shares of rows and seeds
-
-
 def _rows_in_share(name: str, share: float, n_rows: int, least: int) -> int:
     """Return how many rows a share of all is, rounded up, as in scikit-learn."""
     if not 0.0 < share < 1.0:

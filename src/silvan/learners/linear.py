@@ -138,7 +138,6 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         return _answer(self.score_rows(X))
 
     # -- the coefficients, where they are known
-
     def coefficients(self) -> "pl.DataFrame":
         """List the coefficients of all columns whose party's share is known here.
 
@@ -162,7 +161,6 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         return pl.DataFrame(rows, schema_overrides={"deviation": pl.Float64})
 
     # -- prediction
-
     def predict(self, X: Any, incomplete: bool = False) -> Any:
         """Predict the rows of a federation by columns: a data frame of ids and predictions, in one round.
 
@@ -214,7 +212,6 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         return model.scores(predictor)
 
     # -- evaluation
-
     def candidates(self, federation: Federation) -> list[Named]:
         """Return no models: what this one is compared with is fitted on rows at hand."""
         return []

@@ -127,8 +127,6 @@ def _bofrf_variants(parameters: Given) -> int:
 
 
 # -- parameters, and the learners they are of
-
-
 @declared
 class ForestParameters(Parameters):
     """What all forests have.

@@ -132,7 +132,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return answer_of(self.forest_, X, absent)
 
     # -- the whole forest, where it is known
-
     @cached_property
     def _whole(self) -> Forest:
         return replace(put_together(self.kept, self.shares_), combine=self._combine)
@@ -158,7 +157,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return "vote" if self.vote == "hard" else "mean"
 
     # -- prediction
-
     def predict(self, X: Any, site: str | None = None, **how: Any) -> Any:
         """Predict the rows of a federation by columns: a data frame of ids and predictions, in one round.
 
@@ -213,7 +211,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return scores_of_leaves(self.shares_[holder].value, found)
 
     # -- evaluation
-
     def candidates(self, federation: Federation) -> list[Named]:
         """Return the models to compare, by name; none between machines, where nobody has the whole forest."""
         return super().candidates(federation) if federation.local_sites else []

@@ -49,8 +49,6 @@ class Demo:
 
 
 # -- the studies
-
-
 def incomes(n: int | None, repeats: int | None) -> Demo:
     """Return the study of six kinds of employers with their own people."""
     return Demo(
@@ -166,8 +164,6 @@ def _native(name: str) -> "pl.DataFrame":
 
 
 # -- files
-
-
 def write_demo(folder: Path, demo: Demo) -> Path:
     """Write a study's tables and its file, and return its path; raise ``InputError`` where others' files are."""
     file = folder / "study.toml"

@@ -157,8 +157,6 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
 
 
 # -- sections
-
-
 def _check_learner(
     values: Any, columns: bool, problems: Problems, study: dict[str, Any], *, machines: bool
 ) -> Parameters:

@@ -196,7 +196,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     # -- keys of studies between machines
-
     quorum: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         about(
@@ -224,7 +223,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     figures: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
 
     # -- sections
-
     sites: Annotated[dict[str, Any] | tuple[Text, ...] | None, about(decides=False)] = None
     parties: Annotated[
         dict[str, Any] | None,
@@ -247,7 +245,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     predict: Annotated[Predict | None, about(here=_REMOTE, rows=_FOR_PARTIES, decides=False)] = None
 
     # -- what it was read from
-
     path: Annotated[Path, NOT_A_KEY] = Path("study.toml")
     text: Annotated[str, NOT_A_KEY] = ""
     lines: Annotated[dict[Key, int], NOT_A_KEY] = {}
@@ -309,7 +306,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.models_evaluated(self.parameters, evaluated=evaluated, by=self.evaluation.by)
 
     # -- what identifies it
-
     @property
     def digest(self) -> str:
         """The SHA-256 of the study's text, in hexadecimal."""

@@ -44,9 +44,8 @@ STRATEGIES: tuple[Strategy, Strategy] = ("global", "own")
 
 _MOST_TAUS = len(TAUS) + 1
 
+
 # -- messages
-
-
 class Chosen(Reply, frozen=True, kw_only=True):
     """What a site will use, and what it chose by: rounded figures of all that it tried, on how many rows."""
 
@@ -75,8 +74,6 @@ class Choose(Ask[Chosen], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(Choose)
 def choose(site: Site, request: Choose) -> Chosen:
     """Score all candidates on the rows to choose on, and take the best."""
@@ -274,8 +271,6 @@ def _check_request(request: Choose, forests: list[Forest]) -> None:
 
 
 # -- at the coordinator
-
-
 def choose_all(
     federation: Federation,
     schema: Schema,

@@ -58,8 +58,6 @@ class Characterise(Ask[Characteristics], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(Characterise)
 def answer_characterise(site: Site, request: Characterise) -> Characteristics:
     """Describe the training rows."""
@@ -115,8 +113,6 @@ def _figures(column: np.ndarray, feature: Feature, low: float, high: float) -> n
 
 
 # -- at the coordinator
-
-
 class Clustering(NamedTuple):
     """Clusters of sites, members by centroid as ``cluster_sites`` gives them, and how far the sites are apart."""
 
@@ -241,8 +237,6 @@ def metric_names(schema: Schema) -> list[str]:
 
 
 # -- distances and clusters of any vectors
-
-
 def cluster_sites(
     vectors: Mapping[str, Any],
     k: int = 2,

@@ -277,8 +277,6 @@ class _ProgressReport:
 
 
 # -- the search
-
-
 def search_settings(
     part: Part,
     schema: Schema,

@@ -43,9 +43,8 @@ _ERROR_BITS = 24  # bits of a squared error as large as the square of half the r
 _FINER = 1 << (_ERROR_BITS // 2)
 """How much finer labels are kept than squared errors, so that as many bits of them are left."""
 
+
 # -- messages
-
-
 class LocalTrees(Trees, frozen=True, kw_only=True):
     """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
 
@@ -97,8 +96,6 @@ class ScoreTrees(Total[TreeScores], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(BringTrees)
 def bring_trees(site: Site, request: BringTrees) -> LocalTrees:
     """Grow trees on the rows to learn from, or return those that the site's owner provided."""
@@ -169,8 +166,6 @@ def _label_sums(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
 
 
 # -- both sides
-
-
 def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
     """Return the weights of trees, 0 for those not above tau (Eq. 3.7); if none is above, all count alike."""
     kept = np.where(alphas > tau, alphas, 0.0) * base
@@ -178,8 +173,6 @@ def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
 
 
 # -- at the coordinator
-
-
 @dataclass(frozen=True)
 class ExchangeSettings:
     """How sites make their trees, and how much say each site's trees have.

@@ -37,9 +37,8 @@ ONE = 1 << 52  # the mass of all rows together
 CHANCE = ONE >> 20  # how much more mass must be right than wrong for a stump to be better than chance
 _LEAST = 2.0**-500  # the least weight of a row, so that it never becomes 0
 
+
 # -- messages
-
-
 class Boosted(SignedReply, frozen=True, kw_only=True):
     """A site's AdaBoost classifier: its stumps, by rising weight."""
 
@@ -65,8 +64,6 @@ class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(BoostStumps)
 def boost_stumps(site: Site, request: BoostStumps) -> Boosted:
     """Run AdaBoost on the site's training rows."""
@@ -103,8 +100,6 @@ def boost(table: StumpTable, settings: Boosting) -> Stumps:
 
 
 # -- both sides: weights of rows and of stumps
-
-
 def weigh(weight: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Add up the masses of rows that are right (1), wrong (-1) and undecided (0): int64 (3,)."""
     masses = np.rint(weight * ONE).astype(np.int64)
@@ -132,8 +127,6 @@ def reweigh(weight: np.ndarray, right: np.ndarray, masses: np.ndarray, n_rows: i
 
 
 # -- at the coordinator
-
-
 def ask_stumps(federation: Federation, schema: Schema, settings: Boosting) -> dict[str, Boosted]:
     """Ask every site to run AdaBoost on its own rows, and return the replies by site."""
     check_two_classes(schema)

@@ -16,9 +16,8 @@ from silvan.util.user_warnings import warn_user
 
 # -- messages and the site's half: see ``adaboost``, which is all that sites are asked for
 
+
 # -- at the coordinator
-
-
 def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     """Merge the sites' AdaBoost classifiers."""
     return merge([reply.stumps for reply in ask_stumps(federation, schema, settings).values()], schema)

@@ -24,9 +24,8 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide
 
+
 # -- messages
-
-
 class Picked(Reply, frozen=True, kw_only=True):
     """Which classifiers the site picked."""
 
@@ -46,8 +45,6 @@ class PickModels(Ask[Picked], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(PickModels)
 def pick_models(site: Site, request: PickModels) -> Picked:
     """Try all classifiers on the training rows (lines 3 and 9) and pick (line 10)."""
@@ -72,8 +69,6 @@ def _wrong(site: Site, schema: Schema, blob: Blob, X: np.ndarray, y: np.ndarray)
 
 
 # -- at the coordinator
-
-
 def fit(
     federation: Federation, schema: Schema, settings: Boosting, rows: dict[str, int], tau: float, printed: bool
 ) -> dict[str, Forest]:

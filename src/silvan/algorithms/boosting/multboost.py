@@ -43,9 +43,8 @@ from silvan.forest.predict import scores
 _MOST = 1 << 20  # most stumps of all stages together
 _ROUNDING = ONE >> 20  # how far the masses of all rows together may be from 1, since each is rounded
 
+
 # -- messages
-
-
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """The stages so far: their stumps, stage after stage, and the masses that each got right, wrong, neither."""
 
@@ -134,8 +133,6 @@ class WeighStage(AfterStages, frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @dataclass
 class _Weighted:
     """The weights of a site's rows: a cache, made again when it does not fit the request."""
@@ -237,8 +234,6 @@ def _check_made(merged: Stages, site: Site) -> None:
 
 
 # -- at the coordinator
-
-
 def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     """Run AdaBoost over all sites; stop early when a stage is always right, or no better than chance."""
     check_two_classes(schema)

@@ -114,7 +114,6 @@ def check_stumps(stumps: Stumps, schema: Schema, most: int) -> None:
 
 
 # -- finding them
-
 ERROR = "error"
 _PURITIES = ("gini", "entropy", "log_loss")
 

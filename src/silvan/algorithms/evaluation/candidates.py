@@ -29,8 +29,6 @@ MOST = 8  # maximum number of candidates in one request
 
 
 # -- on the wire
-
-
 class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A model that the coordinator sends. With ``made_in``, trees that the site itself made in that task."""
 
@@ -81,8 +79,6 @@ def alike(candidate: Candidate) -> Candidate:
 
 
 # -- at a site
-
-
 def check_candidates(site: Site, candidates: Sequence[Candidate], by: Sequence[int] = ()) -> None:
     """Refuse more models than a study may have evaluated, before any row is touched.
 
@@ -132,8 +128,6 @@ def model_of(site: Site, schema: Schema, blob: Blob) -> Forest:
 
 
 # -- at the coordinator
-
-
 @dataclass(frozen=True)
 class PersonalForest:
     """A forest that a site makes and keeps, see ``PersonalModel``: what it is made of.

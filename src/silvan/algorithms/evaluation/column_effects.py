@@ -125,8 +125,6 @@ class ShuffleColumns(OnTestRows, frozen=True, kw_only=True):
 
 
 # -- mean predictions: at a site
-
-
 @answers(SetColumns)
 def set_columns(site: Site, request: SetColumns) -> RowSums:
     """Sum the predictions of the site's test rows; none where these are too few."""
@@ -165,8 +163,6 @@ def _outputs(schema: Schema) -> int:
 
 
 # -- mean predictions: at the coordinator
-
-
 def make_grid(schema: Schema, forest: Forest, column: str, values: Sequence[Any] | None = None) -> ColumnGrid:
     """Return the values that a column is set to: all categories, or numbers between the cut points of the trees."""
     if column not in schema.names:
@@ -235,8 +231,6 @@ def _total(federation: Federation, request: OnTestRows, what: str, shape: tuple[
 
 
 # -- importances: at a site
-
-
 @answers(ShuffleColumns)
 def shuffle_columns(site: Site, request: ShuffleColumns) -> RowSums:
     """Return the losses of the site's test rows; none where these are too few or of one class."""
@@ -330,8 +324,6 @@ def _shuffle(site: Site, column: int, repeat: int, n: int) -> np.ndarray:
 
 
 # -- importances: at the coordinator
-
-
 def importances(
     federation: Federation,
     schema: Schema,

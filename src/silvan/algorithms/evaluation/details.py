@@ -72,8 +72,6 @@ def nothing() -> Detail:
 
 
 # -- where rows are
-
-
 def detail_of(
     scores: np.ndarray, decided: np.ndarray, y: np.ndarray, n_classes: int, floors: Floors, threshold: float = np.nan
 ) -> Detail:
@@ -161,8 +159,6 @@ def numbers_differ(numbers: np.ndarray) -> bool:
 
 
 # -- at the coordinator
-
-
 def check_detail(detail: Detail, n_classes: int, rows: int) -> None:
     """Raise ``FormatError`` for details that are not possible."""
     sizes = {(0, 0), (n_classes, n_classes)} if n_classes else {(0, 0)}

@@ -125,8 +125,6 @@ class CountByScore(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
 
 
 # -- at a site
-
-
 @answers(EvaluateModels)
 def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     """Score the site's test part exactly."""
@@ -217,8 +215,6 @@ def _intervals(site: Site, given: list[tuple[Answer, np.ndarray]], against: int,
 
 
 # -- at the coordinator
-
-
 def evaluate(
     federation: Federation,
     schema: Schema,

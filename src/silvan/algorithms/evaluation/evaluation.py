@@ -196,8 +196,6 @@ def compared(
 
 
 # -- on rows at hand
-
-
 def answer_of(forest: Forest, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None) -> Answer:
     """Score rows of a table that may lack columns; scores are NaN if that makes every tree abstain."""
     return Answer(*scores_if_any(forest, X, absent, n_jobs))
@@ -266,8 +264,6 @@ def read_rows(schema: Schema, table: Any) -> EncodedRows:
 
 
 # -- rounding
-
-
 def rounded(values: np.ndarray, classes: bool) -> np.ndarray:
     """Return metrics with three digits: decimals of shares, significant ones of moments of numbers.
 

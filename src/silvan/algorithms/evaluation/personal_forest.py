@@ -72,9 +72,8 @@ _PRIOR_ROWS = 1.0  # how many rows the shared value of a leaf counts for beside 
 
 UNTOLD = -1  # a mix that is not the shared forest alone, and that the site does not tell
 
+
 # -- messages
-
-
 class ChosenShare(Reply, frozen=True, kw_only=True):
     """Which mix a site will use, and rounded figures of it and of all mixes, on how many rows."""
 
@@ -105,8 +104,6 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @dataclass(frozen=True)
 class Ingredients:
     """What a site makes its forest of: see ``PersonalModel``."""
@@ -295,8 +292,6 @@ def _figure(site: Site, chosen: MixChoice, place: int, n_classes: int) -> float:
 
 
 # -- at the coordinator
-
-
 def choose_shares(
     federation: Federation, schema: Schema, models: Mapping[str, PersonalForest], threshold: float | None = None
 ) -> dict[str, ChosenShare]:

@@ -175,8 +175,6 @@ class SubgroupRows(NamedTuple):
 
 
 # -- at a site
-
-
 def check_by(schema: Schema, by: Sequence[int]) -> None:
     """Raise ``FormatError`` for columns that cannot make subgroups."""
     right = len(by) <= MOST_COLUMNS and len(set(by)) == len(by)
@@ -225,8 +223,6 @@ def in_groups_by_cell(
 
 
 # -- at the coordinator
-
-
 def places_of(schema: Schema, by: Sequence[str]) -> tuple[int, ...]:
     """Return the places of columns that make subgroups; raise ``InputError`` for those that cannot."""
     if isinstance(by, str) or len(by) > MOST_COLUMNS or len(set(by)) < len(by):

@@ -62,8 +62,6 @@ def _enough(y: np.ndarray, n_classes: int) -> bool:
 
 
 # -- two classes
-
-
 def delong(scores: np.ndarray, base: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
     """Return the 95 % interval of the AUC of ``scores`` minus that of ``base`` on the same rows."""
     above, below = (
@@ -93,8 +91,6 @@ def midranks(values: np.ndarray) -> np.ndarray:
 
 
 # -- more classes, and numbers
-
-
 def resampled_metrics(
     answers: list[np.ndarray], y: np.ndarray, n_classes: int, key: np.ndarray, n_jobs: int | None
 ) -> np.ndarray:

@@ -98,8 +98,6 @@ class AdaptiveLeaves(AfterAdaptiveSplits, frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @dataclass
 class _NodeRows:
     """Rows of each node, and the rounds of splits that were applied so far: a cache."""
@@ -167,7 +165,6 @@ def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Pa
 
 
 # -- at the coordinator
-
 _MANY_ROWS = 1 << 24  # as many as there may be where policies keep the number back
 
 

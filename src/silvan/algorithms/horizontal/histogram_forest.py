@@ -41,9 +41,8 @@ from silvan.tree.split import Splits
 from silvan.util.readable import count_of
 from silvan.util.threads import thread_count
 
+
 # -- messages
-
-
 class Histograms(Reply, frozen=True, kw_only=True):
     """Statistics by bin, of every open node and each of its features, one after the other."""
 
@@ -89,9 +88,8 @@ class GrowLevel(AfterSplits, frozen=True, kw_only=True):
 _PLACE_BYTES = 10  # memory that a row takes for every tree while trees grow
 _LEVEL_BYTES = 1 << 28  # histograms of a level that take more are asked for in several messages
 
+
 # -- at a site
-
-
 @dataclass
 class _Growing:
     """A site's rows on their way down the trees: a cache, made again when it does not fit the request."""
@@ -180,8 +178,6 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
 
 
 # -- at the coordinator
-
-
 def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest of all sites' training rows."""
     bins, bins_blob, label, in_bins = find_shared_bins(federation, schema, settings.max_bins)

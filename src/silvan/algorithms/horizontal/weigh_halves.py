@@ -38,9 +38,8 @@ _DIGITS = 6
 _MOST = 100  # the most that one site's gap counts, in thousandths, either way: no site decides for all
 MOST_GAP = _MOST / _STEPS  # the same as a number
 
+
 # -- messages
-
-
 class HalvesGap(Reply, frozen=True, kw_only=True):
     """Whether the site has figures, 1 or 0, and by how many thousandths the second is ahead, 100 for not at all."""
 
@@ -55,8 +54,6 @@ class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(CompareHalves)
 def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
     """Compare both forests on training rows, each row by trees that did not see it; zeros where rows are too few."""
@@ -123,8 +120,6 @@ def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
 
 
 # -- at the coordinator
-
-
 class Compared(NamedTuple):
     """By how much sites' trees are ahead of those from sums, on average over so many sites."""
 

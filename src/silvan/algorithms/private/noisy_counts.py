@@ -112,7 +112,6 @@ def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
 
 
 # -- at the coordinator: where noise is added, whom that protects against, what was asked
-
 NoiseAt = Literal["total", "site"]
 AnyNoisy = TypeVar("AnyNoisy", bound=Noisy)
 

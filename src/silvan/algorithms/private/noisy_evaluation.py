@@ -190,8 +190,6 @@ UNIT = "one row of those kept for judging, added or removed"
 
 
 # -- messages
-
-
 class CountByScoreWithNoise(NoisyTotal, frozen=True, kw_only=True):
     """How many test rows have which score by a model, by class or by value, with noise."""
 
@@ -204,8 +202,6 @@ class CountByScoreWithNoise(NoisyTotal, frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(CountByScoreWithNoise)
 def noisy_tally(site: Site, request: CountByScoreWithNoise) -> NoisyCounts:
     """Count the test rows and add noise."""
@@ -232,8 +228,6 @@ def plan_tally(site: Site, request: CountByScoreWithNoise, schema: Schema) -> Ca
 
 
 # -- at the coordinator
-
-
 def evaluate_with_noise(
     federation: Federation, schema: Schema, model: Forest, epsilon: float, placing: Placing
 ) -> Evaluation:

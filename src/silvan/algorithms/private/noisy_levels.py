@@ -52,9 +52,8 @@ from silvan.util.kernels import njit
 
 _MOST_COUNTERS = 1 << 24  # most statistics that a level's histograms may have
 
+
 # -- messages
-
-
 class NoisyLevel(NoisyTotal, frozen=True, kw_only=True):
     """Histograms of every open node, with noise."""
 
@@ -66,8 +65,6 @@ class NoisyLevel(NoisyTotal, frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(NoisyLevel)
 def noisy_level(site: Site, request: NoisyLevel) -> NoisyCounts:
     """Add up the histograms and add noise."""
@@ -112,8 +109,6 @@ def _measure(offset: float, scale: float) -> Measure:
 
 
 # -- at the coordinator
-
-
 def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None) -> Forest:
     """Grow a forest from noisy histograms."""
     settings = replace(settings, bootstrap=False, max_samples=None)
@@ -196,8 +191,6 @@ class PublicPlan:
 
 
 # -- noisy histograms made consistent
-
-
 @njit(nogil=True, cache=True)
 def _scale(column: np.ndarray, total: int) -> None:
     """Scale counts to a total, in place: what rounding leaves goes to the largest remainders, the first of equals."""

@@ -36,9 +36,8 @@ from silvan.tree.objectives import Labels
 STEPS = 1000  # noise on numbers is added on a grid of so many steps between their bounds
 _MANY_ROWS = 1 << 24  # fixed-point sums of the target leave room for so many rows
 
+
 # -- messages
-
-
 class DisguisedLevel(Noisy, frozen=True, kw_only=True):
     """Histograms of every open node, of rows that are disguised once, for all that is asked of them."""
 
@@ -60,8 +59,6 @@ class Disguise(msgspec.Struct, frozen=True):
 
 
 # -- at a site
-
-
 @answers(DisguisedLevel)
 def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
     """Add up the histograms of the noisy rows."""
@@ -124,8 +121,6 @@ def check_bounds(schema: Schema) -> None:
 
 
 # -- at the coordinator
-
-
 def fit(rounds: Rounds, settings: Settings, key: np.ndarray) -> tuple[Forest, Privacy]:
     """Grow a forest on noisy rows."""
     schema = rounds.schema

@@ -49,9 +49,8 @@ from silvan.util.readable import count_of
 MAX_CELLS = 1 << 20
 MAX_TABLES = 1 << 12
 
+
 # -- messages
-
-
 class CountPeople(NoisyTotal, frozen=True, kw_only=True):
     """How many rows there are to learn from, with noise."""
 
@@ -125,8 +124,6 @@ class SumSlopes(NoisyTotal, frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(CountPeople)
 def count_people(site: Site, request: CountPeople) -> NoisyCounts:
     """Count the training rows."""

@@ -20,7 +20,6 @@ def settled(estimate: np.ndarray) -> np.ndarray:
 
 
 # -- round A: from a noisy histogram to groups of bins
-
 _HEIGHTS = (0.2, 0.6, 2.0, 5.0)
 _LENGTHS = (1.0, 3.0, 8.0)
 _BY_WIDTH = (0.0, 0.8)
@@ -69,8 +68,6 @@ def cut_evenly(mass: np.ndarray, n_groups: int) -> np.ndarray:
 
 
 # -- round B: from noisy counts in cells to values
-
-
 def prior(groups: Sequence[int], pairs: float, alone: float) -> np.ndarray:
     """Return the prior covariance of the values of cells: (cells, cells)."""
     cells = np.indices(tuple(groups)).reshape(len(groups), -1)
@@ -184,7 +181,6 @@ _MEAN_DEVIATION = 40.0  # prior deviation of a target's mean from the middle of 
 
 
 # -- round C: from summed log-odds to probabilities
-
 _EDGES = np.array([-2.0, -1.2, -0.7, -0.3, 0.0, 0.3, 0.7, 1.2, 2.0])
 SCORE_BINS = len(_EDGES) + 1
 _LEAST_SLOPE = 0.05
