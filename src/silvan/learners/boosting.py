@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from silvan.algorithms.boosting import adaboost_pl, boppid, multboost
+from silvan.algorithms.boosting import adaboost, boppid, multboost
 from silvan.algorithms.boosting.adaboost import BoostStumps, pooled_boost
 from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
 from silvan.algorithms.evaluation.candidates import Named
@@ -15,7 +15,6 @@ from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.registry import (
@@ -42,11 +41,13 @@ class _Booster(BoostingParameters, Learner):
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Boost across the sites; raise ``InputError`` unless the label has two classes."""
         check_two_classes(self.schema_)
-        self.forest_, self.forests_ = self._boost(federation, self._boosting)
+        made = self._boost(federation, self._boosting)
+        self.forest_ = made if isinstance(made, Forest) else None
+        self.forests_ = dict.fromkeys(federation.active, made) if isinstance(made, Forest) else made
 
     @abstractmethod
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        """Return the global model, if there is one, and what each site should use."""
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
+        """Return the model for all sites, or one for each."""
 
     def site_candidates(self) -> list[Named]:
         """Return what a site may use, by name."""
@@ -86,10 +87,10 @@ class LocalAdaBoost(LocalAdaBoostParameters, _Booster):
     True
     """
 
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
         if not federation.local_sites:
             raise InputError("LocalAdaBoost shows every site's stumps: a federation in this process is needed")
-        return None, local_models(federation, self.schema_, boosting, self.feature_key())
+        return local_models(federation, self.schema_, boosting, self.feature_key())
 
 
 class BOPPID(BOPPIDParameters, _Booster):
@@ -115,12 +116,10 @@ class BOPPID(BOPPIDParameters, _Booster):
     (2, ['north', 'south'])
     """
 
-    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
-        return BoostStumps, boppid.PickModels
+    always_asks = (BoostStumps, boppid.PickModels)
 
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        return None, boppid.fit(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
+        return boppid.fit(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
 
 
 class AdaBoostPL(AdaBoostPLParameters, _Booster):
@@ -146,13 +145,10 @@ class AdaBoostPL(AdaBoostPLParameters, _Booster):
     True
     """
 
-    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
-        return (BoostStumps,)
+    always_asks = (BoostStumps,)
 
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        forest = adaboost_pl.fit(federation, self.schema_, boosting)
-        return forest, dict.fromkeys(federation.active, forest)
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
+        return adaboost.fit_pl(federation, self.schema_, boosting)
 
 
 class MultBoost(MultBoostParameters, _Booster):
@@ -178,10 +174,7 @@ class MultBoost(MultBoostParameters, _Booster):
     True
     """
 
-    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
-        return multboost.FindStump, multboost.WeighStage
+    always_asks = (multboost.FindStump, multboost.WeighStage)
 
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        forest = multboost.fit(federation, self.schema_, boosting)
-        return forest, dict.fromkeys(federation.active, forest)
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
+        return multboost.fit(federation, self.schema_, boosting)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -196,15 +197,30 @@ class FederatedEstimator(BaseEstimator, ABC):
     ) -> Evaluation:
         """Evaluate the model as ``evaluate`` does; ``candidates`` are the models to compare, if others than usual."""
         if epsilon is not None:
-            raise InputError.about("epsilon", NO_EPSILON)
+            return self.evaluation_with_noise(federation, table, epsilon, by)
+        if self.is_private and table is None and candidates is None:
+            announce(federation, self.evaluation_plan(federation))
         if by and (table is not None or federation.columns is not None):
             raise InputError.about("by", "is for the test rows of sites that hold rows; leave it out here")
         candidates = self.candidates(federation) if candidates is None else candidates
         if table is None:
-            return self.evaluation_on_test_rows(federation, candidates, by)
-        if not federation.local_sites:
+            found = self.evaluation_on_test_rows(federation, candidates, by)
+        elif not federation.local_sites:
             raise InputError("a table to evaluate on needs a federation in this process")
-        return self.compare(federation, candidates, read_rows(self.schema_, table))
+        else:
+            found = self.compare(federation, candidates, read_rows(self.schema_, table))
+        return replace(found, guarantee="outside") if self.is_private else found
+
+    def evaluation_with_noise(
+        self, federation: Federation, table: Any, epsilon: float, by: Sequence[str]
+    ) -> Evaluation:
+        """Evaluate a private model on test rows, for a share of the sites' privacy budgets."""
+        raise InputError.about("epsilon", NO_EPSILON)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the model is differentially private."""
+        return False
 
     @abstractmethod
     def evaluation_on_test_rows(

@@ -14,14 +14,15 @@ from silvan.algorithms.horizontal import adaptive_forest, histogram_forest
 from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.private.forms import check_private, fit_private, private_kinds
-from silvan.algorithms.private.noisy_counts import Placing, place
+from silvan.algorithms.private import noisy_levels, noisy_rows, tables
+from silvan.algorithms.private.noisy_counts import Placing, Rounds, check_agreement, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
 from silvan.algorithms.shared_bins import CountFine, CountGrid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
+from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.federated_estimator import NO_EPSILON
 from silvan.learners.registry import HistogramForestParameters, PooledForestParameters
@@ -62,6 +63,8 @@ class HistogramForest(HistogramForestParameters, Learner):
 
     chooses_threshold: ClassVar[bool] = True
 
+    privacy_: Privacy | None = None
+
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
@@ -86,21 +89,28 @@ class HistogramForest(HistogramForestParameters, Learner):
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
-        self.privacy_: Privacy | None = None
         if self.epsilon is not None:
-            self._train_private(federation, settings, feature_key, self.epsilon)
-            return
-        algorithm = histogram_forest if self.bins == "shared" else adaptive_forest
-        self.forest_ = algorithm.fit(federation, self.schema_, settings, feature_key)
+            self.forest_, self.privacy_ = self._grow_private(federation, settings, feature_key, self.epsilon)
+        else:
+            algorithm = histogram_forest if self.bins == "shared" else adaptive_forest
+            self.forest_, self.privacy_ = algorithm.fit(federation, self.schema_, settings, feature_key), None
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
         if self.epsilon is not None:
-            return private_kinds(schema, self.private, self.n_rows)
+            return self._private_kinds(schema)
         if self.bins == "shared":
             return CountGrid, CountFine, histogram_forest.GrowLevel, *asks_for_threshold(self.threshold)
         return AdaptiveLevel, AdaptiveLeaves, *asks_for_threshold(self.threshold)
+
+    def _private_kinds(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages of a private form; some of them are asked only where there are rows enough."""
+        if self.private != "tables":
+            return (noisy_levels.NoisyLevel if self.private == "levels" else noisy_rows.DisguisedLevel,)
+        people = () if self.n_rows is not None else (tables.CountPeople,)
+        last = (tables.CountScores,) if schema.n_classes else (tables.SumTargets, tables.SumSlopes)
+        return (*people, tables.CountColumns, tables.CountTables, *last)
 
     def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of sites; raise ``InputError`` where no private forest can be fitted."""
@@ -108,7 +118,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         if self.epsilon is None:
             return request_plan
         check_epsilon(self.epsilon)
-        check_private(federation, self.private, self.n_rows)
+        check_agreement(federation)
         sharers = 1 if self.private == "input" else self._placing(federation).sharers
         return replace(request_plan, epsilon=float(self.epsilon), sharers=sharers, min_leaf=None)
 
@@ -128,7 +138,9 @@ class HistogramForest(HistogramForestParameters, Learner):
         sharers = self._placing(federation).sharers
         return replace(request_plan, kinds=(CountByScoreWithNoise,), epsilon=float(epsilon), sharers=sharers, models=0)
 
-    def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
+    def _grow_private(
+        self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float
+    ) -> tuple[Forest, Privacy]:
         if self.bins != "shared":
             raise InputError.about("bins", "must be 'shared' with epsilon: adaptive bins show values of rows")
         if not all(site.samples_singly for site in federation.local_sites.values()):
@@ -136,38 +148,24 @@ class HistogramForest(HistogramForestParameters, Learner):
                 "the rows kept for judging were drawn by class, so one row more moves others, and epsilon does not "
                 "cover that; it covers all with a given schema and test_by='row'"
             )
-        self.forest_, self.privacy_ = fit_private(
-            federation,
-            settings,
-            key,
-            epsilon=epsilon,
-            form=self.private,
-            noise=self.noise,
-            n_rows=self.n_rows,
-            tolerate=self.tolerate,
-        )
-        self.forests_ = dict.fromkeys(federation.active, self.forest_)
+        rounds = Rounds(federation, federation.schema, epsilon, self._placing(federation))
+        if self.private == "tables":
+            return tables.fit(rounds, key, self.n_rows), rounds.account()
+        if self.private == "levels":
+            return noisy_levels.fit(rounds, settings, key, self.n_rows), rounds.account()
+        if self.noise is not None:
+            raise InputError.about("noise", "is for sums; private='input' always adds it to rows, at their site")
+        return noisy_rows.fit(rounds, settings, key)
 
     @property
     def is_private(self) -> bool:
         """Whether the model is differentially private."""
         return self.epsilon is not None
 
-    def evaluation(
-        self,
-        federation: Federation,
-        table: Any = None,
-        *,
-        candidates: Sequence[Named] | None = None,
-        epsilon: float | None = None,
-        by: Sequence[str] = (),
+    def evaluation_with_noise(
+        self, federation: Federation, table: Any, epsilon: float, by: Sequence[str]
     ) -> Evaluation:
-        """Evaluate the model as every learner does; a private one may be evaluated with noise."""
-        if epsilon is None:
-            if self.is_private and table is None and candidates is None:
-                announce(federation, self.evaluation_plan(federation))
-            found = super().evaluation(federation, table, candidates=candidates, by=by)
-            return replace(found, guarantee="outside") if self.is_private else found
+        """Evaluate a private forest on test rows, for a share of the sites' privacy budgets."""
         if by:
             raise InputError.about("by", "is for exact figures; leave it or epsilon out")
         if table is not None:

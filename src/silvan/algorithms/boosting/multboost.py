@@ -15,8 +15,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from silvan.algorithms.boosting.adaboost import ONE, reweigh, stage_weight, weigh
-from silvan.algorithms.boosting.adaboost_pl import nothing_learnt, stage_forest
+from silvan.algorithms.boosting.adaboost import ONE, nothing_learnt, reweigh, stage_forest, stage_weight, weigh
 from silvan.algorithms.boosting.stumps import (
     Boosting,
     Stumps,

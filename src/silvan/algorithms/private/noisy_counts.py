@@ -168,7 +168,7 @@ def place(federation: Federation, noise: str | None, tolerate: int | None) -> Pl
     if tolerate is None:
         may_be_lost = 0 if federation.quorum is None else max(n - federation.quorum, 0)
         tolerate = min(1 + may_be_lost, n - 1)
-    if not (_whole(tolerate) and 0 <= tolerate < n):
+    if not 0 <= tolerate < n:
         raise InputError.wrong("tolerate", f"a whole number of sites below the {n} that take part", tolerate)
     if at == "site":
         return Placing("site", sums, n, 1)
@@ -228,14 +228,15 @@ class Rounds:
         )
 
 
-def check_rows(n_rows: Any) -> None:
-    """Raise ``InputError`` for a number of rows that is not a whole number above 0."""
-    if n_rows is not None and not (_whole(n_rows) and n_rows >= 1):
-        raise InputError.wrong("n_rows", "a whole number of at least 1, or None", n_rows)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def check_agreement(federation: Federation) -> None:
+    """Raise ``InputError`` for a schema that is not public, such as one that was found by asking the sites."""
+    if federation.agreement.by_asking:
+        raise InputError.about(
+            "epsilon",
+            "needs a public schema, and this one was found by asking the sites: pass federate_rows(schema=...) "
+            "with bounds of numbers, categories and classes, as they are known without looking at the tables",
+        )
+    check_public(federation.schema)
 
 
 def warn_if_small(n: int, epsilon: float, least: float) -> None:
