@@ -4,22 +4,29 @@ As everywhere, a sample is a hash of a key and what it is for, so that a site an
 purposes of hashes are numbered in ``silvan.tree.sampling``.
 """
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 
+from silvan.algorithms.requests import MAX_TREES
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, RefusedError, reject
+from silvan.errors import FormatError, InputError, RefusedError, reject
 from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
+from silvan.forest.forest import Forest
+from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.sampling import (
     DRAW_STEPS,
     FOLDS,
     RESAMPLES,
     VALIDATION,
     RowSampling,
+    SamplingKeys,
     draw_limit,
     hash_each,
+    key_of_site,
     mix,
     rows_of_trees,
     siphash,
@@ -159,3 +166,27 @@ def _limit_shares(site: Site, share: float) -> None:
                 f"the site splits rows off by at most {SHARES} different shares: set validation to one of them"
             )
         site.store.put(_SHARES, msgspec.json.encode([*known, share]))
+
+
+# -- the forest of a site: what it has without joining, and what it sends to others
+def local_forest(
+    site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int, part: Part | None = None
+) -> Forest:
+    """Grow trees on one site's training rows, or on those of ``part``."""
+    if not 1 <= n_trees <= MAX_TREES:
+        raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
+    reject(feature_key.shape != (2,) or feature_key.dtype != np.uint64, "a key is two numbers of 64 bits")
+    part = site.part(schema) if part is None else part
+    target = settings.target(schema, part.y)
+    if not possible_draw(site, part, settings.row_sampling, n_trees):
+        settings = replace(settings, bootstrap=False, max_samples=None)
+    return fit_forest(
+        part.X,
+        target,
+        schema,
+        replace(settings, n_estimators=n_trees),
+        SamplingKeys(site.sampling_key, key_of_site(feature_key, site.name)),
+        row_keys=part.row_keys,
+        n_jobs=site.n_jobs,
+        floor=FLOOR,
+    )

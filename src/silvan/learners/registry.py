@@ -242,7 +242,7 @@ class HistogramForestParameters(VotingForestParameters):
     tolerate: Annotated[int, Meta(ge=0)] | None = None
 
 
-@learner("site_trees", _MERGED, _FOREST)
+@learner("horizontal", _MERGED, _FOREST)
 class MergedForestParameters(VotingForestParameters):
     """Of sites' own trees put together.
 
@@ -402,7 +402,7 @@ class MultBoostParameters(BoostingParameters):
     criterion: Literal["gini", "entropy", "log_loss", "error"] = "error"
 
 
-@learner("site_trees", _FOREST)
+@learner("horizontal", _FOREST)
 class LocalForestParameters(VotingForestParameters):
     """Of each site's own forest.
 

@@ -14,8 +14,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from silvan.algorithms.bofrf.kept_leaves import choosing_rows, kept_leaves
-from silvan.algorithms.bofrf.weigh import Weighted
+from silvan.algorithms.bofrf.weigh import Weighted, choosing_rows, kept_leaves
 from silvan.algorithms.evaluation.details import three_digits
 from silvan.algorithms.evaluation.score_groups import Answer, in_groups, one_class
 from silvan.algorithms.evaluation.score_quality import MetricName, score_quality

@@ -7,7 +7,7 @@ skill 1 - MSE / variance: both are ours, not the publication's.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -16,23 +16,24 @@ from typing import ClassVar
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.bofrf.kept_leaves import keep_leaves, note_leaves
 from silvan.algorithms.bofrf.site_forest import site_forest
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import Trees, equal_site_weights
-from silvan.algorithms.keyed_rows import learning_rows
-from silvan.algorithms.local_forest import local_forest
+from silvan.algorithms.keyed_rows import learning_rows, local_forest
 from silvan.algorithms.recount import recount
 from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
+from silvan.federation.cache import CacheKey
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Ask, Blob, Reply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
+from silvan.federation.store import digest
 from silvan.forest.forest import Forest, join_forests
+from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
 from silvan.forest.predict import abstaining
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.tree.fit import Settings
@@ -404,3 +405,46 @@ def warn_if_none(weighted: dict[str, Weighted], tau: float) -> None:
             where = f" of the cluster of {name!r}" if name else ""
             best = one.alphas.max()
             warn_user(f"no tree{where} is above tau = {tau:g} (the best is at {best:.2f}): all trees count alike")
+
+
+# -- leaves that a site notes while it scores trees, and needs again when it chooses among ensembles of them
+
+# They stay in the site's memory until it has chosen, by the trees and the rows that they are of. If they are gone, as
+# after a restart, rows go down the trees once more; the reply is the same.
+
+_MOST_ROWS = 1 << 13
+"""Rows that a site chooses on: more would tell apart only what hardly differs, and every tree is asked about each."""
+
+_MOST_BYTES = 1 << 24  # memory for leaves; those of more trees are not noted
+_SHARE = 8  # part of the memory of a site whose owner limits it, one in so many, that leaves may take
+
+
+def choosing_rows(n: int) -> np.ndarray:
+    """Return which of ``n`` rows a site chooses on: all, or of very many, evenly spread ones."""
+    return np.arange(n) if n <= _MOST_ROWS else np.linspace(0, n - 1, _MOST_ROWS).astype(np.int64)
+
+
+def note_leaves(site: Site, forest: Forest, n: int) -> Noted | None:
+    """Return memory for the leaves of the rows to choose on, of ``n`` to learn from; None if they take too much."""
+    rows = choosing_rows(n)
+    size, room = bytes_noted(forest, len(rows)), _MOST_BYTES
+    if site.memory is not None:
+        room = min(room, site.memory // _SHARE)
+    return None if size is None or size > room or not n else make_noted(forest, rows)
+
+
+def keep_leaves(site: Site, schema: Schema, blobs: Sequence[Blob], X: np.ndarray, leaves: np.ndarray) -> None:
+    """Keep the leaves of rows until the site has chosen."""
+    site.cache[_key(schema, blobs, X)] = leaves
+
+
+def kept_leaves(site: Site, schema: Schema, blobs: Sequence[Blob], X: np.ndarray) -> np.ndarray | None:
+    """Return the leaves of rows; None if these trees were not scored on these rows. None are kept any longer."""
+    kept = {key: site.cache.pop(key) for key in list(site.cache) if key[0] == "leaves"}
+    return kept.get(_key(schema, blobs, X))
+
+
+def _key(schema: Schema, blobs: Sequence[Blob], X: np.ndarray) -> CacheKey[np.ndarray]:
+    return CacheKey[np.ndarray](
+        "leaves", schema.hash, digest(np.ascontiguousarray(X).tobytes()), *(blob.hash for blob in blobs), most=1
+    )

@@ -18,8 +18,7 @@ from silvan.algorithms.evaluation.candidates import (
 from silvan.algorithms.evaluation.out_of_bag import site_threshold
 from silvan.algorithms.evaluation.personal_forest import Ingredients, SiteForest, make_forest
 from silvan.algorithms.evaluation.score_groups import Answer, SubgroupRows, cells_of, check_by, in_groups_by_cell
-from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.local_forest import local_forest
+from silvan.algorithms.keyed_rows import RowSamples, local_forest
 from silvan.data.schema import Schema
 from silvan.errors import reject
 from silvan.federation.cache import CacheKey
