@@ -204,8 +204,7 @@ class AutoForest(AutoForestParameters, Learner):
     def result(self) -> Result:
         """Return what was learnt, with what sites chose."""
         choices = self.choices_
-        found = super().result()
-        return replace(found, at_sites=list(self.at_sites_), choices=choices, shared_forest=choices.shared)
+        return replace(super().result(), at_sites=list(self.at_sites_), choices=choices, shared_forest=choices.shared)
 
     def _fixed_threshold(self) -> float | None:
         """Return the decision threshold, if it is known before the forest is there."""

@@ -199,8 +199,7 @@ class BOFRF(BOFRFParameters, Learner):
         if self.forest_ is not None:
             sites = list(dict.fromkeys(self.owners_.tolist()))
             sizes = tuple(int((self.owners_ == site).sum()) for site in sites)
-            recounted = bool(self.recount) and len(sites) > 1
-            together = RowSamples(sizes, tuple(sites), self.row_sampling(), recounted)
+            together = RowSamples(sizes, tuple(sites), self.row_sampling(), bool(self.recount) and len(sites) > 1)
             for site, forest in {"": self.forest_, **self.forests_}.items():
                 if self.strategies_.get(site) != "own":
                     found[forest.hash] = together

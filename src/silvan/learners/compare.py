@@ -164,8 +164,7 @@ def compare(
     named = _named(learners)
     folds = folds_of(max((site.test for site in federation.local_sites.values()), default=0.0), repeats)
     splits = [split.rows for split in evaluate_splits(federation, named, folds)]
-    names = [LOCAL, *named]
-    rows = mark_best(over_splits(splits, folds), names)
+    rows = mark_best(over_splits(splits, folds), [LOCAL, *named])
     return Comparison(_with_words(rows), _by_split(splits, folds), repeats, folds[0].of)
 
 
@@ -219,8 +218,7 @@ def _evaluate_split(split: Federation, learners: Mapping[str, Learner]) -> Evalu
         feature_key = fitted.feature_key()
     with split.working_on("judging"):
         found = evaluate(split, split.schema, listed, feature_key, draws)
-    traffic = [(*way, n) for way, n in split.traffic.items()]
-    return EvaluatedSplit(found.rows, found.curves, traffic)
+    return EvaluatedSplit(found.rows, found.curves, [(*way, n) for way, n in split.traffic.items()])
 
 
 def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:

@@ -82,8 +82,7 @@ def _frame_class() -> "type[pl.DataFrame]":
         def _repr_html_(self, **_: Any) -> str:
             """Return all columns as a table for notebooks."""
             columns = _shown(self)
-            texts = [_texts(self, name) for name in columns]
-            return html_table(columns, zip(*texts, strict=True))
+            return html_table(columns, zip(*(_texts(self, name) for name in columns), strict=True))
 
     return EvaluationFrame
 

@@ -108,8 +108,7 @@ def integrate(own: str, picked: dict[str, Stumps], rows: dict[str, int], schema:
     voting = {site: stumps for site, stumps in picked.items() if stumps.weight.any()}
     if not voting:
         return picked[own].forest(schema)
-    forests = [stumps.forest(schema) for stumps in voting.values()]
-    return join_forests(forests, [factors[site] for site in voting])
+    return join_forests([stumps.forest(schema) for stumps in voting.values()], [factors[site] for site in voting])
 
 
 def sigma(own: int, rows: list[int]) -> float:

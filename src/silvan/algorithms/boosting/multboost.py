@@ -10,7 +10,6 @@ sign their stumps with what they came after, and weigh rows by such alone, of ea
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -33,7 +32,7 @@ from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, ProtocolPosition, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, Request, SignedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
@@ -104,11 +103,8 @@ class AfterStages(Request, frozen=True, kw_only=True):
         return trace if further and all(other == trace for other in traces) else None
 
 
-class FindStump(AfterStages, frozen=True, kw_only=True):
+class FindStump(AfterStages, Ask[FoundStump], frozen=True, kw_only=True):
     """The best stump for the site's rows, weighted by what the merged stumps so far get wrong."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = FoundStump
 
     settings: Fixed[Boosting]
 
@@ -124,11 +120,8 @@ class StageMasses(Reply, frozen=True, kw_only=True):
     masses: np.ndarray
 
 
-class WeighStage(AfterStages, frozen=True, kw_only=True):
+class WeighStage(AfterStages, Total[StageMasses], frozen=True, kw_only=True):
     """How much of the rows' weight the newest merged stumps get right, and how much wrong."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = StageMasses
 
 
 # -- at a site

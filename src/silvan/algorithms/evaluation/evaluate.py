@@ -60,7 +60,7 @@ from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Request, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of
@@ -95,11 +95,9 @@ class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
     ] = ()  # columns whose subgroups have metrics of their own: rows are grouped by score within them
 
 
-class EvaluateModels(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
+class EvaluateModels(OfCandidates, Ask[SiteMetrics], frozen=True, kw_only=True, omit_defaults=True):
     """Metrics of models on the site's own test rows."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SiteMetrics
     once: ClassVar[bool] = True  # two models that differ on one row would show that row's label
 
     against: Derived[int] = -1  # the one that gains are measured against, if any
@@ -113,11 +111,8 @@ class ScoreCounts(Reply, frozen=True, kw_only=True):
     bands: np.ndarray
 
 
-class CountByScore(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
+class CountByScore(OfCandidates, Total[ScoreCounts], frozen=True, kw_only=True, omit_defaults=True):
     """How many test rows have which score on a grid, for each model."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = ScoreCounts
 
     def alike(self) -> bytes:
         """Return all but the trees that each site made itself: counts of a model that one site has would be its own."""

@@ -125,8 +125,7 @@ class Ingredients:
     @property
     def name(self) -> tuple[str, ...]:
         """What tells them from others."""
-        more = msgspec.json.encode([self.draws, self.fit]).decode()
-        return self.shared.hash, self.own.hash, more
+        return self.shared.hash, self.own.hash, msgspec.json.encode([self.draws, self.fit]).decode()
 
     def fitted_draws(self) -> RowSamples:
         """Return which rows fitted trees drew: the site's, in every tree."""
@@ -153,8 +152,7 @@ def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
         alone = RowSamples((len(parts.own),), (site.name,), parts.draws.bootstrap)
         scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
         if parts.fit:
-            fitted = fit_leaves(site, schema, parts)
-            scored.append(score_unseen(site, schema, fitted, parts.fitted_draws()))
+            scored.append(score_unseen(site, schema, fit_leaves(site, schema, parts), parts.fitted_draws()))
         if any(one is None for one in scored):
             return MixChoice(0, np.zeros(0, np.int64))
         each = [one.scores for one in scored if one is not None]
@@ -207,8 +205,7 @@ def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
             offset, scale = fixed_point([forest])
             codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
         counts = np.zeros((len(forest.value), columns), np.int64)
-        trees = np.arange(len(forest))
-        labels_at_leaves(forest, part.X, codes, amounts, trees, drawn, places, counts, site.n_jobs)
+        labels_at_leaves(forest, part.X, codes, amounts, np.arange(len(forest)), drawn, places, counts, site.n_jobs)
         if schema.n_classes:
             n = counts.sum(axis=1, keepdims=True)
             means = counts / np.maximum(n, 1)

@@ -27,7 +27,7 @@ from silvan.errors import FormatError, InputError, reject
 from silvan.federation.bound import Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Reply, Verb
+from silvan.federation.message import Ask, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
@@ -70,11 +70,8 @@ class AfterAdaptiveSplits(AfterSplits, frozen=True, kw_only=True):
     split_threshold: Derived[np.ndarray]
 
 
-class AdaptiveLevel(AfterAdaptiveSplits, frozen=True, kw_only=True):
+class AdaptiveLevel(AfterAdaptiveSplits, Ask[AdaptiveBins], frozen=True, kw_only=True):
     """Mean value, positives and negatives of small groups of rows: a group of one row shows its value."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = AdaptiveBins
 
     nodes: Derived[np.ndarray]
     features: Derived[np.ndarray]
@@ -84,11 +81,8 @@ class AdaptiveLevel(AfterAdaptiveSplits, frozen=True, kw_only=True):
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
-class AdaptiveLeaves(AfterAdaptiveSplits, frozen=True, kw_only=True):
+class AdaptiveLeaves(AfterAdaptiveSplits, Total[LeafCounts], frozen=True, kw_only=True):
     """Rows by class of every leaf, when all splits are made."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = LeafCounts
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question follows the last level; no level follows it, as it is about no open node."""

@@ -23,14 +23,14 @@ from silvan.errors import FormatError, reject
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Total
 from silvan.federation.outgoing import Bounds
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, assemble
-from silvan.tree.grow import Frontier, Grown, grow
+from silvan.tree.grow import Frontier, grow
 from silvan.tree.level import choose_level, sample_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
@@ -49,11 +49,9 @@ class Histograms(Reply, frozen=True, kw_only=True):
     sums: np.ndarray
 
 
-class GrowLevel(AfterSplits, frozen=True, kw_only=True):
+class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
     """Histograms of every open node."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Histograms
     partitions: ClassVar[PartitionsWay] = "add up"
     narrow: ClassVar[bool] = True
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
@@ -218,8 +216,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         history.add(nodes, splits, needed)
         rows.add(splits)
 
-    trees = np.arange(settings.n_estimators)
-    grown: Grown = grow(trees, feature_key, plan, rule, find, remember)
+    grown = grow(np.arange(settings.n_estimators), feature_key, plan, rule, find, remember)
     return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure, settings.combine)
 
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Verb
+from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.privacy.aggregation.masked_site import withstood
@@ -58,11 +58,8 @@ class NoisyCounts(Reply, frozen=True, kw_only=True):
     counts: np.ndarray
 
 
-class NoisyTotal(Noisy, frozen=True, kw_only=True):
+class NoisyTotal(Noisy, Total[NoisyCounts], frozen=True, kw_only=True):
     """A request for counts with noise, of which the coordinator sees the sum."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
 
 def histogram_noises(request: Noisy, times: int, schema: Schema) -> tuple[Noise, ...]:

@@ -233,12 +233,10 @@ def evaluate_with_noise(
 ) -> Evaluation:
     """Evaluate a model over all sites together, with noise, and account for what that costs."""
     rounds, layout = Rounds(federation, schema, epsilon, placing), TallyLayout.of(schema)
-    blob = federation.blob(model.to_bytes())
-    request = rounds.make(CountByScoreWithNoise, rounds.split_epsilon.rest(), model=blob)
+    request = rounds.make(CountByScoreWithNoise, rounds.split_epsilon.rest(), model=federation.blob(model.to_bytes()))
     with federation.counted_apart():
         counts = rounds.total(request, "test rows by score", len(layout.sizes), (layout.size,))
-    noise = request.noises(schema)[0]
-    rows, found, between = estimate(layout, counts, noise.alpha, placing.factor)
+    rows, found, between = estimate(layout, counts, request.noises(schema)[0].alpha, placing.factor)
     row = Row(OVERALL, FEDERATED, rows, found, between=between, epsilon=float(epsilon))
     account = replace(rounds.account(), unit=UNIT)
     return Evaluation([row], models=(FEDERATED,), guarantee=f"epsilon {epsilon:g}", privacy=account)

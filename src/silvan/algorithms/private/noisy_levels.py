@@ -129,8 +129,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None)
         )
         if size * measure.n_stats > _MOST_COUNTERS:
             raise InputError("the histograms of a level are too large; ask for fewer trees or bins")
-        number = len(level.round_sizes) + 1
-        counts = rounds.total(request, f"level {number}", times, (size, measure.n_stats))
+        counts = rounds.total(request, f"level {len(level.round_sizes) + 1}", times, (size, measure.n_stats))
         settle_counts(counts, level.features, plan.bins.n_bins, measure.lead, MOST)
         return counts
 
@@ -185,8 +184,7 @@ class PublicPlan:
             size = int(bins.n_bins[features[features >= 0]].sum())
             return choose_level(ask(level, size), features, bins, rule, Ties(key, frontier.seed))
 
-        trees = np.arange(settings.n_estimators)
-        grown = grow(trees, key, plan, rule, find, history.add)
+        grown = grow(np.arange(settings.n_estimators), key, plan, rule, find, history.add)
         return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure).bare()
 
 

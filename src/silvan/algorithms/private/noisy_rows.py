@@ -9,7 +9,7 @@ draws costs nothing either.
 """
 
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from silvan.algorithms.private.noisy_levels import PublicPlan
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, InputError, reject
 from silvan.federation.bound import Fixed
-from silvan.federation.message import Reply, Verb
+from silvan.federation.message import Total
 from silvan.federation.part import Part, row_keys
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -38,11 +38,8 @@ _MANY_ROWS = 1 << 24  # fixed-point sums of the target leave room for so many ro
 
 
 # -- messages
-class DisguisedLevel(Noisy, frozen=True, kw_only=True):
+class DisguisedLevel(Noisy, Total[Histograms], frozen=True, kw_only=True):
     """Histograms of every open node, of rows that are disguised once, for all that is asked of them."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Histograms
 
     level: Fixed[GrowLevel]
 
@@ -135,8 +132,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray) -> tuple[Forest, Pr
         reply: Histograms = rounds.federation.total(request, check=check)
         return reply.sums
 
-    forest = plan.grow(settings, key, ask)
-    return forest, _account(rounds, schema)
+    return plan.grow(settings, key, ask), _account(rounds, schema)
 
 
 def _labels(schema: Schema) -> Labels:
