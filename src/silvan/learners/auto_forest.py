@@ -101,14 +101,12 @@ class AutoForest(AutoForestParameters, Learner):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.AutoForest(n_estimators=20, max_depth=4).fit(fed)
     >>> len(model.forest_), sorted(model.shares_)
-    (60, ['north', 'south'])
-    >>> bool((model.predict(X) == y).mean() > 0.95)
-    True
+    (100, ['Cleveland', 'Hungarian', 'Switzerland', 'VA'])
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([0, 1])
     """
 
     sends_trees: ClassVar[bool] = True

@@ -62,14 +62,12 @@ class BOFRF(BOFRFParameters, Learner):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({f"site {i}": (X[i::3], y[i::3]) for i in range(3)})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.BOFRF(n_estimators=20, max_depth=4).fit(fed)
     >>> model.rounds_, len(model.forest_)
-    (3, 60)
-    >>> bool((model.predict(X) == y).mean() > 0.95)
-    True
+    (3, 80)
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([1, 1])
     """
 
     sends_trees: ClassVar[bool] = True

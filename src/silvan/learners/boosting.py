@@ -77,14 +77,12 @@ class LocalAdaBoost(LocalAdaBoostParameters, _Booster):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.LocalAdaBoost(n_estimators=10).fit(fed)
     >>> model.rounds_, sorted(model.forests_)
-    (0, ['north', 'south'])
-    >>> bool((model.predict(X[1::2], site="north") == y[1::2]).mean() > 0.9)
-    True
+    (0, ['Cleveland', 'Hungarian', 'Switzerland', 'VA'])
+    >>> model.predict(sv.datasets.heart_disease()[:2], site="VA")
+    array([1, 1])
     """
 
     def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
@@ -108,12 +106,10 @@ class BOPPID(BOPPIDParameters, _Booster):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.BOPPID(n_estimators=10).fit(fed)
     >>> model.rounds_, sorted(model.forests_)
-    (2, ['north', 'south'])
+    (2, ['Cleveland', 'Hungarian', 'Switzerland', 'VA'])
     """
 
     always_asks = (BoostStumps, boppid.PickModels)
@@ -135,14 +131,12 @@ class AdaBoostPL(AdaBoostPLParameters, _Booster):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.AdaBoostPL(n_estimators=10).fit(fed)
     >>> model.rounds_, len(model.forest_)
-    (1, 20)
-    >>> bool((model.predict(X) == y).mean() > 0.9)
-    True
+    (1, 40)
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([1, 1])
     """
 
     always_asks = (BoostStumps,)
@@ -164,14 +158,12 @@ class MultBoost(MultBoostParameters, _Booster):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.MultBoost(n_estimators=5).fit(fed)
     >>> model.rounds_, len(model.forest_)
-    (10, 10)
-    >>> bool((model.predict(X) == y).mean() > 0.9)
-    True
+    (10, 16)
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([1, 1])
     """
 
     always_asks = (multboost.FindStump, multboost.WeighStage)

@@ -59,9 +59,7 @@ class HistogramForest(HistogramForestParameters, Learner):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_iris
-    >>> X, y = load_iris(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.HistogramForest(n_estimators=20, max_depth=4).fit(fed)
     >>> model.rounds_ <= 4 + 3
     True
@@ -199,14 +197,12 @@ class PooledForest(PooledForestParameters, HistogramForest):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_iris
-    >>> X, y = load_iris(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.PooledForest(n_estimators=10).fit(fed)
     >>> model.rounds_, len(model.forest_)
     (0, 10)
-    >>> model.predict(X[:2])
-    array([0, 0])
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([0, 1])
     """
 
     chooses_threshold: ClassVar[bool] = False
@@ -239,14 +235,12 @@ class LocalForest(LocalForestParameters, Learner):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_iris
-    >>> X, y = load_iris(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.LocalForest(n_estimators=10).fit(fed)
     >>> sorted(model.forests_), model.rounds_
-    (['north', 'south'], 0)
-    >>> model.predict(X[:2], site="north")
-    array([0, 0])
+    (['Cleveland', 'Hungarian', 'Switzerland', 'VA'], 0)
+    >>> model.predict(sv.datasets.heart_disease()[:2], site="VA")
+    array([1, 1])
     """
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
@@ -268,14 +262,12 @@ class MergedForest(MergedForestParameters, Learner):
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_iris
-    >>> X, y = load_iris(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::3], y[::3]), "south": (X[1::3], y[1::3]), "west": (X[2::3], y[2::3])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.MergedForest(n_estimators=12).fit(fed)
     >>> model.rounds_, len(model.forest_)
     (1, 12)
-    >>> bool((model.predict(X) == y).mean() > 0.9)
-    True
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([1, 1])
     """
 
     sends_trees: ClassVar[bool] = True
