@@ -6,7 +6,7 @@ import numpy as np
 
 import silvan as sv
 from benchmarks.common import Goal, Report, interleave, ratio, synthetic
-from silvan.algorithms.bofrf.kept_leaves import choosing_rows
+from silvan.algorithms.bofrf.weigh import choosing_rows
 from silvan.forest.forest import join_forests
 from silvan.forest.noted_leaves import make_noted
 from silvan.forest.score import score_trees

@@ -1,4 +1,4 @@
-"""Write the tables of keys in docs/study.md and docs/deployment.md from the structs that declare them.
+"""Write the tables of keys in docs/study.md and docs/deployment.md, and the learners in docs/api.md, from the code.
 
 The pages are written by hand but for what stands between two markers. ``make docs`` runs this, and a test fails when a
 page does not have what this would write.
@@ -8,26 +8,25 @@ import dataclasses
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from silvan.learners.parameters import (
+from silvan.learners.parameters import Parameters, defaults, descriptions, own_entries
+from silvan.learners.registry import (
+    LEARNERS,
     BoostingParameters,
     ForestParameters,
-    Parameters,
     VotingForestParameters,
-    defaults,
-    descriptions,
+    learners_for,
 )
-from silvan.learners.registry import LEARNERS
 from silvan.privacy.gate import Policy
 from silvan.study.parse import SECTIONS
 from silvan.study.study import EvaluationSettings, Study
 from silvan.util.declared import extras, typed_keys
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "docs" / "study.md", ROOT / "docs" / "deployment.md")
+PAGES = tuple(ROOT / "docs" / name for name in ("study.md", "deployment.md", "api.md"))
 MARKED = re.compile(r"(<!-- keys: (\w+) -->\n).*?(<!-- end of keys -->\n)", re.S)
 
 _PYTHON = re.compile(r'``(.+?)``|"([^"]+)"|\b(None|True|False)\b|docs/(\w+)\.md(#[\w-]+)?')
@@ -91,7 +90,8 @@ def _own_parameters(title: str, struct: type[Parameters]) -> str:
     texts, values = descriptions(struct), defaults(struct)
     rows = [
         (key, "the study's" if key == "random_state" else shown(values[key]), in_toml(texts[key]))
-        for key in vars(struct).get("__annotations__", ())
+        for key in defaults(struct)
+        if key in own_entries(struct) or key in vars(struct).get("__annotations__", ())
     ]
     return f"**{title}**\n\n{table(rows)}" if rows else ""
 
@@ -111,6 +111,11 @@ def of_policy() -> str:
     )
 
 
+def names_of(axis: Literal["rows", "columns"]) -> str:
+    """Return the public names of learners, which ``api_pages.py`` documents."""
+    return "".join(f"::: silvan.{name}\n" for name in learners_for(axis))
+
+
 def render(page: str) -> str:
     """Return a page with its tables as the structs have them now."""
     tables = {
@@ -119,6 +124,8 @@ def render(page: str) -> str:
         "learner": of_learners,
         "evaluation": of_evaluation,
         "policy": of_policy,
+        "rows": lambda: names_of("rows"),
+        "columns": lambda: names_of("columns"),
     }
     return MARKED.sub(lambda found: f"{found[1]}\n{tables[found[2]]()}\n{found[3]}", page)
 

@@ -24,8 +24,7 @@ from silvan.forest.forest import Forest
 from silvan.privacy.gate import holding_to
 from silvan.privacy.identity.shared_key import DealKey
 from silvan.study.parse import parse_remote_study
-from silvan.study.study import Study
-from silvan.study.study_text import text_of
+from silvan.study.study import Study, text_of
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import make_key
 

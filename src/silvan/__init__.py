@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from silvan.learners.forest_estimators import ForestClassifier as ForestClassifier
     from silvan.learners.forest_estimators import ForestRegressor as ForestRegressor
     from silvan.learners.horizontal import HistogramForest as HistogramForest
+    from silvan.learners.horizontal import LocalForest as LocalForest
+    from silvan.learners.horizontal import MergedForest as MergedForest
     from silvan.learners.horizontal import PooledForest as PooledForest
     from silvan.learners.linear import VerticalLinear as VerticalLinear
-    from silvan.learners.site_trees import LocalForest as LocalForest
-    from silvan.learners.site_trees import MergedForest as MergedForest
     from silvan.learners.vertical import VerticalForest as VerticalForest
     from silvan.privacy.gate import Policy as Policy
 

@@ -133,6 +133,12 @@ class FormatError(SilvanError, ValueError):
     """
 
 
+def reject(wrong: object, text: str) -> None:
+    """Raise ``FormatError`` with a text if something from outside is wrong."""
+    if wrong:
+        raise FormatError(text)
+
+
 class VersionError(FormatError):
     """A file was written in another version of its format.
 

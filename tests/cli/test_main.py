@@ -11,8 +11,8 @@ from helpers.runs import silvan
 
 import silvan as sv
 from silvan.cli.plain_text import clean
-from silvan.study.evaluation_steps import corners
 from silvan.study.listener import TimedStep
+from silvan.study.steps import corners
 
 HEAVY = {"numpy", "numba", "sklearn", "polars", "narwhals", "jinja2"}
 

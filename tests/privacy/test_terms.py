@@ -14,7 +14,7 @@ from silvan.federation.message import Envelope, Reply, Total
 from silvan.federation.store import MemoryStore
 from silvan.privacy.request_sequence import StudyLimits, check_sequence
 from silvan.study.parse import parse_remote_study
-from silvan.study.study_text import text_of
+from silvan.study.study import text_of
 
 
 @pytest.mark.parametrize("kind", sorted(HANDLERS))

@@ -8,7 +8,7 @@ import numpy as np
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.algorithms.shared_bins import label_counts
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import reject
 from silvan.federation.bound import Agreed
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Total
@@ -31,22 +31,17 @@ class CountClasses(Total[ClassCounts], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(CountClasses)
 def count_classes(site: Site, request: CountClasses) -> ClassCounts:
     """Count the training rows by class."""
     schema = schema_of(site, request.schema)
-    if not schema.n_classes:
-        raise FormatError("the label has no classes to count")
+    reject(not schema.n_classes, "the label has no classes to count")
     part = site.part(schema)
     counts = sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
     return ClassCounts(counts=counts.astype(np.int64))
 
 
 # -- at the coordinator
-
-
 def asks_for_classes(class_weight: object) -> tuple[type[Request], ...]:
     """Return the kinds of messages that ``balance_classes`` asks."""
     return (CountClasses,) if class_weight == "balanced" else ()

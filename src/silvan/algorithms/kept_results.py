@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Reply
@@ -27,9 +27,8 @@ MADE_MODEL = "model-made-here.silvan"
 
 _TASK = "results"
 
+
 # -- messages
-
-
 class ResultsKept(Reply, frozen=True, kw_only=True):
     """That the results are kept."""
 
@@ -50,8 +49,6 @@ class KeepResults(Ask[ResultsKept], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(KeepResults)
 def keep_results(site: Site, request: KeepResults) -> ResultsKept:
     """Check the signature and the models, and write all of it to the site's folder."""
@@ -59,8 +56,7 @@ def keep_results(site: Site, request: KeepResults) -> ResultsKept:
     if folder is None or keys is None:
         raise RefusedError("the site takes no results of this study")
     check_signature(keys.roster.coordinator, site.study, site.name, request)
-    if not set(request.models) <= {MODEL, OWN_MODEL}:
-        raise FormatError("results have other files")
+    reject(not set(request.models) <= {MODEL, OWN_MODEL}, "results have other files")
     for data in request.models.values():
         Forest.from_bytes(data)
     _write(folder, {**request.models, SIGNATURE: request.signature, RECORD: request.record})
@@ -86,8 +82,6 @@ def check_signature(coordinator: bytes, study: str, site: str, results: KeepResu
 
 
 # -- at the coordinator
-
-
 def send(federation: Federation, site: str, results: KeepResults) -> None:
     """Sign results for a site, and have it keep them."""
     if federation.signer is None:

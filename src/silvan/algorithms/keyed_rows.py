@@ -4,22 +4,29 @@ As everywhere, a sample is a hash of a key and what it is for, so that a site an
 purposes of hashes are numbered in ``silvan.tree.sampling``.
 """
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 
+from silvan.algorithms.requests import MAX_TREES
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, InputError, RefusedError, reject
 from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
+from silvan.forest.forest import Forest
+from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.sampling import (
     DRAW_STEPS,
     FOLDS,
     RESAMPLES,
     VALIDATION,
     RowSampling,
+    SamplingKeys,
     draw_limit,
     hash_each,
+    key_of_site,
     mix,
     rows_of_trees,
     siphash,
@@ -59,11 +66,8 @@ def draw_times(key: np.ndarray, number: int, starts: np.ndarray, order: np.ndarr
             times[order[starts[g] + np.int64(((mix(state) >> U(32)) * U(n)) >> U(32))]] += 1
 
 
-_FEW = 64
-"""With fewer rows, or as few by the share that trees draw, it can happen that no tree draws any."""
-
-_SMALL = 0.1
-"""Sums over a tree's rows tell of single ones where a smaller share of a small table is drawn."""
+_FEW = 64  # with fewer rows, or as few by the share that trees draw, it can happen that no tree draws any
+_SMALL = 0.1  # sums over a tree's rows tell of single ones where a smaller share of a small table is drawn
 
 
 def possible_draw(site: Site, part: Part, draw: RowSampling, n_trees: int) -> RowSampling:
@@ -128,17 +132,13 @@ def check_samples(draws: RowSamples, n_trees: int | None = None) -> None:
         raise FormatError("what the trees drew does not match their sites")
 
 
-SHARES = 4
-"""The most different shares by which a site splits rows off: two close ones would single rows out."""
-
-_SHARES = "shares split off"
-"""The key under which a site's store keeps the shares."""
+SHARES = 4  # the most different shares by which a site splits rows off: two close ones would single rows out
+_SHARES = "shares split off"  # the key under which a site's store keeps the shares
 
 
 def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, Part]:
     """Split a share of the training rows off, by class; return the rows to learn from, and those split off."""
-    if not 0.0 <= validation <= 0.5:
-        raise FormatError("the share of rows to split off must be between 0 and a half")
+    reject(not 0.0 <= validation <= 0.5, "the share of rows to split off must be between 0 and a half")
     part = site.part(schema)
     held = np.zeros(len(part), np.bool_)
     if validation > 0.0:
@@ -166,3 +166,27 @@ def _limit_shares(site: Site, share: float) -> None:
                 f"the site splits rows off by at most {SHARES} different shares: set validation to one of them"
             )
         site.store.put(_SHARES, msgspec.json.encode([*known, share]))
+
+
+# -- the forest of a site: what it has without joining, and what it sends to others
+def local_forest(
+    site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int, part: Part | None = None
+) -> Forest:
+    """Grow trees on one site's training rows, or on those of ``part``."""
+    if not 1 <= n_trees <= MAX_TREES:
+        raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
+    reject(feature_key.shape != (2,) or feature_key.dtype != np.uint64, "a key is two numbers of 64 bits")
+    part = site.part(schema) if part is None else part
+    target = settings.target(schema, part.y)
+    if not possible_draw(site, part, settings.row_sampling, n_trees):
+        settings = replace(settings, bootstrap=False, max_samples=None)
+    return fit_forest(
+        part.X,
+        target,
+        schema,
+        replace(settings, n_estimators=n_trees),
+        SamplingKeys(site.sampling_key, key_of_site(feature_key, site.name)),
+        row_keys=part.row_keys,
+        n_jobs=site.n_jobs,
+        floor=FLOOR,
+    )

@@ -14,7 +14,7 @@ import numpy as np
 
 from silvan.algorithms.requests import MAX_TREES
 from silvan.data.bins.bins import Bins
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.message import Blob, ProtocolPosition, Request
@@ -27,8 +27,7 @@ from silvan.util.kernels import njit
 
 def check_arrays(complaint: str, *expected: tuple[np.ndarray, tuple[int, ...], type[np.generic]]) -> None:
     """Raise ``FormatError`` with a text unless each array has the shape and element type beside it."""
-    if any(array.shape != shape or array.dtype != dtype for array, shape, dtype in expected):
-        raise FormatError(complaint)
+    reject(any(array.shape != shape or array.dtype != dtype for array, shape, dtype in expected), complaint)
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -57,8 +56,7 @@ def follow_level(
     columns = (*splits, nodes)
     if any(c.ndim != 1 or c.dtype != np.int32 for c in columns) or features.ndim != 2 or len(features) != len(nodes):
         raise FormatError("the nodes, features and splits do not match")
-    if not 1 <= n_trees <= MAX_TREES:
-        raise FormatError(f"the trees must be 1 to {MAX_TREES}")
+    reject(not 1 <= n_trees <= MAX_TREES, f"the trees must be 1 to {MAX_TREES}")
     n = len(splits[0])
     before = [wire.decode(trace, Level) for trace in traces]
     if any(level.of != of for level in before) or len(splits[1]) != n:
@@ -115,8 +113,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
         sizes, columns = self.round_sizes, [getattr(self, name) for name in self.split_types]
         n = len(self.split_node) if self.split_node.ndim else 0
         for column, (dtype, shape) in zip(columns, self.split_types.values(), strict=True):
-            if column.dtype != dtype or column.shape != (n, *shape):
-                raise FormatError("the splits so far do not match")
+            reject(column.dtype != dtype or column.shape != (n, *shape), "the splits so far do not match")
         if sizes.ndim != 1 or sizes.dtype != np.int64 or ((sizes < 0) | (sizes > n)).any() or sizes.sum() != n:
             raise FormatError("the splits so far cannot be cut into rounds")
         return [[c[start:stop] for c in columns] for start, stop in pairwise([0, *np.cumsum(sizes).tolist()])]
@@ -144,15 +141,13 @@ class AfterSplits(Request, frozen=True, kw_only=True):
 
     def check_splits(self, n_features: int) -> None:
         """Raise ``FormatError`` for too many trees, and for splits of nodes or by features that do not exist."""
-        if not 1 <= self.n_trees <= MAX_TREES:
-            raise FormatError(f"the trees must be 1 to {MAX_TREES}")
+        reject(not 1 <= self.n_trees <= MAX_TREES, f"the trees must be 1 to {MAX_TREES}")
         self.rounds()
         sizes, node, feature = self.round_sizes, self.split_node, self.split_feature
         there = self.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # nodes when a split was made
         if (node >= there).any() or not are_different(node, self.n_trees + 2 * len(node)):
             raise FormatError("a split of a node that does not exist, or was split before")
-        if (feature < 0).any() or (feature >= n_features).any():
-            raise FormatError("a split by a feature that does not exist")
+        reject((feature < 0).any() or (feature >= n_features).any(), "a split by a feature that does not exist")
 
 
 class SplitHistory:
@@ -184,16 +179,11 @@ class SplitHistory:
 
 def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:
     """Raise ``FormatError`` for a question about nodes or features that do not exist, or come twice."""
-    if nodes.ndim != 1 or features.ndim != 2 or len(features) != len(nodes):
-        raise FormatError("features do not match nodes")
-    if nodes.dtype != np.int32 or features.dtype != np.int32:
-        raise FormatError("nodes or features are of another type")
-    if not are_different(nodes, n_nodes):
-        raise FormatError("an open node does not exist, or comes twice")
-    if not 1 <= features.shape[1] <= n_features or features.min(initial=0) < -1:
-        raise FormatError("features do not match nodes")
-    if features.max(initial=0) >= n_features:
-        raise FormatError("a feature does not exist")
+    reject(nodes.ndim != 1 or features.ndim != 2 or len(features) != len(nodes), "features do not match nodes")
+    reject(nodes.dtype != np.int32 or features.dtype != np.int32, "nodes or features are of another type")
+    reject(not are_different(nodes, n_nodes), "an open node does not exist, or comes twice")
+    reject(not 1 <= features.shape[1] <= n_features or features.min(initial=0) < -1, "features do not match nodes")
+    reject(features.max(initial=0) >= n_features, "a feature does not exist")
     before, after = features[:, :-1], features[:, 1:]
     if not ((after == -1) | ((before >= 0) & (after > before))).all():
         raise FormatError("features must rise, and those that are lacking come last")

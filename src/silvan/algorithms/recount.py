@@ -21,7 +21,7 @@ import numpy as np
 from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
 from silvan.algorithms.requests import forests_of, own_trees, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
@@ -40,15 +40,11 @@ from silvan.forest.snap import prune
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import RowSampling
 
-_BITS = 24
-"""Bits of a label as far from the middle as the answers of most sites' trees are."""
+_BITS = 24  # bits of a label as far from the middle as the answers of most sites' trees are
+_LABEL_CAP = 1 << 31  # largest label of one row, in fixed point: sums over up to 2^31 rows fit 62 bits
 
-_LABEL_CAP = 1 << 31
-"""Largest label of one row, in fixed point: sums over up to 2^31 rows fit 62 bits."""
 
 # -- messages
-
-
 class LeafRows(Reply, frozen=True, kw_only=True):
     """How many of the site's rows reach each leaf; none are counted at those of its own trees."""
 
@@ -96,8 +92,6 @@ class RefittedLeaves(msgspec.Struct, frozen=True):
 
 
 # -- at a site
-
-
 @answers(CountLeafRows)
 def count_rows(site: Site, request: CountLeafRows) -> LeafRows:
     """Count rows at the leaves of others' trees."""
@@ -118,8 +112,7 @@ def count_labels(site: Site, request: CountLeafLabels) -> LeafLabels:
     part, _ = learning_rows(site, schema, request.validation)
     codes, amounts = part.y, np.zeros(0, np.int64)
     if not schema.n_classes:
-        if not (0.0 < request.scale < np.inf and np.isfinite(request.offset)):
-            raise FormatError("the fixed point is not one")
+        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
         codes, amounts = np.zeros(len(part), np.int64), whole_labels(part.y, request.offset, request.scale)
     counts = _count(site, request, forests, forest, part, codes, amounts, schema.n_classes or 2)
     return LeafLabels(counts=counts)
@@ -168,8 +161,6 @@ def _cut_back(site: Site, schema: Schema, blobs: Sequence[Blob], few: np.ndarray
 
 
 # -- both sides
-
-
 def places_of(forests: Sequence[Forest]) -> np.ndarray:
     """Return each tree's place among the trees of its site."""
     return np.concatenate([np.arange(len(forest)) for forest in forests])
@@ -182,8 +173,6 @@ def _with_values(pruned: Forest, values: np.ndarray) -> Forest:
 
 
 # -- at the coordinator
-
-
 def recount(
     federation: Federation,
     schema: Schema,
@@ -245,10 +234,8 @@ def _check_counts(forest: Forest, columns: int, rows: Mapping[str, int], own: Ma
         counts, most = given[:, :1] if sums else given, rows.get(site, sum(rows.values()))
         by_tree = np.zeros(len(forest), np.int64)
         np.add.at(by_tree, tree_of, np.clip(counts, 0, most + 1).sum(axis=1))  # clipped, or sums could overflow
-        if counts.min(initial=0) < 0 or by_tree.max() > most:
-            raise FormatError("it counts rows that there are not")
-        if site in own and by_tree[own[site]].any():
-            raise FormatError("it counts rows at leaves of its own trees")
+        reject(counts.min(initial=0) < 0 or by_tree.max() > most, "it counts rows that there are not")
+        reject(site in own and by_tree[own[site]].any(), "it counts rows at leaves of its own trees")
         if sums and (abs(given[:, 1] / _LABEL_CAP) > given[:, 0]).any():
             raise FormatError("the sum of its labels is too large for its rows")
 

@@ -11,18 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation.cache import CacheKey
 from silvan.federation.message import Blob, Reply
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest, join_forests
 
-MAX_TREES = 1 << 16
-"""The most trees that a site grows or reads at a time: each takes memory for all rows."""
-
-MAX_NODES = 1 << 19
-"""The most nodes of one tree that somebody else made."""
+MAX_TREES = 1 << 16  # the most trees that a site grows or reads at a time: each takes memory for all rows
+MAX_NODES = 1 << 19  # the most nodes of one tree that somebody else made
 
 
 def schema_of(site: Site, blob: Blob) -> Schema:
@@ -36,8 +33,7 @@ def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest
 
     def read_all() -> list[Forest]:
         read = [read_trees(site.blob(blob.hash), schema) for blob in blobs]
-        if not 1 <= sum(map(len, read)) <= MAX_TREES:
-            raise FormatError(f"the trees must be 1 to {MAX_TREES}")
+        reject(not 1 <= sum(map(len, read)) <= MAX_TREES, f"the trees must be 1 to {MAX_TREES}")
         return read
 
     return site.cache.once(CacheKey[list[Forest]]("trees", schema.hash, *(blob.hash for blob in blobs)), read_all)
@@ -89,10 +85,8 @@ def counts_of(**shapes: tuple[int, ...]) -> Check:
 def read_trees(data: bytes, schema: Schema) -> Forest:
     """Read trees that somebody else made; raise ``FormatError`` unless they are plain trees of the agreed schema."""
     forest = Forest.from_bytes(data)
-    if forest.schema != schema:
-        raise FormatError("trees of another schema than the agreed one")
+    reject(forest.schema != schema, "trees of another schema than the agreed one")
     if len(forest) > MAX_TREES or np.diff(forest.offsets).max() > MAX_NODES:
         raise FormatError(f"more than {MAX_TREES} trees, or a tree of more than {MAX_NODES} nodes")
-    if forest.combine != "mean" or not np.isin(forest.weights, (0.0, 1.0)).all():
-        raise FormatError("trees with weights of their own")
+    reject(forest.combine != "mean" or not np.isin(forest.weights, (0.0, 1.0)).all(), "trees with weights of their own")
     return forest.bare()

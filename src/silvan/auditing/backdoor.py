@@ -31,7 +31,7 @@ from silvan.federation.message import Envelope
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide, scores, tally
 from silvan.learners.base import Learner
-from silvan.learners.site_trees import MergedForest
+from silvan.learners.horizontal import MergedForest
 
 _TREES: dict[str, type[Trees] | type[LocalTrees]] = {"Trees": Trees, "LocalTrees": LocalTrees}
 

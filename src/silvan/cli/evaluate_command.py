@@ -119,7 +119,7 @@ def check_columns(path: Path, record: "Record | None", table: Path, source: Any,
 def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["MetricsRow"]:
     """Judge at the study's sites; write the figures to the run if it had none yet."""
     from silvan.report.html import write_report
-    from silvan.study.evaluation_steps import evaluate_model
+    from silvan.study.steps import evaluate_model
 
     study = read_unchanged_study(run, record)
     if study is None:
@@ -182,7 +182,7 @@ def on_table(
 ) -> list["MetricsRow"]:
     """Judge on a table; beside it the sites' own forests if the study's tables are unchanged."""
     from silvan.study import column_steps
-    from silvan.study.evaluation_steps import figures
+    from silvan.study.steps import figures
 
     study = None if record is None else read_unchanged_study(run, record)
     with progress.step("Judging on the table", expected=None if record is None else record.seconds):
@@ -199,7 +199,7 @@ def on_table(
 def _forests_on_table(path: Path, record: "Record | None", table: Any) -> list["MetricsRow"]:
     from silvan.algorithms.evaluation.evaluation import FEDERATED, evaluate_forests, read_rows
     from silvan.cli.predict_command import open_forest
-    from silvan.study.evaluation_steps import figures
+    from silvan.study.steps import figures
     from silvan.tree.sampling import make_key
 
     names = [""] if record is None else [model.site for model in record.models]

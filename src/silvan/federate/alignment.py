@@ -6,12 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from silvan.algorithms.vertical.coded_names import named_feature, named_label
-from silvan.algorithms.vertical.columns import (
-    DescribeColumns,
-    describe,
-    left_out,
-    owner_of,
-)
+from silvan.algorithms.vertical.columns import DescribeColumns, describe, left_out, owner_of
 from silvan.data.encode import Task
 from silvan.data.schema import CROWDED, Label, Schema
 from silvan.errors import AgreementError
@@ -19,13 +14,7 @@ from silvan.federation.agreement import Agreement, Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.federation.party import Party
-from silvan.privacy.identity.identity import (
-    Introduce,
-    Introduction,
-    Match,
-    common_digests,
-    introduce_parties,
-)
+from silvan.privacy.identity.identity import Introduce, Introduction, Match, common_digests, introduce_parties
 from silvan.privacy.identity.psi import HideIds, HideTwice, Intersect, find_common
 from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
 from silvan.util.readable import count_of, format_names

@@ -38,8 +38,7 @@ from silvan.util.files import file_name
 from silvan.util.readable import count_of
 from silvan.util.user_warnings import warn_user
 
-_SMALL = 20_000
-"""Rows below which a site of one of many splits works on one thread."""
+_SMALL = 20_000  # rows below which a site of one of many splits works on one thread
 
 
 def federate_rows(

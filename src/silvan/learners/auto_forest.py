@@ -34,7 +34,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameters import AutoForestParameters
+from silvan.learners.registry import AutoForestParameters
 from silvan.learners.result import Result
 from silvan.tree.fit import Settings
 from silvan.util.notebook import html_table
@@ -45,8 +45,7 @@ _CAPTION = (
     "much as mixes with them gain, less what luck may add: with little evidence it stays near the shared forest."
 )
 
-SHARED = "shared"
-"""The forest for all sites, where some site uses another: its name in tables of figures."""
+SHARED = "shared"  # the forest for all sites, where some site uses another: its name in tables of figures
 
 
 class Choices(dict[str, str]):
@@ -81,10 +80,6 @@ class AutoForest(AutoForestParameters, Learner):
     for as much as mixes with them gain on average, less what luck may add; so with little evidence a site stays near
     the shared forest. A forest that a site makes so stays there: between machines nobody else has it.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
@@ -102,19 +97,16 @@ class AutoForest(AutoForestParameters, Learner):
         How much the shared trees with leaf values from the site's own rows count, by site, likewise.
     choices_
         What each site uses and why, as a sentence a site; prints as a table.
-    %(fit_attributes)s
 
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.AutoForest(n_estimators=20, max_depth=4).fit(fed)
     >>> len(model.forest_), sorted(model.shares_)
-    (60, ['north', 'south'])
-    >>> bool((model.predict(X) == y).mean() > 0.95)
-    True
+    (100, ['Cleveland', 'Hungarian', 'Switzerland', 'VA'])
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([0, 1])
     """
 
     sends_trees: ClassVar[bool] = True
@@ -210,8 +202,7 @@ class AutoForest(AutoForestParameters, Learner):
     def result(self) -> Result:
         """Return what was learnt, with what sites chose."""
         choices = self.choices_
-        found = super().result()
-        return replace(found, at_sites=list(self.at_sites_), choices=choices, shared_forest=choices.shared)
+        return replace(super().result(), at_sites=list(self.at_sites_), choices=choices, shared_forest=choices.shared)
 
     def _fixed_threshold(self) -> float | None:
         """Return the decision threshold, if it is known before the forest is there."""

@@ -48,8 +48,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.federated_estimator import FederatedEstimator
-from silvan.learners.fixed_fields import REPEATS, fixed_fields, fixed_for_parties
-from silvan.learners.forest_settings import forest_settings
+from silvan.learners.fixed_fields import REPEATS, fixed_fields, fixed_for_parties, forest_settings
 from silvan.learners.registry import LEARNERS, spec_of
 from silvan.learners.result import ColumnEffects, Result
 from silvan.privacy.announce import RequestPlan
@@ -65,13 +64,18 @@ if TYPE_CHECKING:
 class Learner(FederatedEstimator):
     """A forest on a federation.
 
-    After ``fit``, ``forest_`` is the global forest (None if there is none), ``forests_`` has the one that each site
-    should use, ``rounds_`` and ``bytes_`` count the messages.
+    Attributes
+    ----------
+    forest_
+        The forest for all sites, a ``Forest``.
+    forests_
+        The forest that each site should use, by site.
     """
 
     sends_trees: ClassVar[bool] = False  # whether sites send trees of their own
     chooses_threshold: ClassVar[bool] = False  # whether a threshold can be chosen by a rule
     restorable: ClassVar[bool] = True  # whether its forests are all that is needed to evaluate it
+    always_asks: ClassVar[tuple[type[Request], ...]] = ()  # what fitting asks of sites, whatever the parameters are
 
     min_samples_leaf: int
     random_state: int
@@ -90,7 +94,7 @@ class Learner(FederatedEstimator):
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
-        return ()
+        return self.always_asks
 
     def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of sites."""
@@ -156,11 +160,6 @@ class Learner(FederatedEstimator):
         if self.threshold_ is None:
             return NO_THRESHOLDS
         return Thresholds(self.threshold_, self.threshold if isinstance(self.threshold, str) else self.threshold_)
-
-    @property
-    def is_private(self) -> bool:
-        """Whether the model is differentially private."""
-        return False
 
     def row_sampling(self) -> RowSampling:
         """Return how trees draw rows."""

@@ -23,7 +23,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameters import BOFRFParameters
+from silvan.learners.registry import BOFRFParameters
 from silvan.learners.result import Result, SiteTrees
 from silvan.tree.fit import Settings
 
@@ -33,10 +33,6 @@ class BOFRF(BOFRFParameters, Learner):
 
     Every site grows ``n_estimators`` trees, or brings a forest (``federate_rows(..., forests=)``). A tree's weight is
     the Matthews correlation of its votes on all sites' training rows if that is above ``tau``, and 0 if not.
-
-    Parameters
-    ----------
-    %(parameters)s
 
     Attributes
     ----------
@@ -62,19 +58,16 @@ class BOFRF(BOFRFParameters, Learner):
         With ``clusters``, how far each site is from all of them, in the same order.
     settings_
         The parameters of each site's trees.
-    %(fit_attributes)s
 
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({f"site {i}": (X[i::3], y[i::3]) for i in range(3)})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.BOFRF(n_estimators=20, max_depth=4).fit(fed)
     >>> model.rounds_, len(model.forest_)
-    (3, 60)
-    >>> bool((model.predict(X) == y).mean() > 0.95)
-    True
+    (3, 80)
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([1, 1])
     """
 
     sends_trees: ClassVar[bool] = True
@@ -96,15 +89,7 @@ class BOFRF(BOFRFParameters, Learner):
         clustered = (Characterise, CountGrid) if self.clusters is not None else ()
         counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
         balanced = asks_for_classes(self.class_weight)
-        return (
-            *clustered,
-            *balanced,
-            BringTrees,
-            ScoreTrees,
-            *counted,
-            Choose,
-            *asks_for_threshold(self.threshold),
-        )
+        return (*clustered, *balanced, BringTrees, ScoreTrees, *counted, Choose, *asks_for_threshold(self.threshold))
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""
@@ -212,8 +197,7 @@ class BOFRF(BOFRFParameters, Learner):
         if self.forest_ is not None:
             sites = list(dict.fromkeys(self.owners_.tolist()))
             sizes = tuple(int((self.owners_ == site).sum()) for site in sites)
-            recounted = bool(self.recount) and len(sites) > 1
-            together = RowSamples(sizes, tuple(sites), self.row_sampling(), recounted)
+            together = RowSamples(sizes, tuple(sites), self.row_sampling(), bool(self.recount) and len(sites) > 1)
             for site, forest in {"": self.forest_, **self.forests_}.items():
                 if self.strategies_.get(site) != "own":
                     found[forest.hash] = together

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from silvan.algorithms.boosting import adaboost_pl, boppid, multboost
+from silvan.algorithms.boosting import adaboost, boppid, multboost
 from silvan.algorithms.boosting.adaboost import BoostStumps, pooled_boost
 from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
 from silvan.algorithms.evaluation.candidates import Named
@@ -15,10 +15,9 @@ from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
-from silvan.learners.parameters import (
+from silvan.learners.registry import (
     AdaBoostPLParameters,
     BoostingParameters,
     BOPPIDParameters,
@@ -42,11 +41,13 @@ class _Booster(BoostingParameters, Learner):
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Boost across the sites; raise ``InputError`` unless the label has two classes."""
         check_two_classes(self.schema_)
-        self.forest_, self.forests_ = self._boost(federation, self._boosting)
+        made = self._boost(federation, self._boosting)
+        self.forest_ = made if isinstance(made, Forest) else None
+        self.forests_ = dict.fromkeys(federation.active, made) if isinstance(made, Forest) else made
 
     @abstractmethod
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        """Return the global model, if there is one, and what each site should use."""
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
+        """Return the model for all sites, or one for each."""
 
     def site_candidates(self) -> list[Named]:
         """Return what a site may use, by name."""
@@ -66,35 +67,28 @@ class LocalAdaBoost(LocalAdaBoostParameters, _Booster):
 
     For two classes, and for federations in this process only. There is no global model, so predictions name their site.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         None: there is no global model.
     forests_
         Each site's own stumps and their weights, by site.
-    %(fit_attributes)s
 
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.LocalAdaBoost(n_estimators=10).fit(fed)
     >>> model.rounds_, sorted(model.forests_)
-    (0, ['north', 'south'])
-    >>> bool((model.predict(X[1::2], site="north") == y[1::2]).mean() > 0.9)
-    True
+    (0, ['Cleveland', 'Hungarian', 'Switzerland', 'VA'])
+    >>> model.predict(sv.datasets.heart_disease()[:2], site="VA")
+    array([1, 1])
     """
 
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
         if not federation.local_sites:
             raise InputError("LocalAdaBoost shows every site's stumps: a federation in this process is needed")
-        return None, local_models(federation, self.schema_, boosting, self.feature_key())
+        return local_models(federation, self.schema_, boosting, self.feature_key())
 
 
 class BOPPID(BOPPIDParameters, _Booster):
@@ -102,35 +96,26 @@ class BOPPID(BOPPIDParameters, _Booster):
 
     For two classes. Every site has a model of its own; there is no global one, so predictions name their site.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         None: there is no global model.
     forests_
         The stumps that each site uses and their weights, by site.
-    %(fit_attributes)s
 
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.BOPPID(n_estimators=10).fit(fed)
     >>> model.rounds_, sorted(model.forests_)
-    (2, ['north', 'south'])
+    (2, ['Cleveland', 'Hungarian', 'Switzerland', 'VA'])
     """
 
-    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
-        return BoostStumps, boppid.PickModels
+    always_asks = (BoostStumps, boppid.PickModels)
 
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        return None, boppid.fit(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
+        return boppid.fit(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
 
 
 class AdaBoostPL(AdaBoostPLParameters, _Booster):
@@ -138,38 +123,26 @@ class AdaBoostPL(AdaBoostPLParameters, _Booster):
 
     For two classes.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         The merged stumps, a ``Forest`` whose trees vote in stages.
-    forests_
-        The model that each site should use, by site: the same for all.
-    %(fit_attributes)s
 
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.AdaBoostPL(n_estimators=10).fit(fed)
     >>> model.rounds_, len(model.forest_)
-    (1, 20)
-    >>> bool((model.predict(X) == y).mean() > 0.9)
-    True
+    (1, 40)
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([1, 1])
     """
 
-    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
-        return (BoostStumps,)
+    always_asks = (BoostStumps,)
 
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        forest = adaboost_pl.fit(federation, self.schema_, boosting)
-        return forest, dict.fromkeys(federation.active, forest)
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
+        return adaboost.fit_pl(federation, self.schema_, boosting)
 
 
 class MultBoost(MultBoostParameters, _Booster):
@@ -177,35 +150,23 @@ class MultBoost(MultBoostParameters, _Booster):
 
     For two classes.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     forest_
         The stumps of all stages, a ``Forest`` whose trees vote in stages.
-    forests_
-        The model that each site should use, by site: the same for all.
-    %(fit_attributes)s
 
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_breast_cancer
-    >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.MultBoost(n_estimators=5).fit(fed)
     >>> model.rounds_, len(model.forest_)
-    (10, 10)
-    >>> bool((model.predict(X) == y).mean() > 0.9)
-    True
+    (10, 16)
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([1, 1])
     """
 
-    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
-        return multboost.FindStump, multboost.WeighStage
+    always_asks = (multboost.FindStump, multboost.WeighStage)
 
-    def _boost(self, federation: Federation, boosting: Boosting) -> tuple[Forest | None, dict[str, Forest]]:
-        forest = multboost.fit(federation, self.schema_, boosting)
-        return forest, dict.fromkeys(federation.active, forest)
+    def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
+        return multboost.fit(federation, self.schema_, boosting)

@@ -120,8 +120,7 @@ _WORDS = {**CERTAINTY, "gained": "better", "lost": "worse", "few": "unclear", "l
 """Certainty in words that leave room for the rest of a line."""
 
 
-_RIGHT = (1, 3, 4, 5)
-"""Columns of numbers."""
+_RIGHT = (1, 3, 4, 5)  # columns of numbers
 
 
 def _padded(cell: str, column: int, width: int) -> str:
@@ -165,8 +164,7 @@ def compare(
     named = _named(learners)
     folds = folds_of(max((site.test for site in federation.local_sites.values()), default=0.0), repeats)
     splits = [split.rows for split in evaluate_splits(federation, named, folds)]
-    names = [LOCAL, *named]
-    rows = mark_best(over_splits(splits, folds), names)
+    rows = mark_best(over_splits(splits, folds), [LOCAL, *named])
     return Comparison(_with_words(rows), _by_split(splits, folds), repeats, folds[0].of)
 
 
@@ -203,8 +201,7 @@ def evaluate_splits(
         yield judged
 
 
-_COORDINATOR = ""
-"""Whose memory splits are in, in a journal: no site's."""
+_COORDINATOR = ""  # whose memory splits are in, in a journal: no site's
 
 
 def _evaluate_split(split: Federation, learners: Mapping[str, Learner]) -> EvaluatedSplit:
@@ -221,8 +218,7 @@ def _evaluate_split(split: Federation, learners: Mapping[str, Learner]) -> Evalu
         feature_key = fitted.feature_key()
     with split.working_on("judging"):
         found = evaluate(split, split.schema, listed, feature_key, draws)
-    traffic = [(*way, n) for way, n in split.traffic.items()]
-    return EvaluatedSplit(found.rows, found.curves, traffic)
+    return EvaluatedSplit(found.rows, found.curves, [(*way, n) for way, n in split.traffic.items()])
 
 
 def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:

@@ -13,12 +13,8 @@ from silvan.util.readable import digits_of
 if TYPE_CHECKING:
     import polars as pl
 
-_KEYS = ("site", "group", "model")
-"""Columns that every block of a printed table begins with."""
-
-_EMPTY = ("note",)
-"""Columns that are left out where all cells are empty."""
-
+_KEYS = ("site", "group", "model")  # columns that every block of a printed table begins with
+_EMPTY = ("note",)  # columns that are left out where all cells are empty
 _GAINS = ("gain", "gain_low", "gain_high")
 
 _IN_UNITS = (*(metric.key for metric in metrics.METRICS if metric.in_units), *_GAINS)
@@ -86,8 +82,7 @@ def _frame_class() -> "type[pl.DataFrame]":
         def _repr_html_(self, **_: Any) -> str:
             """Return all columns as a table for notebooks."""
             columns = _shown(self)
-            texts = [_texts(self, name) for name in columns]
-            return html_table(columns, zip(*texts, strict=True))
+            return html_table(columns, zip(*(_texts(self, name) for name in columns), strict=True))
 
     return EvaluationFrame
 

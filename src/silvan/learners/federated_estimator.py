@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -34,7 +35,17 @@ NO_EPSILON = (
 
 
 class FederatedEstimator(BaseEstimator, ABC):
-    """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes."""
+    """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes.
+
+    Attributes
+    ----------
+    schema_
+        What the columns mean, as the sites agreed on it: a ``Schema``.
+    rounds_
+        How many rounds of messages ``fit`` took.
+    bytes_
+        The bytes of these messages, by site: how many it "sent" and "received".
+    """
 
     federated_by: ClassVar[str] = "federate_rows"  # what makes a federation for it
     one_table: ClassVar[str] = "for one table use ForestClassifier or ForestRegressor, which take X and y"
@@ -85,7 +96,6 @@ class FederatedEstimator(BaseEstimator, ABC):
         return self.schema_
 
     # -- fitting
-
     def fit(self, federation: Federation, y: Any = None) -> Self:
         """Learn from all sites.
 
@@ -187,15 +197,30 @@ class FederatedEstimator(BaseEstimator, ABC):
     ) -> Evaluation:
         """Evaluate the model as ``evaluate`` does; ``candidates`` are the models to compare, if others than usual."""
         if epsilon is not None:
-            raise InputError.about("epsilon", NO_EPSILON)
+            return self.evaluation_with_noise(federation, table, epsilon, by)
+        if self.is_private and table is None and candidates is None:
+            announce(federation, self.evaluation_plan(federation))
         if by and (table is not None or federation.columns is not None):
             raise InputError.about("by", "is for the test rows of sites that hold rows; leave it out here")
         candidates = self.candidates(federation) if candidates is None else candidates
         if table is None:
-            return self.evaluation_on_test_rows(federation, candidates, by)
-        if not federation.local_sites:
+            found = self.evaluation_on_test_rows(federation, candidates, by)
+        elif not federation.local_sites:
             raise InputError("a table to evaluate on needs a federation in this process")
-        return self.compare(federation, candidates, read_rows(self.schema_, table))
+        else:
+            found = self.compare(federation, candidates, read_rows(self.schema_, table))
+        return replace(found, guarantee="outside") if self.is_private else found
+
+    def evaluation_with_noise(
+        self, federation: Federation, table: Any, epsilon: float, by: Sequence[str]
+    ) -> Evaluation:
+        """Evaluate a private model on test rows, for a share of the sites' privacy budgets."""
+        raise InputError.about("epsilon", NO_EPSILON)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the model is differentially private."""
+        return False
 
     @abstractmethod
     def evaluation_on_test_rows(

@@ -1,8 +1,8 @@
 """What a learner's parameters fix of the requests that it makes: the values of fields declared ``Fixed``.
 
-A site holds a coordinator to these (``privacy/terms.py``), so no learner is imported here, and what only one algorithm
-needs is imported where it is used. A value is the one that a
-field must have, or a function that says whether a value is allowed.
+Sites hold a coordinator to these (``privacy/terms.py``), so no learner is imported here, and what only one algorithm
+needs is imported where it is used. A value is what a field must hold, or a function that tells
+whether a value is allowed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,18 +10,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from silvan.data.schema import Schema
+from silvan.errors import InputError
 from silvan.federation.describe import FLOOR
-from silvan.learners.forest_settings import forest_settings
-from silvan.tree.fit import Settings
-from silvan.tree.objectives import Measure
+from silvan.tree.fit import NO_VOTES, Settings, monotonic_signs
+from silvan.tree.objectives import OBJECTIVES, Measure
 from silvan.tree.sampling import make_key
 
 if TYPE_CHECKING:
     from silvan.algorithms.evaluation.candidates import Candidate
     from silvan.algorithms.evaluation.column_effects import ColumnGrid
 
-REPEATS = 5
-"""How often columns are shuffled to measure what they matter."""
+REPEATS = 5  # how often columns are shuffled to measure what they matter
 
 
 def fixed_fields(
@@ -62,6 +61,33 @@ def fixed_for_parties(parameters: Mapping[str, Any]) -> dict[str, Any]:
         return all(getattr(given, name) == getattr(wanted, name) for name in named)
 
     return {"settings": fits, "ground": lambda ground: fits(ground.settings), "key_bits": parameters.get("key_bits")}
+
+
+def forest_settings(parameters: Mapping[str, Any], schema: Schema) -> Settings:
+    """Return the settings of trees for a schema; raise ``InputError`` where the two do not fit."""
+    criterion = parameters.get("criterion")
+    chosen = OBJECTIVES.get(str(criterion))
+    if chosen is not None and chosen.for_classes != bool(schema.n_classes):
+        fits = "'gini', 'entropy' or 'log_loss'" if schema.n_classes else "'squared_error'"
+        kind = "classification" if schema.n_classes else "regression"
+        raise InputError.about("criterion", f"{criterion!r} does not fit {kind}: leave it out, or use {fits}")
+    names = set(Settings.__dataclass_fields__) & set(parameters)
+    values = {name: parameters[name] for name in names - {"criterion", "class_weight", "monotonic_cst"}}
+    values["monotonic_cst"] = monotonic_signs(parameters.get("monotonic_cst"), schema)
+    weight, classes = parameters.get("class_weight"), schema.label.classes
+    if weight is not None and classes is None:
+        raise InputError.about("class_weight", "is for classification")
+    if isinstance(weight, dict):
+        unknown = [c for c in weight if c not in (classes or ())]
+        if unknown:
+            raise InputError.about(
+                "class_weight", f"names {unknown[0]!r}, which is not a class of {schema.label.name!r}"
+            )
+        weight = [float(weight.get(c, 1.0)) for c in classes or ()]
+    if values.get("vote") == "hard" and not schema.n_classes:
+        raise InputError(NO_VOTES)
+    default = "gini" if schema.n_classes else "squared_error"
+    return Settings(criterion=criterion or default, class_weight=weight, **values)
 
 
 def _of_boosting(parameters: Mapping[str, Any]) -> dict[str, Any]:

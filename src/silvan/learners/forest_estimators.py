@@ -30,14 +30,14 @@ from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
-from silvan.learners.parameters import VotingForestParameters, write_shared_entries
+from silvan.learners.parameters import write_shared_entries
+from silvan.learners.registry import VotingForestParameters
 from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight, monotonic_signs
 from silvan.tree.objectives import Target
 from silvan.tree.sampling import SamplingKeys, make_key, rows_of_trees
 from silvan.util.user_warnings import warn_user
 
-_MANY_ROWS = 1 << 40
-"""In place of the number of rows, before it is known."""
+_MANY_ROWS = 1 << 40  # in place of the number of rows, before it is known
 
 
 class _FittedForest(BaseEstimator):
@@ -230,7 +230,6 @@ class ForestClassifier(ClassifierMixin, _Forest):
     monotonic_cst
         Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
         name. For two classes, and then of the probability of the second.
-    %(parameters)s
 
     Attributes
     ----------
@@ -330,7 +329,6 @@ class ForestRegressor(RegressorMixin, _Forest):
     monotonic_cst
         Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or a dict by
         name. Not for columns of categories.
-    %(parameters)s
 
     Attributes
     ----------
@@ -383,8 +381,6 @@ class ForestRegressor(RegressorMixin, _Forest):
 
 
 # -- what an estimator is given: tables, labels, weights of rows, shares of rows and seeds
-
-
 def _rows_in_share(name: str, share: float, n_rows: int, least: int) -> int:
     """Return how many rows a share of all is, rounded up, as in scikit-learn."""
     if not 0.0 < share < 1.0:

@@ -1,4 +1,4 @@
-"""Learners that grow each tree on the rows of all sites: histogram forests, and pooled ones to compare with."""
+"""Learners over rows: trees grown on the rows of all sites (histogram, pooled) or of each site (merged, local)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,25 +6,34 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.evaluate import NO_TEST_ROWS
 from silvan.algorithms.evaluation.evaluation import Evaluation
 from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
-from silvan.algorithms.horizontal import adaptive_forest, histogram_forest
+from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merged_forest
 from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.private.forms import check_private, fit_private, private_kinds
-from silvan.algorithms.private.noisy_counts import Placing, place
+from silvan.algorithms.private import noisy_levels, noisy_rows, tables
+from silvan.algorithms.private.noisy_counts import Placing, Rounds, check_agreement, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
+from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
+from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
+from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.federated_estimator import NO_EPSILON
-from silvan.learners.parameters import HistogramForestParameters, PooledForestParameters
+from silvan.learners.registry import (
+    HistogramForestParameters,
+    LocalForestParameters,
+    MergedForestParameters,
+    PooledForestParameters,
+)
 from silvan.privacy.announce import RequestPlan, announce
 from silvan.privacy.noise.accounting import Privacy
 from silvan.privacy.noise.laplace import check_epsilon
@@ -42,26 +51,15 @@ class HistogramForest(HistogramForestParameters, Learner):
     A level of all trees takes one round of messages, so ``max_depth`` is limited by default. With ``epsilon`` the
     forest is differentially private, and ``privacy_`` accounts for it (docs/privacy.md).
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
-    forest_
-        The forest, a ``Forest``.
-    forests_
-        The forest that each site should use, by site: the same for all.
     privacy_
         The account of the privacy budget; None without ``epsilon``.
-    %(fit_attributes)s
 
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_iris
-    >>> X, y = load_iris(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.HistogramForest(n_estimators=20, max_depth=4).fit(fed)
     >>> model.rounds_ <= 4 + 3
     True
@@ -70,6 +68,8 @@ class HistogramForest(HistogramForestParameters, Learner):
     """
 
     chooses_threshold: ClassVar[bool] = True
+
+    privacy_: Privacy | None = None
 
     @property
     def expected_rounds(self) -> int | None:
@@ -95,21 +95,28 @@ class HistogramForest(HistogramForestParameters, Learner):
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
-        self.privacy_: Privacy | None = None
         if self.epsilon is not None:
-            self._train_private(federation, settings, feature_key, self.epsilon)
-            return
-        algorithm = histogram_forest if self.bins == "shared" else adaptive_forest
-        self.forest_ = algorithm.fit(federation, self.schema_, settings, feature_key)
+            self.forest_, self.privacy_ = self._grow_private(federation, settings, feature_key, self.epsilon)
+        else:
+            algorithm = histogram_forest if self.bins == "shared" else adaptive_forest
+            self.forest_, self.privacy_ = algorithm.fit(federation, self.schema_, settings, feature_key), None
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
         if self.epsilon is not None:
-            return private_kinds(schema, self.private, self.n_rows)
+            return self._private_kinds(schema)
         if self.bins == "shared":
             return CountGrid, CountFine, histogram_forest.GrowLevel, *asks_for_threshold(self.threshold)
         return AdaptiveLevel, AdaptiveLeaves, *asks_for_threshold(self.threshold)
+
+    def _private_kinds(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages of a private form; some of them are asked only where there are rows enough."""
+        if self.private != "tables":
+            return (noisy_levels.NoisyLevel if self.private == "levels" else noisy_rows.DisguisedLevel,)
+        people = () if self.n_rows is not None else (tables.CountPeople,)
+        last = (tables.CountScores,) if schema.n_classes else (tables.SumTargets, tables.SumSlopes)
+        return (*people, tables.CountColumns, tables.CountTables, *last)
 
     def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of sites; raise ``InputError`` where no private forest can be fitted."""
@@ -117,7 +124,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         if self.epsilon is None:
             return request_plan
         check_epsilon(self.epsilon)
-        check_private(federation, self.private, self.n_rows)
+        check_agreement(federation)
         sharers = 1 if self.private == "input" else self._placing(federation).sharers
         return replace(request_plan, epsilon=float(self.epsilon), sharers=sharers, min_leaf=None)
 
@@ -137,7 +144,9 @@ class HistogramForest(HistogramForestParameters, Learner):
         sharers = self._placing(federation).sharers
         return replace(request_plan, kinds=(CountByScoreWithNoise,), epsilon=float(epsilon), sharers=sharers, models=0)
 
-    def _train_private(self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float) -> None:
+    def _grow_private(
+        self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float
+    ) -> tuple[Forest, Privacy]:
         if self.bins != "shared":
             raise InputError.about("bins", "must be 'shared' with epsilon: adaptive bins show values of rows")
         if not all(site.samples_singly for site in federation.local_sites.values()):
@@ -145,38 +154,24 @@ class HistogramForest(HistogramForestParameters, Learner):
                 "the rows kept for judging were drawn by class, so one row more moves others, and epsilon does not "
                 "cover that; it covers all with a given schema and test_by='row'"
             )
-        self.forest_, self.privacy_ = fit_private(
-            federation,
-            settings,
-            key,
-            epsilon=epsilon,
-            form=self.private,
-            noise=self.noise,
-            n_rows=self.n_rows,
-            tolerate=self.tolerate,
-        )
-        self.forests_ = dict.fromkeys(federation.active, self.forest_)
+        rounds = Rounds(federation, federation.schema, epsilon, self._placing(federation))
+        if self.private == "tables":
+            return tables.fit(rounds, key, self.n_rows), rounds.account()
+        if self.private == "levels":
+            return noisy_levels.fit(rounds, settings, key, self.n_rows), rounds.account()
+        if self.noise is not None:
+            raise InputError.about("noise", "is for sums; private='input' always adds it to rows, at their site")
+        return noisy_rows.fit(rounds, settings, key)
 
     @property
     def is_private(self) -> bool:
         """Whether the model is differentially private."""
         return self.epsilon is not None
 
-    def evaluation(
-        self,
-        federation: Federation,
-        table: Any = None,
-        *,
-        candidates: Sequence[Named] | None = None,
-        epsilon: float | None = None,
-        by: Sequence[str] = (),
+    def evaluation_with_noise(
+        self, federation: Federation, table: Any, epsilon: float, by: Sequence[str]
     ) -> Evaluation:
-        """Evaluate the model as every learner does; a private one may be evaluated with noise."""
-        if epsilon is None:
-            if self.is_private and table is None and candidates is None:
-                announce(federation, self.evaluation_plan(federation))
-            found = super().evaluation(federation, table, candidates=candidates, by=by)
-            return replace(found, guarantee="outside") if self.is_private else found
+        """Evaluate a private forest on test rows, for a share of the sites' privacy budgets."""
         if by:
             raise InputError.about("by", "is for exact figures; leave it or epsilon out")
         if table is not None:
@@ -199,29 +194,15 @@ class PooledForest(PooledForestParameters, HistogramForest):
 
     It takes the parameters of a ``HistogramForest``, so that one can be compared with the other.
 
-    Parameters
-    ----------
-    %(parameters)s
-
-    Attributes
-    ----------
-    forest_
-        The forest, a ``Forest``.
-    forests_
-        The forest of each site, by site: the same for all.
-    %(fit_attributes)s
-
     Examples
     --------
     >>> import silvan as sv
-    >>> from sklearn.datasets import load_iris
-    >>> X, y = load_iris(return_X_y=True)
-    >>> fed = sv.federate_rows({"north": (X[::2], y[::2]), "south": (X[1::2], y[1::2])})
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
     >>> model = sv.PooledForest(n_estimators=10).fit(fed)
     >>> model.rounds_, len(model.forest_)
     (0, 10)
-    >>> model.predict(X[:2])
-    array([0, 0])
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([0, 1])
     """
 
     chooses_threshold: ClassVar[bool] = False
@@ -235,4 +216,93 @@ class PooledForest(PooledForestParameters, HistogramForest):
         if not federation.local_sites:
             raise InputError("PooledForest needs all rows in one place: a federation in this process")
         self.forest_ = pooled_forest(federation, self.schema_, settings, feature_key)
+        self.forests_ = dict.fromkeys(federation.active, self.forest_)
+
+
+# -- trees that each site grows on its own rows
+class LocalForest(LocalForestParameters, Learner):
+    """Each site's own forest, on its own rows: what a site has without joining.
+
+    A baseline, for federations in this process only. There is no global forest, so predictions name their site.
+
+    Attributes
+    ----------
+    forest_
+        None: there is no global forest.
+    forests_
+        Each site's own forest, by site.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
+    >>> model = sv.LocalForest(n_estimators=10).fit(fed)
+    >>> sorted(model.forests_), model.rounds_
+    (['Cleveland', 'Hungarian', 'Switzerland', 'VA'], 0)
+    >>> model.predict(sv.datasets.heart_disease()[:2], site="VA")
+    array([1, 1])
+    """
+
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
+        if not federation.local_sites:
+            raise InputError("LocalForest shows every site's forest: a federation in this process is needed")
+        self.forest_ = None
+        self.forests_ = local_models(federation, self.schema_, settings, feature_key)
+
+
+class MergedForest(MergedForestParameters, Learner):
+    """Sites' own trees put together: one round, and only trees travel.
+
+    Attributes
+    ----------
+    forest_
+        The merged forest, a ``Forest``.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
+    >>> model = sv.MergedForest(n_estimators=12).fit(fed)
+    >>> model.rounds_, len(model.forest_)
+    (1, 12)
+    >>> model.predict(sv.datasets.heart_disease()[:2])
+    array([1, 1])
+    """
+
+    sends_trees: ClassVar[bool] = True
+    chooses_threshold: ClassVar[bool] = True
+
+    @property
+    def expected_rounds(self) -> int | None:
+        """The most rounds that training can take, where that is known before."""
+        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
+        return 1 + 2 * bool(self.recount) + more
+
+    def asks(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that fitting may ask of sites."""
+        counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
+        chosen = asks_for_threshold(self.threshold)
+        return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *counted, *chosen)
+
+    def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
+        """Return which rows the trees of models drew; not known where a site was lost on the way."""
+        found = super().draws(federation, candidates)
+        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees)
+        n_trees = influence.trees_by_site(self.n_estimators, federation.active, federation.rows)
+        n_trees = {site: n for site, n in n_trees.items() if n}
+        if self.forest_ is not None and sum(n_trees.values()) == len(self.forest_):
+            recounted = bool(self.recount) and len(federation.active) > 1
+            found[self.forest_.hash] = RowSamples(
+                tuple(n_trees.values()), tuple(n_trees), self.row_sampling(), recounted
+            )
+        return found
+
+    def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
+        """Grow the forest."""
+        merged_forest.check_influence(settings, self.equal, self.max_trees, self.recount)
+        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.recount)
+        settings = balance_classes(federation, self.schema_, settings)
+        merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
+        self.forest_ = replace(merged.forest, combine=settings.combine)
         self.forests_ = dict.fromkeys(federation.active, self.forest_)

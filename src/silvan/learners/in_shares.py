@@ -115,7 +115,6 @@ class InShares(FederatedEstimator):
         """Return the hash of a model whose shares are all known."""
 
     # -- what parties are asked
-
     def asked(
         self, kinds: tuple[type[Request], ...], tasks: int | None = None, min_leaf: int | None = None
     ) -> RequestPlan:
@@ -135,7 +134,6 @@ class InShares(FederatedEstimator):
         return self.asked((self.scored_by, KeepPredictions))
 
     # -- prediction
-
     @abstractmethod
     def found(self, federation: Federation, digests: np.ndarray, **how: Any) -> RowScores | RowLeaves:
         """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
@@ -190,12 +188,7 @@ class InShares(FederatedEstimator):
         return self.schema_.label.classes
 
     def _score_by_id(
-        self,
-        federation: Federation,
-        answer: Callable[[RowScores], np.ndarray],
-        *,
-        incomplete: bool = False,
-        **how: Any,
+        self, federation: Federation, answer: Callable[[RowScores], np.ndarray], *, incomplete: bool = False, **how: Any
     ) -> ScoredRows:
         """Score the rows in common, or all rows that any party has, and take something of the scores."""
         import polars as pl
@@ -218,7 +211,6 @@ class InShares(FederatedEstimator):
         return ScoredRows(frame, scores[order])
 
     # -- evaluation
-
     def evaluation_on_test_rows(
         self, federation: Federation, candidates: Sequence[Named], by: Sequence[str]
     ) -> Evaluation:
@@ -243,7 +235,6 @@ class InShares(FederatedEstimator):
         return self.compare(federation, candidates, everything).with_metrics(row)
 
     # -- files
-
     def save(self, folder: str | Path) -> None:
         """Write the coordinator's part and every share that is known here, each to a file of its own.
 

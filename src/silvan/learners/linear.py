@@ -39,7 +39,7 @@ from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Request
 from silvan.learners.in_shares import InShares, hash_of
-from silvan.learners.parameters import VerticalLinearParameters
+from silvan.learners.registry import VerticalLinearParameters
 from silvan.learners.result import Result, SharedModel
 from silvan.privacy.announce import RequestPlan
 from silvan.tree.sampling import make_key
@@ -56,10 +56,6 @@ class VerticalLinear(VerticalLinearParameters, InShares):
     ``tol``. Columns are put on one scale (mean 0, standard deviation 1 on the training rows) by the party that holds
     them; categories are columns of zeros and ones, and a missing value stands at the mean, with a column that tells so.
 
-    Parameters
-    ----------
-    %(parameters)s
-
     Attributes
     ----------
     model_
@@ -70,7 +66,6 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         Number of steps taken.
     lacking_
         Number of rows that each party lacked in the last prediction with ``incomplete=True``.
-    %(fit_attributes)s
 
     Examples
     --------
@@ -143,7 +138,6 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         return _answer(self.score_rows(X))
 
     # -- the coefficients, where they are known
-
     def coefficients(self) -> "pl.DataFrame":
         """List the coefficients of all columns whose party's share is known here.
 
@@ -167,7 +161,6 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         return pl.DataFrame(rows, schema_overrides={"deviation": pl.Float64})
 
     # -- prediction
-
     def predict(self, X: Any, incomplete: bool = False) -> Any:
         """Predict the rows of a federation by columns: a data frame of ids and predictions, in one round.
 
@@ -219,7 +212,6 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         return model.scores(predictor)
 
     # -- evaluation
-
     def candidates(self, federation: Federation) -> list[Named]:
         """Return no models: what this one is compared with is fitted on rows at hand."""
         return []

@@ -1,21 +1,29 @@
-"""The registry of learners: what study files, approvals and reports need to know, without importing any of them.
+"""The registry of learners: their parameters and what study files, approvals and reports need to know of them.
 
-Study files, approvals, reports and sites ask here which data a learner is for, what it is based on, and how many
-external models it has a site evaluate. A learner's module is imported when `LearnerSpec.load` is called.
+Each learner is one class here: types, defaults, ranges and documentation of its parameters, and the facts its decorator
+lists. The learner inherits its constructor from it; study files, docs/study.md and docs/api.md derive from it. Sites
+read this too, so no algorithm is imported until ``LearnerSpec.load`` is called.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform
 
-from silvan.learners import parameters as declared
+from msgspec import Meta
+
+from silvan.data.schema import MAX_BINS
+from silvan.forest.arrays import DEPTH_CAP
+from silvan.learners.parameters import Parameters, declared
+from silvan.privacy.noise.laplace import MAX_EPSILON
 
 if TYPE_CHECKING:
     from silvan.learners.federated_estimator import FederatedEstimator
 
-Parameters = Mapping[str, Any]
+T = TypeVar("T", bound=Parameters)
 
+Positive = Annotated[int, Meta(ge=1)]
+Given = Mapping[str, Any]  # parameters of a learner by name; those left out have their defaults
 _BOFRF = (
     "M. Gencturk, A. A. Sinaci, N. K. Cicekli: BOFRF: A Novel Boosting-Based Federated Random Forest Algorithm on "
     "Horizontally Partitioned Data. IEEE Access 10, 2022."
@@ -33,10 +41,6 @@ _MERGED = (
 _FOREST = "L. Breiman: Random Forests. Machine Learning 45, 2001."
 
 
-def _none(parameters: Parameters) -> int:
-    return 0
-
-
 @dataclass(frozen=True)
 class LearnerSpec:
     """A learner by name.
@@ -46,15 +50,15 @@ class LearnerSpec:
     """
 
     module: str
-    parameters: type[declared.Parameters]  # the class that declares them
+    parameters: type[Parameters]
     papers: tuple[str, ...]
     axis: Literal["rows", "columns"] = "rows"
     trees: Literal["forest", "stumps", "none"] = "forest"
     lossless: bool = False  # whether its model equals that of pooled rows
     uses_sums: bool = True  # whether it needs sums over sites
     refits_leaves: bool = False  # whether sites re-estimate leaves of trees that other machines sent
-    models_in_training: Callable[[Parameters], int] = _none
-    variants: Callable[[Parameters], int] = _none
+    models_in_training: Callable[[Given], int] = lambda parameters: 0
+    variants: Callable[[Given], int] = lambda parameters: 0
 
     @property
     def name(self) -> str:
@@ -66,7 +70,7 @@ class LearnerSpec:
         found: type[FederatedEstimator] = getattr(import_module(f"silvan.learners.{self.module}"), self.name)
         return found
 
-    def models_evaluated(self, parameters: Parameters, *, evaluated: bool = True, by: Sequence[str] = ()) -> int:
+    def models_evaluated(self, parameters: Given, *, evaluated: bool = True, by: Sequence[str] = ()) -> int:
         """Return the maximum number of external models that a study has one site evaluate.
 
         Without ``evaluated`` only training counts, which uses training rows. ``by`` names the columns of subgroups.
@@ -80,52 +84,25 @@ class LearnerSpec:
         again = bool(made) and (by_rule or bool(by))
         return 1 + made + by_rule + self.variants(parameters) + again
 
-    def between_machines(self, parameters: Parameters) -> dict[str, Any]:
+    def between_machines(self, parameters: Given) -> dict[str, Any]:
         """Return the defaults that differ between machines, where peers may send any tree they like."""
         return {"recount": True} if self.refits_leaves and parameters.get("protocol") != "paper" else {}
 
 
-def _mixes(parameters: Parameters) -> int:
-    """Count both halves of an AutoForest, and what the site makes of the shared forest."""
-    return 3 if parameters.get("choose", True) else 0
+LEARNERS: dict[str, LearnerSpec] = {}  # all learners by name. The first of each axis is the default of study files.
 
 
-def _bofrf_variants(parameters: Parameters) -> int:
-    """Count the ensemble of the site's own trees, and the one at its own tau."""
-    return 1 + bool(parameters.get("personal"))
+@dataclass_transform()
+def learner(module: str, *papers: str, **facts: Any) -> Callable[[type[T]], type[T]]:
+    """Register the learner of a module whose parameters a class declares; ``facts`` are fields of ``LearnerSpec``."""
 
+    def register(cls: type[T]) -> type[T]:
+        made = declared(cls)
+        spec = LearnerSpec(module, made, papers, **facts)
+        LEARNERS[spec.name] = spec
+        return made
 
-LEARNERS: dict[str, LearnerSpec] = {
-    spec.name: spec
-    for spec in (
-        LearnerSpec("horizontal", declared.HistogramForestParameters, (_HISTOGRAM, _FOREST), lossless=True),
-        LearnerSpec("site_trees", declared.MergedForestParameters, (_MERGED, _FOREST)),
-        LearnerSpec(
-            "auto_forest",
-            declared.AutoForestParameters,
-            (_HISTOGRAM, _MERGED, _FOREST),
-            refits_leaves=True,
-            models_in_training=_mixes,
-        ),
-        LearnerSpec("bofrf", declared.BOFRFParameters, (_BOFRF, _THESIS), refits_leaves=True, variants=_bofrf_variants),
-        LearnerSpec("boosting", declared.BOPPIDParameters, (_THESIS,), trees="stumps"),
-        LearnerSpec("boosting", declared.AdaBoostPLParameters, (_THESIS,), trees="stumps"),
-        LearnerSpec("boosting", declared.MultBoostParameters, (_THESIS,), trees="stumps"),
-        LearnerSpec("site_trees", declared.LocalForestParameters, (_FOREST,)),
-        LearnerSpec("boosting", declared.LocalAdaBoostParameters, (), trees="stumps"),
-        LearnerSpec("horizontal", declared.PooledForestParameters, (_FOREST,)),
-        LearnerSpec(
-            "vertical",
-            declared.VerticalForestParameters,
-            (_VERTICAL, _FOREST),
-            axis="columns",
-            lossless=True,
-            uses_sums=False,
-        ),
-        LearnerSpec("linear", declared.VerticalLinearParameters, (), axis="columns", trees="none"),
-    )
-}
-"""All learners by name. The first of each axis is the default of study files."""
+    return register
 
 
 def learners_for(axis: Literal["rows", "columns"]) -> dict[str, LearnerSpec]:
@@ -136,4 +113,361 @@ def learners_for(axis: Literal["rows", "columns"]) -> dict[str, LearnerSpec]:
 def spec_of(learner: type) -> LearnerSpec:
     """Return what is known about a learner's class, or about the closest registered class it is derived from."""
     found = next((LEARNERS[base.__name__] for base in learner.__mro__ if base.__name__ in LEARNERS), None)
-    return found or LearnerSpec(learner.__module__, declared.Parameters, ())
+    return found or LearnerSpec(learner.__module__, Parameters, ())
+
+
+def _mixes(parameters: Given) -> int:
+    """Count both halves of an AutoForest, and what the site makes of the shared forest."""
+    return 3 if parameters.get("choose", True) else 0
+
+
+def _bofrf_variants(parameters: Given) -> int:
+    """Count the ensemble of the site's own trees, and the one at its own tau."""
+    return 1 + bool(parameters.get("personal"))
+
+
+# -- parameters, and the learners they are of
+@declared
+class ForestParameters(Parameters):
+    """What all forests have.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees.
+    criterion
+        "gini", "entropy" or "log_loss" (the same as "entropy") for classes, "squared_error" for a number. None: gini or
+        squared error, as the label is.
+    max_depth
+        Levels of splits; None grows until leaves are pure or too small to split.
+    min_samples_split
+        Fewest rows in a node that is split. Rows are counted, not weights.
+    min_samples_leaf
+        Fewest rows in a leaf.
+    max_features
+        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. Where a rule without noise
+        decides the label, half or all of them do better, see docs/faq.md.
+    max_bins
+        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
+        have about 250 in all.
+    bootstrap
+        Grow each tree on its own sample of rows, without replacement: each row with probability 1 - 1/e. The
+        ``random_state`` of the federation, or of the study, decides which.
+    class_weight
+        None, "balanced", or weights by class, as ``{"no": 1.0, "yes": 2.0}``; a class that is not named has weight 1.
+        "balanced" gives every class the same weight in sum, by the rows of all sites: where sites grow trees of their
+        own, these are counted in a sum first, one round more.
+    random_state
+        A whole number that decides which features are sampled: the same number gives the same forest on the same
+        federation. In a study file, the study's unless given.
+    feature_draw
+        "node" samples features at every node, "tree" once for a tree.
+    threshold
+        Decision threshold, for two classes: the score at which the second is predicted. A number; or "youden" or "f1",
+        where sensitivity plus specificity, or F1, is best on training rows that are each scored by trees which did not
+        learn from it: one round more, see docs/figures.md#rare-classes; ``threshold_`` is then what was chosen. None:
+        the most probable class.
+    max_samples
+        A share f of the rows, for smaller trees: each row is then in a tree with probability 1 - exp(-f), as many as a
+        bootstrap sample of that share would have. None: 1. A number of rows, which scikit-learn takes too, is not known
+        to sites, each of which samples by itself.
+    monotonic_cst
+        Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or numbers by
+        name, as ``{"age": 1, "dose": -1}``. For a number or two classes, and then of the probability of the second; not
+        for columns of categories.
+    """
+
+    n_estimators: Positive = 100
+    criterion: Literal["gini", "entropy", "log_loss", "squared_error"] | None = None
+    max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = None
+    min_samples_split: Annotated[int, Meta(ge=2)] = 2
+    min_samples_leaf: Positive = 2
+    max_features: Literal["sqrt", "log2"] | Positive | Annotated[float, Meta(gt=0, le=1)] | None = "sqrt"
+    max_bins: Annotated[int, Meta(ge=2, le=MAX_BINS)] = 64
+    bootstrap: bool = True
+    class_weight: Literal["balanced"] | dict[Any, float] | list[float] | None = None
+    random_state: Annotated[int, Meta(ge=0)] = 0
+    feature_draw: Literal["node", "tree"] = "node"
+    threshold: Literal["youden", "f1"] | Annotated[float, Meta(gt=0, lt=1)] | None = None
+    max_samples: Annotated[float, Meta(gt=0, le=1)] | None = None
+    monotonic_cst: dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None = None
+
+
+@declared
+class VotingForestParameters(ForestParameters):
+    """What forests have whose trees may vote.
+
+    Parameters
+    ----------
+    vote
+        "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
+        equal ones; ``predict_proba`` is the mean in both cases. "hard" is for classes.
+    """
+
+    vote: Literal["soft", "hard"] = "soft"
+
+
+@learner("horizontal", _HISTOGRAM, _FOREST, lossless=True)
+class HistogramForestParameters(VotingForestParameters):
+    """Of a forest grown from summed histograms.
+
+    Parameters
+    ----------
+    bins
+        "shared": all sites count rows in the same bins, and only sums of counts are used. "adaptive": each site sends
+        bins of its own with their means, as published; a site's policy must allow its message "AdaptiveLevel".
+    epsilon
+        Privacy budget: how much all replies together may tell of a row; None: no differential privacy.
+    private
+        With epsilon. "tables": small tables of a few noisy counts, the most accurate; most parameters of forests mean
+        nothing to it. "levels": noise on the histograms of every level, as published. "input": noise on the rows, as
+        published.
+    noise
+        With epsilon. "total": once, on the sum over sites; "site": at every site. None: "total" with secure
+        aggregation.
+    n_rows
+        The number of training rows, if it is public; None: counted with noise, for a part of epsilon.
+    tolerate
+        With noise on the total: how many sites may be lost or collude, together, without breaking the guarantee. None:
+        one, since every site knows its own share of the noise, and as many as the quorum lets be lost. Sites insist on
+        as many as their policies expect to collude (one), whoever is lost.
+    """
+
+    max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
+    bins: Literal["shared", "adaptive"] = "shared"
+    epsilon: Annotated[float, Meta(gt=0, le=MAX_EPSILON)] | None = None
+    private: Literal["tables", "levels", "input"] = "tables"
+    noise: Literal["total", "site"] | None = None
+    n_rows: Positive | None = None
+    tolerate: Annotated[int, Meta(ge=0)] | None = None
+
+
+@learner("horizontal", _MERGED, _FOREST)
+class MergedForestParameters(VotingForestParameters):
+    """Of sites' own trees put together.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees of all sites together.
+    weights
+        None: equally many trees from every site. "trees": numbers of trees in proportion to the sites' rows. "votes":
+        equally many trees, each with a weight in proportion to its site's rows.
+    equal
+        Give the trees of every site the same weight in sum; for ``weights=None`` only.
+    max_trees
+        Most trees that are taken from a site; None for no limit.
+    recount
+        Cut trees back to what rows of other sites reach, and take leaf values from these rows; two rounds more. See
+        docs/security.md#poisoning.
+    """
+
+    weights: Literal["trees", "votes"] | None = None
+    equal: bool = False
+    max_trees: Positive | None = None
+    recount: bool = False
+
+
+@learner("auto_forest", _HISTOGRAM, _MERGED, _FOREST, refits_leaves=True, models_in_training=_mixes)
+class AutoForestParameters(ForestParameters):
+    """Of a histogram and a merged forest, each weighted by its worth.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees grown from sums, and of trees that every site grows.
+    choose
+        Weigh both halves by how they do, and let every site choose how much its own trees and rows count; False: fixed
+        weights, and all use the shared forest, two rounds less.
+    recount
+        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds. None:
+        unless ``monotonic_cst`` is set, whose order such leaf values need not keep. In studies between machines it is
+        on unless the study says otherwise.
+    fit_leaves
+        Let sites take leaf values of the shared trees from their own rows; between machines such a forest stays at its
+        site. None: unless ``monotonic_cst`` is set. Not with ``class_weight``.
+    """
+
+    max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
+    choose: bool = True
+    recount: bool | None = None
+    fit_leaves: bool | None = None
+
+
+@learner("bofrf", _BOFRF, _THESIS, refits_leaves=True, variants=_bofrf_variants)
+class BOFRFParameters(ForestParameters):
+    """Of sites' own trees, weighted by how they do at all sites.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees that every site grows.
+    tau
+        Trees whose weight is not above it are not used.
+    personal
+        Let every site choose its own tau as well.
+    clusters
+        Number of clusters that the sites are divided into, each of which learns by itself, see docs/clustered.md; None
+        for no clusters.
+    metric
+        The distance between sites by which clusters are found.
+    first
+        The site that is the first centroid of the clusters; None: one is drawn.
+    protocol
+        "honest": a site chooses on rows that the trees did not see. "paper": on its test part, as published.
+    validation
+        Share of the training rows to choose on, split off before training; None for out-of-bag rows.
+    tune
+        "grid" or "halving" (also True): tune the trees' parameters at each site by cross-validation; or values to try
+        by parameter, or a ``Search``. None: no tuning. See docs/tuning.md.
+    equal
+        Give the trees of every site the same weight in sum, however many it has or claims to have.
+    max_trees
+        Most trees that are taken from a site, grown or pretrained; None for as many as it has.
+    recount
+        Cut the trees that all use back to what rows of other sites reach, and take their leaf values from these rows;
+        two rounds more. In studies between machines it is on unless the study says otherwise.
+    """
+
+    tau: Annotated[float, Meta(ge=0, lt=1)] = 0.2
+    personal: bool = False
+    clusters: Positive | None = None
+    metric: Literal["manhattan", "euclidean", "minkowski"] = "manhattan"
+    first: str | None = None
+    protocol: Literal["honest", "paper"] = "honest"
+    validation: Annotated[float, Meta(gt=0, le=0.5)] | None = None
+    tune: Literal["grid", "halving"] | bool | dict[str, list[str | float | int | bool]] | None = None
+    equal: bool = False
+    max_trees: Positive | None = None
+    recount: bool = False
+
+
+@declared
+class BoostingParameters(Parameters):
+    """What all learners that boost stumps have.
+
+    Parameters
+    ----------
+    n_estimators
+        Most rounds of boosting; a round adds one stump of every site.
+    criterion
+        What makes a stump good: that its sides are pure, "gini" or "entropy" of weighted rows, each voting for its
+        larger class (as scikit-learn does); or "error", the least weighted error of sides that vote differently.
+    min_samples_leaf
+        Fewest rows on a side of a stump.
+    max_bins
+        Most bins of a numeric column, up to 255.
+    random_state
+        Not used, since nothing is sampled: there so that all learners can be made with the same parameters.
+    """
+
+    n_estimators: Positive = 50
+    criterion: Literal["gini", "entropy", "log_loss", "error"] = "gini"
+    min_samples_leaf: Positive = 2
+    max_bins: Annotated[int, Meta(ge=2, le=MAX_BINS)] = 64
+    random_state: Annotated[int, Meta(ge=0)] = 0
+
+
+@learner("boosting", _THESIS, trees="stumps")
+class BOPPIDParameters(BoostingParameters):
+    """Of AdaBoost where each site picks among the others' classifiers.
+
+    Parameters
+    ----------
+    tau
+        How far another classifier's error on the site's rows may be from that of the site's own.
+    printed
+        Take line 10 of the algorithm as it is printed, which admits every worse classifier.
+    """
+
+    tau: Annotated[float, Meta(ge=0)] = 0.1
+    printed: bool = False
+
+
+@learner("boosting", _THESIS, trees="stumps")
+class AdaBoostPLParameters(BoostingParameters):
+    """Of stumps merged in the order of their weights."""
+
+
+@learner("boosting", _THESIS, trees="stumps")
+class MultBoostParameters(BoostingParameters):
+    """Of a stump for all sites in every round.
+
+    Parameters
+    ----------
+    criterion
+        What makes a stump good, as for other boosting, but "error" by default.
+    """
+
+    criterion: Literal["gini", "entropy", "log_loss", "error"] = "error"
+
+
+@learner("horizontal", _FOREST)
+class LocalForestParameters(VotingForestParameters):
+    """Of each site's own forest.
+
+    Parameters
+    ----------
+    n_estimators
+        Number of trees of each site.
+    """
+
+
+@learner("boosting", trees="stumps")
+class LocalAdaBoostParameters(BoostingParameters):
+    """Of each site's own AdaBoost."""
+
+
+@learner("horizontal", _FOREST)
+class PooledForestParameters(HistogramForestParameters):
+    """Of the baseline on all rows in one place: those of a ``HistogramForest``, most of them not used.
+
+    Parameters
+    ----------
+    epsilon
+        Must be None: the baseline has no noise.
+    """
+
+    epsilon: None = None
+
+
+@learner("vertical", _VERTICAL, _FOREST, axis="columns", lossless=True, uses_sums=False)
+class VerticalForestParameters(VotingForestParameters):
+    """Of a forest on columns that stay with their parties.
+
+    Parameters
+    ----------
+    labels
+        "encoded": the label holder sends the label once, classes under secret numbers, for all parties to read.
+        "encrypted": it sends ciphertexts that only it can read the sums of (needs ``silvan[vertical]``); a level takes
+        three rounds. What partitions tell about labels stays: set ``min_samples_leaf`` to 20 or more.
+    auditor
+        Have every party show its splits to the coordinator, who then has the whole forest.
+    key_bits
+        Length of the key of encrypted labels: 2048 or 3072.
+    """
+
+    max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
+    labels: Literal["encoded", "encrypted"] = "encoded"
+    auditor: bool = False
+    key_bits: Positive = 2048
+
+
+@learner("linear", axis="columns", trees="none")
+class VerticalLinearParameters(Parameters):
+    """Of logistic or linear regression on columns that stay with their parties.
+
+    Parameters
+    ----------
+    alpha
+        Weight of the penalty on squared coefficients; scikit-learn's ``C`` is one over it.
+    tol
+        When to stop: a further step would change predictions by less than so much (root mean square, in standard
+        deviations of a number, or in log-odds).
+    max_iter
+        Most steps; a step takes two rounds.
+    """
+
+    alpha: Annotated[float, Meta(gt=0)] = 1.0
+    tol: Annotated[float, Meta(ge=1e-8, lt=1)] = 1e-4  # sums in fixed point are no more exact than 1e-8
+    max_iter: Positive = 100

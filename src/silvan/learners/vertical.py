@@ -27,7 +27,7 @@ from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.forest.model_in_shares import ModelInShares
 from silvan.learners.base import Learner
 from silvan.learners.in_shares import InShares
-from silvan.learners.parameters import VerticalForestParameters
+from silvan.learners.registry import VerticalForestParameters
 from silvan.learners.result import Result, SharedModel
 from silvan.privacy.announce import RequestPlan
 from silvan.tree.fit import Settings
@@ -39,10 +39,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
     """A forest of columns that stay with their parties: exactly the one that a joined table would give.
 
     A level of all trees takes two rounds of messages, so ``max_depth`` is limited by default.
-
-    Parameters
-    ----------
-    %(parameters)s
 
     Attributes
     ----------
@@ -56,7 +52,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         The splits of each party whose splits are known here, by party.
     lacking_
         Number of rows that each party lacked in the last prediction with ``incomplete=True``.
-    %(fit_attributes)s
 
     Examples
     --------
@@ -137,7 +132,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return answer_of(self.forest_, X, absent)
 
     # -- the whole forest, where it is known
-
     @cached_property
     def _whole(self) -> Forest:
         return replace(put_together(self.kept, self.shares_), combine=self._combine)
@@ -163,7 +157,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return "vote" if self.vote == "hard" else "mean"
 
     # -- prediction
-
     def predict(self, X: Any, site: str | None = None, **how: Any) -> Any:
         """Predict the rows of a federation by columns: a data frame of ids and predictions, in one round.
 
@@ -218,7 +211,6 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return scores_of_leaves(self.shares_[holder].value, found)
 
     # -- evaluation
-
     def candidates(self, federation: Federation) -> list[Named]:
         """Return the models to compare, by name; none between machines, where nobody has the whole forest."""
         return super().candidates(federation) if federation.local_sites else []

@@ -15,24 +15,9 @@ from silvan.util.readable import format_count
 if TYPE_CHECKING:
     import polars as pl
 
-CLINICS = (
-    "Alder",
-    "Birch",
-    "Cedar",
-    "Elm",
-    "Hazel",
-    "Juniper",
-    "Larch",
-    "Maple",
-    "Oak",
-    "Pine",
-    "Rowan",
-    "Spruce",
-)
+CLINICS = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
 
-MIN_ROWS = 8
-"""Rows of each class that every clinic has at least, so that all can train and be judged."""
-
+MIN_ROWS = 8  # rows of each class that every clinic has at least, so that all can train and be judged
 _MADE = "# Made by `silvan demo`"
 
 _FILE = (
@@ -64,8 +49,6 @@ class Demo:
 
 
 # -- the studies
-
-
 def incomes(n: int | None, repeats: int | None) -> Demo:
     """Return the study of six kinds of employers with their own people."""
     return Demo(
@@ -181,8 +164,6 @@ def _native(name: str) -> "pl.DataFrame":
 
 
 # -- files
-
-
 def write_demo(folder: Path, demo: Demo) -> Path:
     """Write a study's tables and its file, and return its path; raise ``InputError`` where others' files are."""
     file = folder / "study.toml"

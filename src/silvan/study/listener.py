@@ -10,8 +10,7 @@ from silvan.federation.outgoing import Event
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_time
 
-_MEMORY = 40
-"""The last answers, by which the pace is estimated: the first ones include compilation."""
+_MEMORY = 40  # the last answers, by which the pace is estimated: the first ones include compilation
 
 
 class TimedStep:

@@ -16,11 +16,8 @@ from rich.text import Text
 
 from silvan.study.listener import Listener, TimedStep
 
-PATIENCE = 2.0
-"""Seconds before anything is shown."""
-
-PAUSE = 10.0
-"""Seconds between lines where there is no terminal."""
+PATIENCE = 2.0  # seconds before anything is shown
+PAUSE = 10.0  # seconds between lines where there is no terminal
 
 
 class _Detail(ProgressColumn):
@@ -69,12 +66,7 @@ class ProgressBars(Listener):
                 self.console.print(f"{step.text} ... {step}".rstrip(), markup=False, highlight=False)
                 if done.wait(PAUSE):
                     return
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            _Bar(bar_width=24),
-            _Detail(),
-        )
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), _Bar(bar_width=24), _Detail())
         with Bars(*columns, console=self.console, transient=True) as bars:
             bars.add_task(step.text, total=None, step=step)
             done.wait()

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from silvan.algorithms.kept_results import MADE_MODEL
-from silvan.errors import FormatError, InputError, VersionError
+from silvan.errors import FormatError, InputError, VersionError, reject
 from silvan.federation.agreement import ColumnAtSites
 from silvan.forest.forest import Forest
 from silvan.learners.result import Result, SiteTrees
@@ -28,15 +28,9 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
     "journal.sqlite",
 )
 
-AUDIT = ("audit.json", "audit.html")
-"""What an audit of the run's model writes."""
-
-LEARNT = "learnt_rows.private"
-"""Hashes of the rows that were learnt from, which stay with their owner."""
-
-SHARES = "model"
-"""The folder of a model in shares."""
-
+AUDIT = ("audit.json", "audit.html")  # what an audit of the run's model writes
+LEARNT = "learnt_rows.private"  # hashes of the rows that were learnt from, which stay with their owner
+SHARES = "model"  # the folder of a model in shares
 _GAINS = ("gain", "gain_low", "gain_high")
 
 
@@ -254,8 +248,7 @@ class Run:
         if not path.is_file():
             raise InputError(f"{str(path)!r} is gone; run `silvan fit` again")
         forest = Forest.load(path)
-        if forest.hash != model.hash:
-            raise FormatError(f"{path}: not the forest that {RUN} names; one of the two was changed")
+        reject(forest.hash != model.hash, f"{path}: not the forest that {RUN} names; one of the two was changed")
         return forest
 
     def made_here(self) -> Forest:
@@ -267,8 +260,7 @@ class Run:
                 f"forest, {MODEL}, or ask for the study to be run again under another name"
             )
         made, shared = Forest.load(path), Forest.load(self.file(MODEL))
-        if made.schema != shared.schema:
-            raise FormatError(f"{path}: not a forest of this study")
+        reject(made.schema != shared.schema, f"{path}: not a forest of this study")
         return made
 
     def write_evaluation(self, rows: list[MetricsRow], name: str = EVALUATION) -> None:
@@ -311,8 +303,7 @@ def read_record(data: bytes) -> Record:
     """Read the content of ``run.json``, checking all of it."""
     try:
         head = msgspec.json.decode(data, type=_Head)
-        if head.format != FORMAT:
-            raise FormatError(f"it does not say format {FORMAT!r}")
+        reject(head.format != FORMAT, f"it does not say format {FORMAT!r}")
         if head.version > VERSION:
             raise VersionError(f"of version {head.version}, this silvan reads {VERSION}; upgrade silvan")
         return msgspec.json.decode(data, type=Record)

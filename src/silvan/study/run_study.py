@@ -10,9 +10,9 @@ import time
 from silvan.federation.federation import Federation
 from silvan.privacy.identity.shared_key import share_key
 from silvan.study import steps
-from silvan.study.evaluation_steps import evaluate_model, has_test_rows
 from silvan.study.listener import Listener
 from silvan.study.run_folder import Record, Run
+from silvan.study.steps import evaluate_model, has_test_rows
 from silvan.study.study import Study
 from silvan.study.study_file import make_learner
 

@@ -8,7 +8,7 @@ read studies too, so no learner is imported.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,16 +26,16 @@ from silvan.data.readers.table_file import Table
 from silvan.data.schema import Schema
 from silvan.errors import InputError, SiteError
 from silvan.federation.store import digest
-from silvan.learners.parameters import HistogramForestParameters, Parameters, changed
-from silvan.learners.registry import LEARNERS, LearnerSpec
+from silvan.learners.fixed_fields import fixed_fields, fixed_for_parties
+from silvan.learners.parameters import Parameters, changed, defaults
+from silvan.learners.registry import LEARNERS, HistogramForestParameters, LearnerSpec
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
+from silvan.privacy.terms import StudyText
 from silvan.study.toml_lines import Key
 from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
 
-Sources = dict[str, Path | Query | Table | Partitions]
-"""Tables by site or party."""
-
+Sources = dict[str, Path | Query | Table | Partitions]  # tables by site or party
 Text = Annotated[str, Meta(pattern=NOT_EMPTY)]
 
 # why a key cannot be set in some studies: in one process, between machines, over rows, over columns
@@ -198,7 +198,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     # -- keys of studies between machines
-
     quorum: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         about(
@@ -226,7 +225,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     figures: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
 
     # -- sections
-
     sites: Annotated[dict[str, Any] | tuple[Text, ...] | None, about(decides=False)] = None
     parties: Annotated[
         dict[str, Any] | None,
@@ -249,7 +247,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     predict: Annotated[Predict | None, about(here=_REMOTE, rows=_FOR_PARTIES, decides=False)] = None
 
     # -- what it was read from
-
     path: Annotated[Path, NOT_A_KEY] = Path("study.toml")
     text: Annotated[str, NOT_A_KEY] = ""
     lines: Annotated[dict[Key, int], NOT_A_KEY] = {}
@@ -311,7 +308,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.models_evaluated(self.parameters, evaluated=evaluated, by=self.evaluation.by)
 
     # -- what identifies it
-
     @property
     def digest(self) -> str:
         """The SHA-256 of the study's text, in hexadecimal."""
@@ -396,3 +392,33 @@ def _plain(value: Any) -> Any:
         given = {name: getattr(value, name) for name in typed_keys(kind)}
         value = {name: one for name, one in given.items() if one != getattr(default, name)}
     return msgspec.json.decode(msgspec.json.encode(value))
+
+
+# -- what its text fixes of all requests: sites hold their coordinator to it
+def text_of(study: Study, name: str | None = None) -> StudyText:
+    """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
+    parameters = {**defaults(type(study.learner)), **study.parameters}
+    outside, evaluation = {study.label, *study.exclude}, study.evaluation
+    of_study = {
+        "task": study.task,
+        "names": lambda names: study.schema is None and outside.isdisjoint(names),
+        "study": name or study.unique_name,
+        "digests": study.match == "keyed",
+        "test": lambda share: share in (None, study.test),
+    }
+
+    def fixed(schema: Schema | None) -> Mapping[str, Any]:
+        if study.by_columns:
+            return {**of_study, **fixed_for_parties(parameters)}
+        of_learner = fixed_fields(
+            parameters,
+            schema,
+            random_state=parameters["random_state"],
+            by=evaluation.by,
+            dependence=evaluation.dependence,
+            epsilon=evaluation.epsilon or 0.0,
+        )
+        return {**of_study, **of_learner}
+
+    clusters = study.by_columns or parameters.get("clusters") is not None
+    return StudyText(study.label, fixed, study.task, study.schema, frozenset(study.exclude), clusters)

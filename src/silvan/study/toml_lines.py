@@ -28,12 +28,8 @@ RENAMED = {
 }
 """Earlier names of keys, and names that other programs have for them."""
 
-BEFORE = "before the first [section]"
-"""Where the keys of the study itself belong."""
-
-_LONGEST = 1 << 24
-"""Characters of a text: more are no study's."""
-
+BEFORE = "before the first [section]"  # where the keys of the study itself belong
+_LONGEST = 1 << 24  # characters of a text: more are no study's
 _PIECES = re.compile(
     r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|"(?:[^"\\\n]|\\[^\n])*+"?|'
     r"'''.*?(?:'{3,5}|\Z)|'[^'\n]*+'?|#[^\n]*|[][{}\n]",

@@ -7,7 +7,7 @@ from helpers.studies import Recorded, envelopes, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.bofrf import choose as choosing
-from silvan.algorithms.bofrf import kept_leaves
+from silvan.algorithms.bofrf import weigh
 from silvan.algorithms.bofrf.choose import Choose, choose
 from silvan.algorithms.bofrf.weigh import ScoreTrees, score_all
 from silvan.federation import wire
@@ -89,10 +89,10 @@ def test_leaves_of_other_trees_or_rows_are_not_used(change, used, monkeypatch):
     site = fed.site("site 1")
     scoring, asked = requests(fed, "site 1")
     answers = []
-    for key in (None, kept_leaves._key, lambda *_: CacheKey("leaves")):
+    for key in (None, weigh._key, lambda *_: CacheKey("leaves")):
         site.cache.pop(("part", fed.schema.hash, False, True), None)
         if key is not None:
-            monkeypatch.setattr(kept_leaves, "_key", key)
+            monkeypatch.setattr(weigh, "_key", key)
             score_all(site, scoring)
         try:
             answers.append(wire.encode(choose(site, change(site, fed.schema, asked))))
@@ -115,14 +115,14 @@ def test_a_site_made_anew_answers_the_same(used):
 
 
 def test_leaves_take_bounded_memory(used, monkeypatch):
-    monkeypatch.setattr(kept_leaves, "_MOST_BYTES", 2 * 36 * 64 - 1)
+    monkeypatch.setattr(weigh, "_MOST_BYTES", 2 * 36 * 64 - 1)
     fed, _ = fit()
     assert used == [len(fed.site(site).part(fed.schema)) < 64 for site in fed.sites]
     assert len(set(used)) == 2
     site = fed.site("site 1")
     forest = next(kept for key, kept in site.cache.items() if key[0] == "joined trees")
-    assert kept_leaves.note_leaves(site, forest, 63).leaves.shape == (36, 63)
-    assert len(kept_leaves.choosing_rows(10**6)) == 8192
+    assert weigh.note_leaves(site, forest, 63).leaves.shape == (36, 63)
+    assert len(weigh.choosing_rows(10**6)) == 8192
     site.memory = 8 * 2 * 36 * 10
-    assert kept_leaves.note_leaves(site, forest, 10) is not None
-    assert kept_leaves.note_leaves(site, forest, 11) is None
+    assert weigh.note_leaves(site, forest, 10) is not None
+    assert weigh.note_leaves(site, forest, 11) is None

@@ -8,8 +8,7 @@ from helpers.boosters import WRONG_STUMPS, changed, lying, uneven
 from helpers.studies import Recorded, assert_books, federate, table
 
 import silvan as sv
-from silvan.algorithms.boosting.adaboost import Boosted, ask_stumps
-from silvan.algorithms.boosting.adaboost_pl import merge
+from silvan.algorithms.boosting.adaboost import Boosted, ask_stumps, merge
 from silvan.algorithms.boosting.stumps import Boosting, Stumps
 from silvan.data.schema import Schema
 from silvan.errors import SiteError

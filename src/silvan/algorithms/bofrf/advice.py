@@ -30,17 +30,10 @@ from silvan.util.readable import format_count
 if TYPE_CHECKING:
     import polars as pl
 
-LEAST = 0.25
-"""A mean silhouette below this is commonly read as no clear clusters."""
-
-FAR = 2.0
-"""By chance, hardly any pair of sites is so many times as far apart as the average pair."""
-
-MOST = 10
-"""The most clusters that are tried."""
-
-WIDE = 12
-"""The most sites whose distances are printed; ``Advice.frame`` has those of more."""
+LEAST = 0.25  # a mean silhouette below this is commonly read as no clear clusters
+FAR = 2.0  # by chance, hardly any pair of sites is so many times as far apart as the average pair
+MOST = 10  # the most clusters that are tried
+WIDE = 12  # the most sites whose distances are printed; ``Advice.frame`` has those of more
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -206,10 +199,7 @@ class Advice:
 
 
 def advise(
-    federation: Federation,
-    k: int | None = None,
-    metric: Metric = "manhattan",
-    first: str | None = None,
+    federation: Federation, k: int | None = None, metric: Metric = "manhattan", first: str | None = None
 ) -> Advice:
     """Compare sites by their rows and suggest which should train together, before anything is trained.
 

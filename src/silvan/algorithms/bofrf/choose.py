@@ -14,8 +14,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from silvan.algorithms.bofrf.kept_leaves import choosing_rows, kept_leaves
-from silvan.algorithms.bofrf.weigh import Weighted
+from silvan.algorithms.bofrf.weigh import Weighted, choosing_rows, kept_leaves
 from silvan.algorithms.evaluation.details import three_digits
 from silvan.algorithms.evaluation.score_groups import Answer, in_groups, one_class
 from silvan.algorithms.evaluation.score_quality import MetricName, score_quality
@@ -24,7 +23,7 @@ from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
 from silvan.algorithms.recount import places_of, read_recount
 from silvan.algorithms.requests import check_owners, forests_of, joined_trees, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.describe import FLOOR
@@ -39,16 +38,13 @@ from silvan.tree.sampling import RowSampling
 Protocol = Literal["honest", "paper"]
 Strategy = Literal["global", "own"]
 
-TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
-"""Thresholds that a site tries, beside the agreed one."""
-
+TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # thresholds that a site tries, beside the agreed one
 STRATEGIES: tuple[Strategy, Strategy] = ("global", "own")
 
 _MOST_TAUS = len(TAUS) + 1
 
+
 # -- messages
-
-
 class Chosen(Reply, frozen=True, kw_only=True):
     """What a site will use, and what it chose by: rounded figures of all that it tried, on how many rows."""
 
@@ -77,8 +73,6 @@ class Choose(Ask[Chosen], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(Choose)
 def choose(site: Site, request: Choose) -> Chosen:
     """Score all candidates on the rows to choose on, and take the best."""
@@ -269,17 +263,13 @@ def _check_request(request: Choose, forests: list[Forest]) -> None:
     alphas, taus = request.alphas, request.taus
     if alphas.shape != (sum(map(len, forests)),) or alphas.dtype != np.float64 or not np.isfinite(alphas).all():
         raise FormatError("the weights are not those of the trees")
-    if alphas.max(initial=0.0) > 1.0:
-        raise FormatError("a weight is more than a correlation or skill can be")
+    reject(alphas.max(initial=0.0) > 1.0, "a weight is more than a correlation or skill can be")
     if not 1 <= len(taus) <= _MOST_TAUS or not all(0.0 <= tau < 1.0 for tau in taus):
         raise FormatError("the thresholds must be at least 0 and below 1")
-    if any(tau not in TAUS for tau in taus[1:]):
-        raise FormatError("a site tries the agreed threshold, and those that all sites know")
+    reject(any(tau not in TAUS for tau in taus[1:]), "a site tries the agreed threshold, and those that all sites know")
 
 
 # -- at the coordinator
-
-
 def choose_all(
     federation: Federation,
     schema: Schema,
@@ -316,9 +306,7 @@ def choose_all(
 
 
 def _check_chosen(reply: Chosen, n_taus: int) -> None:
-    if not 0 <= reply.tau < n_taus or not 0 <= reply.rows < MAX_ROWS:
-        raise FormatError("it chose what it was not offered")
+    reject(not 0 <= reply.tau < n_taus or not 0 <= reply.rows < MAX_ROWS, "it chose what it was not offered")
     if reply.figures.shape != (n_taus, len(STRATEGIES)) or reply.figures.dtype != np.float64:
         raise FormatError("its figures are not those asked for")
-    if np.isinf(reply.figures).any() or (reply.figures < 0).any():
-        raise FormatError("its figures are not possible")
+    reject(np.isinf(reply.figures).any() or (reply.figures < 0).any(), "its figures are not possible")

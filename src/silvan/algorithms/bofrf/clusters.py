@@ -23,7 +23,7 @@ from silvan.algorithms.requests import schema_of
 from silvan.algorithms.shared_bins import coarse_total
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Schema
-from silvan.errors import AgreementError, FormatError, InputError, RefusedError
+from silvan.errors import AgreementError, FormatError, InputError, RefusedError, reject
 from silvan.federation.bound import Agreed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
@@ -33,21 +33,13 @@ from silvan.federation.site import Site, answers
 Metric = Literal["manhattan", "euclidean", "minkowski"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
-_DIGITS = 12
-"""Decimals, relative to the largest, to which distances are compared: sums of floats depend on their order."""
+_DIGITS = 12  # decimals, relative to the largest, to which distances are compared: sums of floats depend on their order
 
 
-DIGITS = 3
-"""Decimals of a figure that leaves a site."""
-
-SCALES = 4
-"""The most scales on which a site describes a feature: means on many scales would show where single rows lie."""
-
-_LARGEST = float(np.finfo(np.float32).max)
-"""The largest value that a row can have."""
-
-_SCALES = "scales of characteristics"
-"""The key under which a site's store keeps the scales."""
+DIGITS = 3  # decimals of a figure that leaves a site
+SCALES = 4  # the most scales on which a site describes a feature: means on many scales would show where single rows lie
+_LARGEST = float(np.finfo(np.float32).max)  # the largest value that a row can have
+_SCALES = "scales of characteristics"  # the key under which a site's store keeps the scales
 
 
 class Characteristics(Reply, frozen=True, kw_only=True):
@@ -66,8 +58,6 @@ class Characterise(Ask[Characteristics], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(Characterise)
 def answer_characterise(site: Site, request: Characterise) -> Characteristics:
     """Describe the training rows."""
@@ -89,8 +79,7 @@ def _check_bounds(bounds: np.ndarray, schema: Schema) -> None:
         finite = np.isfinite(high - low).all()
     if not (np.isnan(bounds[~given]).all() and numeric[given].all() and finite):
         raise FormatError("the bounds are not numbers, or not those of numeric features")
-    if (low >= high).any():
-        raise FormatError("the bounds must rise")
+    reject((low >= high).any(), "the bounds must rise")
 
 
 def _limit_scales(site: Site, schema: Schema, bounds: np.ndarray) -> None:
@@ -124,8 +113,6 @@ def _figures(column: np.ndarray, feature: Feature, low: float, high: float) -> n
 
 
 # -- at the coordinator
-
-
 class Clustering(NamedTuple):
     """Clusters of sites, members by centroid as ``cluster_sites`` gives them, and how far the sites are apart."""
 
@@ -183,8 +170,7 @@ def characterise(federation: Federation, schema: Schema) -> dict[str, np.ndarray
         if (~categorical & np.isnan(bounds[:, 0]) & (absent == 0)).any():
             raise FormatError("it describes a feature that was left out")
         off = np.abs(np.add.reduceat(vector, starts) - 1.0)
-        if (off > sizes * 10.0**-DIGITS)[categorical & (absent == 0)].any():
-            raise FormatError("its shares do not add up")
+        reject((off > sizes * 10.0**-DIGITS)[categorical & (absent == 0)].any(), "its shares do not add up")
 
     request = Characterise(schema=federation.blob(schema.to_json().encode()), bounds=bounds)
     replies: dict[str, Characteristics] = federation.ask(request, check=check)
@@ -251,8 +237,6 @@ def metric_names(schema: Schema) -> list[str]:
 
 
 # -- distances and clusters of any vectors
-
-
 def cluster_sites(
     vectors: Mapping[str, Any],
     k: int = 2,
@@ -402,13 +386,7 @@ def draw_first(names: Sequence[str], first: str | None, random_state: int) -> st
 
 
 def check_clustering(
-    names: Sequence[str],
-    k: int,
-    metric: str,
-    first: str | None,
-    random_state: int,
-    p: float = 3.0,
-    called: str = "k",
+    names: Sequence[str], k: int, metric: str, first: str | None, random_state: int, p: float = 3.0, called: str = "k"
 ) -> None:
     """Raise ``InputError`` if clusters cannot be made; ``called`` is what the user calls their number."""
     check_metric(metric, p)

@@ -43,8 +43,7 @@ from silvan.tree.sampling import rows_of_trees
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
-ROWS_AT_ONCE = 1 << 21
-"""About how many rows a batch of trees that grow side by side has."""
+ROWS_AT_ONCE = 1 << 21  # about how many rows a batch of trees that grow side by side has
 
 
 @dataclass(frozen=True)
@@ -61,13 +60,7 @@ class Folds:
 
     @classmethod
     def of(
-        cls,
-        part: Part,
-        schema: Schema,
-        settings: Settings,
-        n: int,
-        keys: tuple[np.ndarray, np.ndarray],
-        threads: int,
+        cls, part: Part, schema: Schema, settings: Settings, n: int, keys: tuple[np.ndarray, np.ndarray], threads: int
     ) -> "Folds":
         """Bin the rows and divide them into folds, by class."""
         target = settings.target(schema, part.y)
@@ -130,20 +123,13 @@ class Folds:
 log = logging.getLogger("silvan.site")
 
 Value = int | float | str | None
-Progress = Callable[[int, int], None]
-"""Called with the number of trees grown so far, and of all."""
-
+Progress = Callable[[int, int], None]  # called with the number of trees grown so far, and of all
 NAMES = ("criterion", "max_depth", "min_samples_split", "min_samples_leaf", "max_features", "n_estimators")
 """The parameters that can be tuned."""
 
-_MOST = 10_000
-"""The most combinations of a grid; more are probably a mistake."""
-
-_FEWEST_TREES = 10
-"""Fewest trees by which combinations are compared: fewer say little about which is better with many."""
-
-_FEWEST_ROWS = 20
-"""Fewest rows to tune on; on fewer, the best combination is best by luck."""
+_MOST = 10_000  # the most combinations of a grid; more are probably a mistake
+_FEWEST_TREES = 10  # fewest trees by which combinations are compared: fewer say little about which is better with many
+_FEWEST_ROWS = 20  # fewest rows to tune on; on fewer, the best combination is best by luck
 
 
 def default_grid() -> dict[str, list[Value]]:
@@ -256,12 +242,7 @@ class TuningTrial(msgspec.Struct, frozen=True):
 
 
 def tune_settings(
-    site: Site,
-    schema: Schema,
-    settings: Settings,
-    search: Search,
-    feature_key: np.ndarray,
-    part: Part | None = None,
+    site: Site, schema: Schema, settings: Settings, search: Search, feature_key: np.ndarray, part: Part | None = None
 ) -> tuple[Settings, list[TuningTrial]]:
     """Choose a site's settings by cross-validation on its training rows; return them and all trials, the best first.
 
@@ -296,8 +277,6 @@ class _ProgressReport:
 
 
 # -- the search
-
-
 def search_settings(
     part: Part,
     schema: Schema,

@@ -7,7 +7,7 @@ skill 1 - MSE / variance: both are ours, not the publication's.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -16,40 +16,36 @@ from typing import ClassVar
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.bofrf.kept_leaves import keep_leaves, note_leaves
 from silvan.algorithms.bofrf.site_forest import site_forest
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import Trees, equal_site_weights
-from silvan.algorithms.keyed_rows import learning_rows
-from silvan.algorithms.local_forest import local_forest
+from silvan.algorithms.keyed_rows import learning_rows, local_forest
 from silvan.algorithms.recount import recount
 from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
+from silvan.federation.cache import CacheKey
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Ask, Blob, Reply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
+from silvan.federation.store import digest
 from silvan.forest.forest import Forest, join_forests
+from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
 from silvan.forest.predict import abstaining
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
-MAX_CELLS = 1 << 26
-"""The most cells of all trees' confusion matrices together that fit a message."""
-
-_ERROR_BITS = 24
-"""Bits of a squared error as large as the square of half the range of all answers."""
-
+MAX_CELLS = 1 << 26  # the most cells of all trees' confusion matrices together that fit a message
+_ERROR_BITS = 24  # bits of a squared error as large as the square of half the range of all answers
 _FINER = 1 << (_ERROR_BITS // 2)
 """How much finer labels are kept than squared errors, so that as many bits of them are left."""
 
+
 # -- messages
-
-
 class LocalTrees(Trees, frozen=True, kw_only=True):
     """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
 
@@ -101,8 +97,6 @@ class ScoreTrees(Total[TreeScores], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(BringTrees)
 def bring_trees(site: Site, request: BringTrees) -> LocalTrees:
     """Grow trees on the rows to learn from, or return those that the site's owner provided."""
@@ -155,8 +149,7 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
             raise FormatError("the matrices of so many trees and classes do not fit a message")
         counts = score_trees(forest, part.X, part.y, absent, site.n_jobs, noted)
     else:
-        if not (0.0 < request.scale < np.inf and np.isfinite(request.offset)):
-            raise FormatError("the fixed point is not one")
+        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
         scored = score_numbers(forest, part.X, part.y, request.scale, absent, site.n_jobs, noted)
         label = _label_sums(part.y, request.offset, request.scale)
         counts = np.stack([scored[:, 1], *np.where(silent, 0, label[:, None])], axis=1)
@@ -174,8 +167,6 @@ def _label_sums(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
 
 
 # -- both sides
-
-
 def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
     """Return the weights of trees, 0 for those not above tau (Eq. 3.7); if none is above, all count alike."""
     kept = np.where(alphas > tau, alphas, 0.0) * base
@@ -183,8 +174,6 @@ def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
 
 
 # -- at the coordinator
-
-
 @dataclass(frozen=True)
 class ExchangeSettings:
     """How sites make their trees, and how much say each site's trees have.
@@ -299,8 +288,7 @@ def _check_own(reply: LocalTrees, request: BringTrees, schema: Schema) -> Forest
     most = len(forest) if request.max_trees is None else request.max_trees
     if len(forest) > most or (not reply.brought and len(forest) != min(asked, most)):
         raise FormatError("its trees are not as many as asked for")
-    if not 1 <= reply.rows < MAX_ROWS:
-        raise FormatError("it has no rows to learn from")
+    reject(not 1 <= reply.rows < MAX_ROWS, "it has no rows to learn from")
     if reply.absent.shape != (len(schema.features),) or reply.absent.dtype != np.bool_:
         raise FormatError("the columns that it lacks are not those of the schema")
     return forest
@@ -373,24 +361,19 @@ def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: 
     """
     k = schema.n_classes
     shape = (len(rows), k, k) if k else (len(rows), 3)
-    if scores.counts.shape != shape or scores.rows.shape != rows.shape:
-        raise FormatError("scores of other trees than asked for")
-    if scores.counts.dtype != np.int64 or scores.rows.dtype != np.int64:
-        raise FormatError("scores of another type")
-    if not np.array_equal(scores.rows, rows):
-        raise FormatError("scores of more or fewer rows than there are")
+    reject(scores.counts.shape != shape or scores.rows.shape != rows.shape, "scores of other trees than asked for")
+    reject(scores.counts.dtype != np.int64 or scores.rows.dtype != np.int64, "scores of another type")
+    reject(not np.array_equal(scores.rows, rows), "scores of more or fewer rows than there are")
     if k:
         margins = scores.counts.sum(axis=2)
         if scores.counts.min() < 0 or scores.counts.max() > MAX_ROWS or not np.array_equal(margins.sum(axis=1), rows):
             raise FormatError("a matrix does not add up to the rows scored")
     else:
         margins = scores.counts[:, 1:]
-        if (scores.counts[:, [0, 2]] < 0).any():
-            raise FormatError("a squared error or label is negative")
+        reject((scores.counts[:, [0, 2]] < 0).any(), "a squared error or label is negative")
     _, group = np.unique(silent, axis=1, return_inverse=True)
     _, first = np.unique(group, return_index=True)
-    if not np.array_equal(margins, margins[first[group.reshape(-1)]]):
-        raise FormatError("trees were scored on different labels")
+    reject(not np.array_equal(margins, margins[first[group.reshape(-1)]]), "trees were scored on different labels")
 
 
 def _correlation(matrix: np.ndarray) -> float:
@@ -422,3 +405,46 @@ def warn_if_none(weighted: dict[str, Weighted], tau: float) -> None:
             where = f" of the cluster of {name!r}" if name else ""
             best = one.alphas.max()
             warn_user(f"no tree{where} is above tau = {tau:g} (the best is at {best:.2f}): all trees count alike")
+
+
+# -- leaves that a site notes while it scores trees, and needs again when it chooses among ensembles of them
+
+# They stay in the site's memory until it has chosen, by the trees and the rows that they are of. If they are gone, as
+# after a restart, rows go down the trees once more; the reply is the same.
+
+_MOST_ROWS = 1 << 13
+"""Rows that a site chooses on: more would tell apart only what hardly differs, and every tree is asked about each."""
+
+_MOST_BYTES = 1 << 24  # memory for leaves; those of more trees are not noted
+_SHARE = 8  # part of the memory of a site whose owner limits it, one in so many, that leaves may take
+
+
+def choosing_rows(n: int) -> np.ndarray:
+    """Return which of ``n`` rows a site chooses on: all, or of very many, evenly spread ones."""
+    return np.arange(n) if n <= _MOST_ROWS else np.linspace(0, n - 1, _MOST_ROWS).astype(np.int64)
+
+
+def note_leaves(site: Site, forest: Forest, n: int) -> Noted | None:
+    """Return memory for the leaves of the rows to choose on, of ``n`` to learn from; None if they take too much."""
+    rows = choosing_rows(n)
+    size, room = bytes_noted(forest, len(rows)), _MOST_BYTES
+    if site.memory is not None:
+        room = min(room, site.memory // _SHARE)
+    return None if size is None or size > room or not n else make_noted(forest, rows)
+
+
+def keep_leaves(site: Site, schema: Schema, blobs: Sequence[Blob], X: np.ndarray, leaves: np.ndarray) -> None:
+    """Keep the leaves of rows until the site has chosen."""
+    site.cache[_key(schema, blobs, X)] = leaves
+
+
+def kept_leaves(site: Site, schema: Schema, blobs: Sequence[Blob], X: np.ndarray) -> np.ndarray | None:
+    """Return the leaves of rows; None if these trees were not scored on these rows. None are kept any longer."""
+    kept = {key: site.cache.pop(key) for key in list(site.cache) if key[0] == "leaves"}
+    return kept.get(_key(schema, blobs, X))
+
+
+def _key(schema: Schema, blobs: Sequence[Blob], X: np.ndarray) -> CacheKey[np.ndarray]:
+    return CacheKey[np.ndarray](
+        "leaves", schema.hash, digest(np.ascontiguousarray(X).tobytes()), *(blob.hash for blob in blobs), most=1
+    )

@@ -1,8 +1,13 @@
-"""AdaBoost with stumps on rows at hand (thesis, Alg. 2): the baseline, and what the federated variants share.
+"""AdaBoost with stumps on local rows (thesis, Alg. 2), the base of all federated variants; and AdaBoost.PL (Alg. 3).
 
 A row's weight is multiplied or divided by the same factor sqrt(right / wrong) in each round, so a site can work its
 weights out again from the stumps and the summed masses of rows that each got right and wrong. Masses are weights in
 fixed point: their sums are exact, in any order, and can be hidden in sums over sites.
+
+AdaBoost.PL merges classifiers of like confidence in one round. Every site runs AdaBoost on its own rows and sorts its
+stumps by weight. The stumps of one rank vote together; the weight of their vote is the mean of theirs. The thesis
+prints the vote as a sum compared with 0: it is read as the sign of the sum of votes of -1 and +1, so that a tie is a
+vote for neither.
 """
 
 import math
@@ -32,19 +37,14 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.util.threads import thread_count
+from silvan.util.user_warnings import warn_user
 
-ONE = 1 << 52
-"""The mass of all rows together."""
+ONE = 1 << 52  # the mass of all rows together
+CHANCE = ONE >> 20  # how much more mass must be right than wrong for a stump to be better than chance
+_LEAST = 2.0**-500  # the least weight of a row, so that it never becomes 0
 
-CHANCE = ONE >> 20
-"""How much more mass must be right than wrong for a stump to be better than chance."""
-
-_LEAST = 2.0**-500
-"""The least weight of a row, so that it never becomes 0."""
 
 # -- messages
-
-
 class Boosted(SignedReply, frozen=True, kw_only=True):
     """A site's AdaBoost classifier: its stumps, by rising weight."""
 
@@ -70,8 +70,6 @@ class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(BoostStumps)
 def boost_stumps(site: Site, request: BoostStumps) -> Boosted:
     """Run AdaBoost on the site's training rows."""
@@ -108,8 +106,6 @@ def boost(table: StumpTable, settings: Boosting) -> Stumps:
 
 
 # -- both sides: weights of rows and of stumps
-
-
 def weigh(weight: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Add up the masses of rows that are right (1), wrong (-1) and undecided (0): int64 (3,)."""
     masses = np.rint(weight * ONE).astype(np.int64)
@@ -137,8 +133,6 @@ def reweigh(weight: np.ndarray, right: np.ndarray, masses: np.ndarray, n_rows: i
 
 
 # -- at the coordinator
-
-
 def ask_stumps(federation: Federation, schema: Schema, settings: Boosting) -> dict[str, Boosted]:
     """Ask every site to run AdaBoost on its own rows, and return the replies by site."""
     check_two_classes(schema)
@@ -164,3 +158,38 @@ def pooled_boost(federation: Federation, schema: Schema, settings: Boosting) -> 
     bins = pooled_bins(rows, schema, settings.max_bins, staggered=False)
     codes = bins.apply(rows.X, thread_count(sites[0].n_jobs))
     return boost(StumpTable(codes, bins, rows.y.astype(np.int64)), settings).forest(schema)
+
+
+# -- AdaBoost.PL, which asks sites for nothing else
+def fit_pl(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
+    """Merge the sites' AdaBoost classifiers."""
+    return merge([reply.stumps for reply in ask_stumps(federation, schema, settings).values()], schema)
+
+
+def merge(sorted_stumps: list[Stumps], schema: Schema) -> Forest:
+    """Merge stumps by rank; a site that has fewer than others takes part in the highest ranks.
+
+    A stump of weight 0, which is no better than chance, has no vote, but its weight counts in the mean.
+    """
+    ranks, weights = [], []
+    for below in range(max(map(len, sorted_stumps)), 0, -1):
+        rank = join_stumps([stumps.take([len(stumps) - below]) for stumps in sorted_stumps if len(stumps) >= below])
+        alpha = rank.weight.sum() / len(sorted_stumps)
+        if alpha > 0.0:
+            ranks.append(rank.weighted((rank.weight > 0).astype(np.float64)))
+            weights.append(alpha)
+    if not ranks:
+        return nothing_learnt(join_stumps([stumps.take([-1]) for stumps in sorted_stumps]), schema)
+    return stage_forest(ranks, weights, schema)
+
+
+def stage_forest(stages: list[Stumps], weights: list[float], schema: Schema) -> Forest:
+    """Return a forest of merged classifiers: the stumps of a stage vote, and the stages vote by their weights."""
+    group = np.repeat(np.arange(len(stages)), [len(stumps) for stumps in stages])
+    return join_stumps(stages).forest(schema, combine="stages", group=group, say=np.array(weights))
+
+
+def nothing_learnt(stumps: Stumps, schema: Schema) -> Forest:
+    """Warn that no stump is better than chance, and return a forest of one stage in which all vote."""
+    warn_user("no stump is better than chance: the model tells nothing apart")
+    return stage_forest([stumps.weighted(np.ones(len(stumps)))], [1.0], schema)

@@ -15,7 +15,7 @@ from silvan.algorithms.boosting.adaboost import ask_stumps
 from silvan.algorithms.boosting.stumps import Boosting, Stumps, check_stumps, check_two_classes
 from silvan.algorithms.requests import MAX_TREES, check_owners, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import Federation
@@ -24,9 +24,8 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide
 
+
 # -- messages
-
-
 class Picked(Reply, frozen=True, kw_only=True):
     """Which classifiers the site picked."""
 
@@ -46,16 +45,13 @@ class PickModels(Ask[Picked], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(PickModels)
 def pick_models(site: Site, request: PickModels) -> Picked:
     """Try all classifiers on the training rows (lines 3 and 9) and pick (line 10)."""
     schema = schema_of(site, request.schema)
     check_two_classes(schema)
     check_owners(site, request.models, request.own)
-    if not 0.0 <= request.tau < math.inf:
-        raise FormatError("there is no such tau")
+    reject(not 0.0 <= request.tau < math.inf, "there is no such tau")
     part = site.part(schema)
     wrong = np.array([_wrong(site, schema, blob, part.X, part.y) for blob in request.models])
     worse = (wrong[request.own] - wrong) / len(part)
@@ -68,14 +64,11 @@ def _wrong(site: Site, schema: Schema, blob: Blob, X: np.ndarray, y: np.ndarray)
     """Count the rows that a classifier gets wrong."""
     stumps = wire.decode(site.blob(blob.hash), Stumps)
     check_stumps(stumps, schema, MAX_TREES)
-    if not len(stumps):
-        raise FormatError("a classifier without stumps")
+    reject(not len(stumps), "a classifier without stumps")
     return int((decide(stumps.forest(schema), X, site.n_jobs) != y).sum())
 
 
 # -- at the coordinator
-
-
 def fit(
     federation: Federation, schema: Schema, settings: Boosting, rows: dict[str, int], tau: float, printed: bool
 ) -> dict[str, Forest]:
@@ -115,8 +108,7 @@ def integrate(own: str, picked: dict[str, Stumps], rows: dict[str, int], schema:
     voting = {site: stumps for site, stumps in picked.items() if stumps.weight.any()}
     if not voting:
         return picked[own].forest(schema)
-    forests = [stumps.forest(schema) for stumps in voting.values()]
-    return join_forests(forests, [factors[site] for site in voting])
+    return join_forests([stumps.forest(schema) for stumps in voting.values()], [factors[site] for site in voting])
 
 
 def sigma(own: int, rows: list[int]) -> float:

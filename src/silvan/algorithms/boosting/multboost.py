@@ -10,13 +10,11 @@ sign their stumps with what they came after, and weigh rows by such alone, of ea
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar
 
 import msgspec
 import numpy as np
 
-from silvan.algorithms.boosting.adaboost import ONE, reweigh, stage_weight, weigh
-from silvan.algorithms.boosting.adaboost_pl import nothing_learnt, stage_forest
+from silvan.algorithms.boosting.adaboost import ONE, nothing_learnt, reweigh, stage_forest, stage_weight, weigh
 from silvan.algorithms.boosting.stumps import (
     Boosting,
     Stumps,
@@ -28,27 +26,23 @@ from silvan.algorithms.boosting.stumps import (
 )
 from silvan.algorithms.requests import check_owners, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.errors import FederationError, FormatError, RefusedError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, ProtocolPosition, Reply, Request, SignedReply, Verb
+from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, Request, SignedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
 
-_MOST = 1 << 20
-"""Most stumps of all stages together."""
+_MOST = 1 << 20  # most stumps of all stages together
+_ROUNDING = ONE >> 20  # how far the masses of all rows together may be from 1, since each is rounded
 
-_ROUNDING = ONE >> 20
-"""How far the masses of all rows together may be from 1, since each is rounded."""
 
 # -- messages
-
-
 class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """The stages so far: their stumps, stage after stage, and the masses that each got right, wrong, neither."""
 
@@ -109,11 +103,8 @@ class AfterStages(Request, frozen=True, kw_only=True):
         return trace if further and all(other == trace for other in traces) else None
 
 
-class FindStump(AfterStages, frozen=True, kw_only=True):
+class FindStump(AfterStages, Ask[FoundStump], frozen=True, kw_only=True):
     """The best stump for the site's rows, weighted by what the merged stumps so far get wrong."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = FoundStump
 
     settings: Fixed[Boosting]
 
@@ -129,16 +120,11 @@ class StageMasses(Reply, frozen=True, kw_only=True):
     masses: np.ndarray
 
 
-class WeighStage(AfterStages, frozen=True, kw_only=True):
+class WeighStage(AfterStages, Total[StageMasses], frozen=True, kw_only=True):
     """How much of the rows' weight the newest merged stumps get right, and how much wrong."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = StageMasses
 
 
 # -- at a site
-
-
 @dataclass
 class _Weighted:
     """The weights of a site's rows: a cache, made again when it does not fit the request."""
@@ -183,8 +169,7 @@ def _weights(site: Site, schema: Schema, request: AfterStages) -> np.ndarray:
     for name, (stage, masses) in list(zip(names, weighed, strict=True))[len(known.done) :]:
         known.weight = reweigh(known.weight, _outcome(site, schema, stage), masses, request.rows)
         known.done.append(name)
-    if known.weight.max() > 2.0:
-        raise FormatError("the masses are not those of these rows")
+    reject(known.weight.max() > 2.0, "the masses are not those of these rows")
     return known.weight
 
 
@@ -218,10 +203,8 @@ def _check(merged: Stages, weighed: int, rows: int, schema: Schema, site: Site) 
         raise FormatError("the stages do not match")
     if masses.shape != (weighed, 3) or masses.dtype != np.int64 or (masses < 0).any() or (masses > 2 * ONE).any():
         raise FormatError("the masses do not match")
-    if not len(site.part(schema)) <= rows < MAX_ROWS:
-        raise FormatError("there are not so many rows")
-    if any(stage_weight(m, rows) == 0.0 for m in masses):
-        raise FormatError("a stage that is no better than chance")
+    reject(not len(site.part(schema)) <= rows < MAX_ROWS, "there are not so many rows")
+    reject(any(stage_weight(m, rows) == 0.0 for m in masses), "a stage that is no better than chance")
     _check_made(merged, site)
 
 
@@ -243,8 +226,6 @@ def _check_made(merged: Stages, site: Site) -> None:
 
 
 # -- at the coordinator
-
-
 def fit(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     """Run AdaBoost over all sites; stop early when a stage is always right, or no better than chance."""
     check_two_classes(schema)
@@ -296,10 +277,8 @@ def _merged(kept: list[Stumps], masses: np.ndarray, made: list[Blob]) -> Stages:
 def _check_found(schema: Schema, after: str, site: str, reply: FoundStump) -> None:
     stump = reply.stump
     check_stumps(stump, schema, 1)
-    if reply.after != after:
-        raise FormatError("its stump is of another stage")
-    if len(stump) != 1 or stump.weight[0] not in (0.0, 1.0):
-        raise FormatError("it is not one stump, or has a weight of its own")
+    reject(reply.after != after, "its stump is of another stage")
+    reject(len(stump) != 1 or stump.weight[0] not in (0.0, 1.0), "it is not one stump, or has a weight of its own")
 
 
 def _check_masses(masses: np.ndarray, whole: bool) -> None:

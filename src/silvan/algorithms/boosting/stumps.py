@@ -13,7 +13,7 @@ import numpy as np
 from silvan.algorithms.requests import MAX_TREES
 from silvan.data.bins.bins import Bins, find_bins
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
@@ -102,23 +102,18 @@ def check_stumps(stumps: Stumps, schema: Schema, most: int) -> None:
         column = getattr(stumps, name)
         if column.dtype != dtype or column.shape != (n, *shape):
             raise FormatError(f"{name} of the stumps is of another shape or type")
-    if n > most:
-        raise FormatError("there are more stumps than asked for")
+    reject(n > most, "there are more stumps than asked for")
     feature, vote, weight = stumps.feature, stumps.vote, stumps.weight
     if (feature < -1).any() or (feature >= len(schema.features)).any():
         raise FormatError("a stump splits by a feature outside the schema")
-    if (vote > 1).any() or (vote[feature < 0, 0] != vote[feature < 0, 1]).any():
-        raise FormatError("a stump's votes are not possible")
-    if not (np.isfinite(weight) & (weight >= 0)).all():
-        raise FormatError("a stump's weight is negative or not finite")
-    if stumps.words[~is_category_split(schema, feature)].any():
-        raise FormatError("a set of categories without a split by category")
+    reject((vote > 1).any() or (vote[feature < 0, 0] != vote[feature < 0, 1]).any(), "a stump's votes are not possible")
+    reject(not (np.isfinite(weight) & (weight >= 0)).all(), "a stump's weight is negative or not finite")
+    reject(stumps.words[~is_category_split(schema, feature)].any(), "a set of categories without a split by category")
     if n:
         stumps.weighted(np.ones(n)).forest(schema)
 
 
 # -- finding them
-
 ERROR = "error"
 _PURITIES = ("gini", "entropy", "log_loss")
 

@@ -15,7 +15,7 @@ import msgspec
 from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError, RefusedError
+from silvan.errors import InputError, RefusedError, reject
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
@@ -25,13 +25,10 @@ from silvan.forest.forest import Forest
 from silvan.privacy.gate import most_models
 from silvan.tree.fit import Settings
 
-MOST = 8
-"""Maximum number of candidates in one request."""
+MOST = 8  # maximum number of candidates in one request
 
 
 # -- on the wire
-
-
 class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A model that the coordinator sends. With ``made_in``, trees that the site itself made in that task."""
 
@@ -82,8 +79,6 @@ def alike(candidate: Candidate) -> Candidate:
 
 
 # -- at a site
-
-
 def check_candidates(site: Site, candidates: Sequence[Candidate], by: Sequence[int] = ()) -> None:
     """Refuse more models than a study may have evaluated, before any row is touched.
 
@@ -126,16 +121,13 @@ def model_of(site: Site, schema: Schema, blob: Blob) -> Forest:
 
     def read() -> Forest:
         forest = Forest.from_bytes(site.blob(blob.hash))
-        if forest.schema != schema:
-            raise FormatError("a model of another schema than the rows are encoded by")
+        reject(forest.schema != schema, "a model of another schema than the rows are encoded by")
         return forest
 
     return site.cache.once(CacheKey[Forest]("model", schema.hash, blob.hash), read)
 
 
 # -- at the coordinator
-
-
 @dataclass(frozen=True)
 class PersonalForest:
     """A forest that a site makes and keeps, see ``PersonalModel``: what it is made of.
@@ -160,12 +152,8 @@ class PersonalForest:
 Model = Forest | PersonalForest | Settings | Boosting
 """A model as learners name it; ``Settings`` and ``Boosting`` stand for what each site trains by itself."""
 
-Models = Model | Mapping[str, Forest | PersonalForest]
-"""One model for all sites, or one for each."""
-
-Named = tuple[str, Models]
-"""A candidate by the name that tables show."""
-
+Models = Model | Mapping[str, Forest | PersonalForest]  # one model for all sites, or one for each
+Named = tuple[str, Models]  # a candidate by the name that tables show
 T = TypeVar("T")
 
 

@@ -25,7 +25,7 @@ from silvan.algorithms.evaluation.score_groups import Answer, check_by, hides_on
 from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, test_cells
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Total
@@ -33,8 +33,7 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
 
-MOST_ROWS = 5_000
-"""Test rows of a site that explain a model; of more, evenly spread ones are taken."""
+MOST_ROWS = 5_000  # test rows of a site that explain a model; of more, evenly spread ones are taken
 
 
 class ExplainedRows(NamedTuple):
@@ -78,19 +77,12 @@ def score_range(forest: Forest) -> tuple[float, float]:
     return low, high - low if high > low else 1.0
 
 
-POINTS = 21
-"""Values of a numeric column, unless others are given."""
-
-MOST_POINTS, MOST_COLUMNS = 300, 50
-"""Most values of a column, and most columns of a question."""
-
+POINTS = 21  # values of a numeric column, unless others are given
+MOST_POINTS, MOST_COLUMNS = 300, 50  # most values of a column, and most columns of a question
 MOST_REPEATS = 100
 
-_LARGEST = 2**52
-"""Losses of one site are told up to this."""
-
-_UNITS = 4096
-"""Predictions are summed in so many parts of their range, losses in parts of the largest error of a row."""
+_LARGEST = 2**52  # losses of one site are told up to this
+_UNITS = 4096  # predictions are summed in so many parts of their range, losses in parts of the largest error of a row
 
 
 class ColumnGrid(msgspec.Struct, frozen=True):
@@ -133,8 +125,6 @@ class ShuffleColumns(OnTestRows, frozen=True, kw_only=True):
 
 
 # -- mean predictions: at a site
-
-
 @answers(SetColumns)
 def set_columns(site: Site, request: SetColumns) -> RowSums:
     """Sum the predictions of the site's test rows; none where these are too few."""
@@ -156,8 +146,7 @@ def set_columns(site: Site, request: SetColumns) -> RowSums:
 
 
 def _check_grids(schema: Schema, grids: Sequence[ColumnGrid]) -> None:
-    if not 1 <= len(grids) <= MOST_COLUMNS:
-        raise FormatError(f"columns that are set must be 1 to {MOST_COLUMNS}")
+    reject(not 1 <= len(grids) <= MOST_COLUMNS, f"columns that are set must be 1 to {MOST_COLUMNS}")
     for grid in grids:
         fits = 0 <= grid.feature < len(schema.features) and grid.values.ndim == 1
         if not fits or grid.values.dtype != np.float64 or not 1 <= len(grid.values) <= MOST_POINTS:
@@ -166,8 +155,7 @@ def _check_grids(schema: Schema, grids: Sequence[ColumnGrid]) -> None:
         possible = np.isfinite(grid.values) & (np.abs(grid.values) <= np.finfo(np.float32).max)
         if feature.categorical:
             possible &= np.isin(grid.values, np.arange(feature.n_codes))
-        if not possible.all():
-            raise FormatError("the values of a column are not possible")
+        reject(not possible.all(), "the values of a column are not possible")
 
 
 def _outputs(schema: Schema) -> int:
@@ -175,8 +163,6 @@ def _outputs(schema: Schema) -> int:
 
 
 # -- mean predictions: at the coordinator
-
-
 def make_grid(schema: Schema, forest: Forest, column: str, values: Sequence[Any] | None = None) -> ColumnGrid:
     """Return the values that a column is set to: all categories, or numbers between the cut points of the trees."""
     if column not in schema.names:
@@ -245,13 +231,10 @@ def _total(federation: Federation, request: OnTestRows, what: str, shape: tuple[
 
 
 # -- importances: at a site
-
-
 @answers(ShuffleColumns)
 def shuffle_columns(site: Site, request: ShuffleColumns) -> RowSums:
     """Return the losses of the site's test rows; none where these are too few or of one class."""
-    if not 1 <= request.repeats <= MOST_REPEATS:
-        raise FormatError(f"columns are shuffled 1 to {MOST_REPEATS} times")
+    reject(not 1 <= request.repeats <= MOST_REPEATS, f"columns are shuffled 1 to {MOST_REPEATS} times")
     schema = schema_of(site, request.schema)
     some = explained_rows(site, schema, request.model, request.by)
     columns = columns_of_features(schema)
@@ -341,8 +324,6 @@ def _shuffle(site: Site, column: int, repeat: int, n: int) -> np.ndarray:
 
 
 # -- importances: at the coordinator
-
-
 def importances(
     federation: Federation,
     schema: Schema,

@@ -17,15 +17,9 @@ from silvan.errors import FormatError
 from silvan.federation.describe import FLOOR
 from silvan.privacy.gate import Policy
 
-MOST_GROUPS, MOST_OVERALL = 20, 50
-"""Most groups of a curve at a site, and over all sites."""
-
-MOST_CLASSES = 12
-"""Of more classes there are no confusion counts and no curves."""
-
-ODDS_AT = np.array([0.01, 0.02, *np.arange(1, 20) / 20])
-"""Thresholds of decision curves."""
-
+MOST_GROUPS, MOST_OVERALL = 20, 50  # most groups of a curve at a site, and over all sites
+MOST_CLASSES = 12  # of more classes there are no confusion counts and no curves
+ODDS_AT = np.array([0.01, 0.02, *np.arange(1, 20) / 20])  # thresholds of decision curves
 _DIGITS = 3
 
 
@@ -78,15 +72,8 @@ def nothing() -> Detail:
 
 
 # -- where rows are
-
-
 def detail_of(
-    scores: np.ndarray,
-    decided: np.ndarray,
-    y: np.ndarray,
-    n_classes: int,
-    floors: Floors,
-    threshold: float = np.nan,
+    scores: np.ndarray, decided: np.ndarray, y: np.ndarray, n_classes: int, floors: Floors, threshold: float = np.nan
 ) -> Detail:
     """Work the details out from a model's scores of rows, and what it decides; metrics have three digits."""
     if not len(y) or np.isnan(scores).any():
@@ -172,8 +159,6 @@ def numbers_differ(numbers: np.ndarray) -> bool:
 
 
 # -- at the coordinator
-
-
 def check_detail(detail: Detail, n_classes: int, rows: int) -> None:
     """Raise ``FormatError`` for details that are not possible."""
     sizes = {(0, 0), (n_classes, n_classes)} if n_classes else {(0, 0)}

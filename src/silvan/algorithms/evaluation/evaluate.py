@@ -27,14 +27,7 @@ from silvan.algorithms.evaluation.candidates import (
     check_candidates,
     list_candidates,
 )
-from silvan.algorithms.evaluation.details import (
-    Detail,
-    Floors,
-    check_detail,
-    detail_of,
-    detail_over_all,
-    nothing,
-)
+from silvan.algorithms.evaluation.details import Detail, Floors, check_detail, detail_of, detail_over_all, nothing
 from silvan.algorithms.evaluation.evaluation import (
     LOCAL,
     MEAN_OF_SITES,
@@ -62,12 +55,12 @@ from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, shown_
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Verb
+from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Request, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of
@@ -102,11 +95,9 @@ class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
     ] = ()  # columns whose subgroups have metrics of their own: rows are grouped by score within them
 
 
-class EvaluateModels(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
+class EvaluateModels(OfCandidates, Ask[SiteMetrics], frozen=True, kw_only=True, omit_defaults=True):
     """Metrics of models on the site's own test rows."""
 
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = SiteMetrics
     once: ClassVar[bool] = True  # two models that differ on one row would show that row's label
 
     against: Derived[int] = -1  # the one that gains are measured against, if any
@@ -120,11 +111,8 @@ class ScoreCounts(Reply, frozen=True, kw_only=True):
     bands: np.ndarray
 
 
-class CountByScore(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
+class CountByScore(OfCandidates, Total[ScoreCounts], frozen=True, kw_only=True, omit_defaults=True):
     """How many test rows have which score on a grid, for each model."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = ScoreCounts
 
     def alike(self) -> bytes:
         """Return all but the trees that each site made itself: counts of a model that one site has would be its own."""
@@ -132,13 +120,10 @@ class CountByScore(OfCandidates, frozen=True, kw_only=True, omit_defaults=True):
 
 
 # -- at a site
-
-
 @answers(EvaluateModels)
 def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     """Score the site's test part exactly."""
-    if not -1 <= request.against < len(request.candidates):
-        raise FormatError("gains are measured against a model that is not there")
+    reject(not -1 <= request.against < len(request.candidates), "gains are measured against a model that is not there")
     schema = _check(site, request)
     y = site.part(schema, test=True).y
     key, by = request.feature_key, request.by
@@ -225,8 +210,6 @@ def _intervals(site: Site, given: list[tuple[Answer, np.ndarray]], against: int,
 
 
 # -- at the coordinator
-
-
 def evaluate(
     federation: Federation,
     schema: Schema,
@@ -382,8 +365,7 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
 
     def check(site: str, reply: SiteMetrics) -> None:
         between = reply.intervals
-        if between.shape != (n_models, 2) or between.dtype != np.float64:
-            raise FormatError("its intervals are not those asked for")
+        reject(between.shape != (n_models, 2) or between.dtype != np.float64, "its intervals are not those asked for")
         known = between[~np.isnan(between).all(axis=1)]
         most = 1.0 if schema.n_classes else np.finfo(np.float64).max
         if not ((known[:, 0] <= known[:, 1]).all() and (np.abs(known) <= most).all()):
@@ -392,8 +374,7 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
         given: list[SiteMetrics | Subgroup] = [reply, *reply.subgroups]
         for one in given:
             _check_some(schema, n_models, one.rows, one.metrics)
-            if len(one.details) != n_models:
-                raise FormatError("its details are not those asked for")
+            reject(len(one.details) != n_models, "its details are not those asked for")
             for detail in one.details:
                 check_detail(detail, schema.n_classes, one.rows)
 
@@ -412,8 +393,7 @@ def _check_some(schema: Schema, n_models: int, rows: int, values: np.ndarray) ->
         fits = np.isfinite(values) & (values >= [0.0, 0.0, -np.inf, 0.0])
         fits[:, 0] &= np.isin(values[:, 0], (0.0, rows))  # all rows, or none if the model abstains
         possible = bool(fits.all())
-    if not possible:
-        raise FormatError("its metrics are not possible")
+    reject(not possible, "its metrics are not possible")
 
 
 def _count_shapes(schema: Schema, n_models: int) -> dict[str, tuple[int, ...]]:

@@ -42,8 +42,7 @@ CERTAINTY = {
 }
 """What is written about the gain of the model that a site should use."""
 
-_DIGITS = 3
-"""Digits of metrics that leave a site."""
+_DIGITS = 3  # digits of metrics that leave a site
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,7 @@ def _note(row: Row, schema: Schema) -> str:
     return ""
 
 
-_NAMED_CLASSES = 3
-"""Of more classes that are never predicted one warning speaks of all."""
+_NAMED_CLASSES = 3  # of more classes that are never predicted one warning speaks of all
 
 
 def never_decided(rows: Sequence[Row], schema: Schema) -> list[str]:
@@ -198,8 +196,6 @@ def compared(
 
 
 # -- on rows at hand
-
-
 def answer_of(forest: Forest, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None) -> Answer:
     """Score rows of a table that may lack columns; scores are NaN if that makes every tree abstain."""
     return Answer(*scores_if_any(forest, X, absent, n_jobs))
@@ -227,8 +223,7 @@ def evaluate_answers(
     return compared(listed, between, fingerprints)
 
 
-EncodedRows = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Features, labels, and which columns are absent."""
+EncodedRows = tuple[np.ndarray, np.ndarray, np.ndarray]  # features, labels, and which columns are absent
 
 
 def evaluate_forests(
@@ -269,8 +264,6 @@ def read_rows(schema: Schema, table: Any) -> EncodedRows:
 
 
 # -- rounding
-
-
 def rounded(values: np.ndarray, classes: bool) -> np.ndarray:
     """Return metrics with three digits: decimals of shares, significant ones of moments of numbers.
 

@@ -25,8 +25,7 @@ from silvan.forest.forest import Forest
 from silvan.forest.predict import tally, voting_weights
 from silvan.privacy.gate import policy_of
 
-_MOST_ROWS = 20_000
-"""Training rows that a threshold is chosen on; of more, evenly spread ones are taken."""
+_MOST_ROWS = 20_000  # training rows that a threshold is chosen on; of more, evenly spread ones are taken
 
 
 class Scored(NamedTuple):

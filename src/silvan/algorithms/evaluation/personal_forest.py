@@ -36,7 +36,7 @@ from silvan.algorithms.keyed_rows import RowSamples, check_samples, rows_sampled
 from silvan.algorithms.recount import fixed_point, mean_label, whole_labels
 from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.cache import CacheKey
@@ -56,9 +56,7 @@ The first is the shared forest alone.
 
 OWN_ALONE = MIXES.index((1.0, 0.0))
 
-_LUCK = 1.28
-"""Standard errors that are taken off what a mix gains: as much as luck adds one time in ten."""
-
+_LUCK = 1.28  # standard errors that are taken off what a mix gains: as much as luck adds one time in ten
 _NO_LUCK = (2.5, 4.0)
 """Once a mix is ahead by more standard errors than the first, less is taken off, and nothing at the second."""
 
@@ -68,19 +66,14 @@ _SCALE = 0.003
 _SURE_SCALE = 0.2
 """The same in standard errors of the least certain gain, where that is less: many rows tell small gains apart."""
 
-_LEAST_ROWS = 5
-"""Rows of the site that a leaf needs to get its value from them."""
-
-_PRIOR_ROWS = 1.0
-"""How many rows the shared value of a leaf counts for beside these."""
+_LEAST_ROWS = 5  # rows of the site that a leaf needs to get its value from them
+_PRIOR_ROWS = 1.0  # how many rows the shared value of a leaf counts for beside these
 
 
-UNTOLD = -1
-"""A mix that is not the shared forest alone, and that the site does not tell."""
+UNTOLD = -1  # a mix that is not the shared forest alone, and that the site does not tell
+
 
 # -- messages
-
-
 class ChosenShare(Reply, frozen=True, kw_only=True):
     """Which mix a site will use, and rounded figures of it and of all mixes, on how many rows."""
 
@@ -111,8 +104,6 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @dataclass(frozen=True)
 class Ingredients:
     """What a site makes its forest of: see ``PersonalModel``."""
@@ -126,18 +117,15 @@ class Ingredients:
     def read(cls, site: Site, schema: Schema, model: PersonalModel) -> "Ingredients":
         """Read what a request refers to; nothing that follows can fail by what is in the site's rows."""
         shared, draws = model_of(site, schema, model.shared), model.draws
-        if shared.combine != "mean":
-            raise FormatError("trees of a mix answer by their mean")
+        reject(shared.combine != "mean", "trees of a mix answer by their mean")
         check_samples(draws, len(shared))
-        if not draws.bootstrap:
-            raise FormatError("trees that draw all rows leave none to choose by")
+        reject(not draws.bootstrap, "trees that draw all rows leave none to choose by")
         return cls(shared, draws, read_trees(site.blob(model.own.hash), schema), model.fit)
 
     @property
     def name(self) -> tuple[str, ...]:
         """What tells them from others."""
-        more = msgspec.json.encode([self.draws, self.fit]).decode()
-        return self.shared.hash, self.own.hash, more
+        return self.shared.hash, self.own.hash, msgspec.json.encode([self.draws, self.fit]).decode()
 
     def fitted_draws(self) -> RowSamples:
         """Return which rows fitted trees drew: the site's, in every tree."""
@@ -164,8 +152,7 @@ def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
         alone = RowSamples((len(parts.own),), (site.name,), parts.draws.bootstrap)
         scored = [score_unseen(site, schema, parts.shared, parts.draws), score_unseen(site, schema, parts.own, alone)]
         if parts.fit:
-            fitted = fit_leaves(site, schema, parts)
-            scored.append(score_unseen(site, schema, fitted, parts.fitted_draws()))
+            scored.append(score_unseen(site, schema, fit_leaves(site, schema, parts), parts.fitted_draws()))
         if any(one is None for one in scored):
             return MixChoice(0, np.zeros(0, np.int64))
         each = [one.scores for one in scored if one is not None]
@@ -218,8 +205,7 @@ def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
             offset, scale = fixed_point([forest])
             codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
         counts = np.zeros((len(forest.value), columns), np.int64)
-        trees = np.arange(len(forest))
-        labels_at_leaves(forest, part.X, codes, amounts, trees, drawn, places, counts, site.n_jobs)
+        labels_at_leaves(forest, part.X, codes, amounts, np.arange(len(forest)), drawn, places, counts, site.n_jobs)
         if schema.n_classes:
             n = counts.sum(axis=1, keepdims=True)
             means = counts / np.maximum(n, 1)
@@ -268,8 +254,7 @@ def mixed_forest(shared: Forest, own: Forest, share: float) -> Forest:
 def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
     """Choose a mix on training rows, and keep the forest that it makes if results of the study will be kept."""
     schema, model = schema_of(site, request.schema), request.model
-    if model.made_in != site.task:
-        raise FormatError("a mix needs the trees that the site made in this task")
+    reject(model.made_in != site.task, "a mix needs the trees that the site made in this task")
     check_candidates(site, [model])
     parts = Ingredients.read(site, schema, model)
     chosen = choose_mix(site, schema, parts)
@@ -304,8 +289,6 @@ def _figure(site: Site, chosen: MixChoice, place: int, n_classes: int) -> float:
 
 
 # -- at the coordinator
-
-
 def choose_shares(
     federation: Federation, schema: Schema, models: Mapping[str, PersonalForest], threshold: float | None = None
 ) -> dict[str, ChosenShare]:
@@ -338,5 +321,4 @@ def check_chosen(site: str, reply: ChosenShare) -> None:
     if reply.figures.shape != (len(MIXES),) or reply.figures.dtype != np.float64:
         raise FormatError("its figures are not those asked for")
     told = np.append(reply.figures, reply.figure)
-    if np.isinf(told).any() or (told < 0).any():
-        raise FormatError("its figures are not possible")
+    reject(np.isinf(told).any() or (told < 0).any(), "its figures are not possible")

@@ -22,11 +22,8 @@ from silvan.federation.federation import OVERALL
 
 MOST_REPEATS = 1000
 
-_NOTHING = 1e-12
-"""A spread below this is due to rounding."""
-
-_FEWEST_SPLITS = 5
-"""Fewest splits with a difference that an interval is made of."""
+_NOTHING = 1e-12  # a spread below this is due to rounding
+_FEWEST_SPLITS = 5  # fewest splits with a difference that an interval is made of
 
 
 def folds_of(test: float, repeats: Any) -> list[Fold]:

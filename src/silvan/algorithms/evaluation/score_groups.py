@@ -21,17 +21,12 @@ import numpy as np
 
 from silvan.algorithms.evaluation.details import Detail, Floors
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.privacy.gate import Policy
 
-_SURE = 1e-6, 1.0 - 1e-6
-"""The least and the most that a score counts as a probability."""
-
-_STRETCHES = np.linspace(0.0, 6.0, 25)
-"""By what log-odds of scores may be stretched."""
-
-_DIGITS = 9
-"""Digits of a group's score: rows that score the same do so in groups of any size."""
+_SURE = 1e-6, 1.0 - 1e-6  # the least and the most that a score counts as a probability
+_STRETCHES = np.linspace(0.0, 6.0, 25)  # by what log-odds of scores may be stretched
+_DIGITS = 9  # digits of a group's score: rows that score the same do so in groups of any size
 
 
 class Answer(NamedTuple):
@@ -153,12 +148,8 @@ def _group_starts(levels: np.ndarray, n: int, least: int) -> np.ndarray:
     return np.array(starts)
 
 
-MOST_COLUMNS = 3
-"""Columns that make subgroups."""
-
-MISSING = -1
-"""What stands for a missing value among the codes of a subgroup."""
-
+MOST_COLUMNS = 3  # columns that make subgroups
+MISSING = -1  # what stands for a missing value among the codes of a subgroup
 _MOST_SHOWN = 200
 
 
@@ -184,8 +175,6 @@ class SubgroupRows(NamedTuple):
 
 
 # -- at a site
-
-
 def check_by(schema: Schema, by: Sequence[int]) -> None:
     """Raise ``FormatError`` for columns that cannot make subgroups."""
     right = len(by) <= MOST_COLUMNS and len(set(by)) == len(by)
@@ -234,8 +223,6 @@ def in_groups_by_cell(
 
 
 # -- at the coordinator
-
-
 def places_of(schema: Schema, by: Sequence[str]) -> tuple[int, ...]:
     """Return the places of columns that make subgroups; raise ``InputError`` for those that cannot."""
     if isinstance(by, str) or len(by) > MOST_COLUMNS or len(set(by)) < len(by):
@@ -259,8 +246,7 @@ def check_subgroups(subgroups: Sequence[Subgroup], schema: Schema, by: Sequence[
         fits = fits and all(
             MISSING <= code < schema.features[f].n_codes for code, f in zip(one.codes, by, strict=False)
         )
-    if not fits or sum(one.rows for one in subgroups) > rows:
-        raise FormatError("its subgroups are not possible")
+    reject(not fits or sum(one.rows for one in subgroups) > rows, "its subgroups are not possible")
 
 
 def name_of(schema: Schema, by: Sequence[int], codes: Sequence[int]) -> str:

@@ -22,25 +22,16 @@ from silvan.metrics import Z, enough_rows
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
-FEWEST_NUMBERS = 20
-"""Fewest test rows for an interval where a number is predicted."""
-
+FEWEST_NUMBERS = 20  # fewest test rows for an interval where a number is predicted
 SHARE = (0.025, 0.975)
 
-_NOTHING = 1e-20
-"""A variance below this is due to rounding."""
-
+_NOTHING = 1e-20  # a variance below this is due to rounding
 RESAMPLES, _FEWEST_RESAMPLES, ROWS_DRAWN = 1000, 200, 20_000_000
 """Number of resamples; fewer, but not below the second, where resamples would draw more rows in all than the third."""
 
 
 def intervals(
-    answers: list[np.ndarray],
-    against: int,
-    y: np.ndarray,
-    n_classes: int,
-    key: np.ndarray,
-    n_jobs: int | None = None,
+    answers: list[np.ndarray], against: int, y: np.ndarray, n_classes: int, key: np.ndarray, n_jobs: int | None = None
 ) -> np.ndarray:
     """Return 95 % intervals for what models gain over one of them: (models, 2), NaN where there is none.
 
@@ -71,8 +62,6 @@ def _enough(y: np.ndarray, n_classes: int) -> bool:
 
 
 # -- two classes
-
-
 def delong(scores: np.ndarray, base: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
     """Return the 95 % interval of the AUC of ``scores`` minus that of ``base`` on the same rows."""
     above, below = (
@@ -102,8 +91,6 @@ def midranks(values: np.ndarray) -> np.ndarray:
 
 
 # -- more classes, and numbers
-
-
 def resampled_metrics(
     answers: list[np.ndarray], y: np.ndarray, n_classes: int, key: np.ndarray, n_jobs: int | None
 ) -> np.ndarray:
@@ -191,8 +178,7 @@ def resample_auc(
 
 MetricName = Literal["auc", "accuracy", "rmse", ""]
 
-_SURE = 2.0
-"""Standard errors by which one must be ahead of the other: about the 95 % interval of the difference."""
+_SURE = 2.0  # standard errors by which one must be ahead of the other: about the 95 % interval of the difference
 
 
 @dataclass(frozen=True)

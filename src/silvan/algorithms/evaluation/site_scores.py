@@ -18,10 +18,9 @@ from silvan.algorithms.evaluation.candidates import (
 from silvan.algorithms.evaluation.out_of_bag import site_threshold
 from silvan.algorithms.evaluation.personal_forest import Ingredients, SiteForest, make_forest
 from silvan.algorithms.evaluation.score_groups import Answer, SubgroupRows, cells_of, check_by, in_groups_by_cell
-from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.local_forest import local_forest
+from silvan.algorithms.keyed_rows import RowSamples, local_forest
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import reject
 from silvan.federation.cache import CacheKey
 from silvan.federation.site import Site
 from silvan.privacy.gate import policy_of
@@ -96,8 +95,7 @@ def _threshold_at(site: Site, schema: Schema, candidate: Candidate, feature_key:
         return np.nan
     if isinstance(given, float):
         return given
-    if given not in metrics.THRESHOLD_RULES:
-        raise FormatError("an unknown rule for thresholds")
+    reject(given not in metrics.THRESHOLD_RULES, "an unknown rule for thresholds")
     return threshold_of(site, schema, candidate, feature_key, given)
 
 

@@ -23,11 +23,11 @@ from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_node
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.bins.bins import make_bins
 from silvan.data.schema import MAX_BINS, Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation.bound import Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Reply, Verb
+from silvan.federation.message import Ask, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
@@ -70,11 +70,8 @@ class AfterAdaptiveSplits(AfterSplits, frozen=True, kw_only=True):
     split_threshold: Derived[np.ndarray]
 
 
-class AdaptiveLevel(AfterAdaptiveSplits, frozen=True, kw_only=True):
+class AdaptiveLevel(AfterAdaptiveSplits, Ask[AdaptiveBins], frozen=True, kw_only=True):
     """Mean value, positives and negatives of small groups of rows: a group of one row shows its value."""
-
-    verb: ClassVar[Verb] = "ask"
-    reply: ClassVar[type[Reply]] = AdaptiveBins
 
     nodes: Derived[np.ndarray]
     features: Derived[np.ndarray]
@@ -84,11 +81,8 @@ class AdaptiveLevel(AfterAdaptiveSplits, frozen=True, kw_only=True):
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
-class AdaptiveLeaves(AfterAdaptiveSplits, frozen=True, kw_only=True):
+class AdaptiveLeaves(AfterAdaptiveSplits, Total[LeafCounts], frozen=True, kw_only=True):
     """Rows by class of every leaf, when all splits are made."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = LeafCounts
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question follows the last level; no level follows it, as it is about no open node."""
@@ -98,8 +92,6 @@ class AdaptiveLeaves(AfterAdaptiveSplits, frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @dataclass
 class _NodeRows:
     """Rows of each node, and the rounds of splits that were applied so far: a cache."""
@@ -140,10 +132,8 @@ def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Pa
     """Return the site's rows by the agreed schema, and which are at each node, by all splits so far."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
-    if schema.n_classes != 2:
-        raise FormatError("adaptive bins are for two classes")
-    if not 2 <= request.max_bins <= MAX_BINS:
-        raise FormatError("the number of bins is out of range")
+    reject(schema.n_classes != 2, "adaptive bins are for two classes")
+    reject(not 2 <= request.max_bins <= MAX_BINS, "the number of bins is out of range")
     request.check_splits(len(schema.features))
     fingerprints = request.fingerprints()
 
@@ -169,9 +159,7 @@ def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Pa
 
 
 # -- at the coordinator
-
-_MANY_ROWS = 1 << 24
-"""As many as there may be where policies keep the number back."""
+_MANY_ROWS = 1 << 24  # as many as there may be where policies keep the number back
 
 
 def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
@@ -260,18 +248,14 @@ def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most:
     """Raise ``FormatError`` for bins that cannot be the answer to what was asked."""
     asked = features[features >= 0]
     sizes, means, counts = reply.sizes, reply.means, reply.counts
-    if sizes.dtype != np.int32 or means.dtype != np.float64 or counts.dtype != np.int64:
-        raise FormatError("bins of another type")
-    if sizes.shape != asked.shape or means.ndim != 1 or counts.shape != (len(means), 2):
-        raise FormatError("bins of another shape")
+    reject(sizes.dtype != np.int32 or means.dtype != np.float64 or counts.dtype != np.int64, "bins of another type")
+    reject(sizes.shape != asked.shape or means.ndim != 1 or counts.shape != (len(means), 2), "bins of another shape")
     by_category = np.array([f.categorical for f in schema.features])[asked]
     limit = np.array([f.n_codes if f.categorical else most for f in schema.features])[asked]
     if (sizes < 0).any() or (sizes > limit).any() or (sizes != limit)[by_category].any():
         raise FormatError("a number of bins that was not asked for")
-    if int(sizes.sum()) != len(means) or not np.isfinite(means).all():
-        raise FormatError("means that do not match")
+    reject(int(sizes.sum()) != len(means) or not np.isfinite(means).all(), "means that do not match")
     missing = reply.missing
     if missing.dtype != np.int64 or missing.shape not in ((len(asked), 2), (0, 2)):
         raise FormatError("counts of missing values of another shape")
-    if any((c < 0).any() or (c > 2**31).any() for c in (counts, missing)):
-        raise FormatError("counts that cannot be")
+    reject(any((c < 0).any() or (c > 2**31).any() for c in (counts, missing)), "counts that cannot be")

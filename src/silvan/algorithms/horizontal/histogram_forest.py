@@ -19,18 +19,18 @@ from silvan.algorithms.requests import schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Verb
+from silvan.federation.message import Blob, PartitionsWay, Reply, Total
 from silvan.federation.outgoing import Bounds
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, assemble
-from silvan.tree.grow import Frontier, Grown, grow
+from silvan.tree.grow import Frontier, grow
 from silvan.tree.level import choose_level, sample_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
@@ -41,20 +41,17 @@ from silvan.tree.split import Splits
 from silvan.util.readable import count_of
 from silvan.util.threads import thread_count
 
+
 # -- messages
-
-
 class Histograms(Reply, frozen=True, kw_only=True):
     """Statistics by bin, of every open node and each of its features, one after the other."""
 
     sums: np.ndarray
 
 
-class GrowLevel(AfterSplits, frozen=True, kw_only=True):
+class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
     """Histograms of every open node."""
 
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Histograms
     partitions: ClassVar[PartitionsWay] = "add up"
     narrow: ClassVar[bool] = True
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
@@ -86,15 +83,11 @@ class GrowLevel(AfterSplits, frozen=True, kw_only=True):
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
-_PLACE_BYTES = 10
-"""Memory that a row takes for every tree while trees grow."""
+_PLACE_BYTES = 10  # memory that a row takes for every tree while trees grow
+_LEVEL_BYTES = 1 << 28  # histograms of a level that take more are asked for in several messages
 
-_LEVEL_BYTES = 1 << 28
-"""Histograms of a level that take more are asked for in several messages."""
 
 # -- at a site
-
-
 @dataclass
 class _Growing:
     """A site's rows on their way down the trees: a cache, made again when it does not fit the request."""
@@ -171,8 +164,7 @@ def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binn
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     """Raise ``FormatError`` for a question that contradicts itself: kernels trust what they are given."""
-    if not request.measure.fits(schema.n_classes):
-        raise FormatError("the statistics are not those of the label")
+    reject(not request.measure.fits(schema.n_classes), "the statistics are not those of the label")
     request.check_splits(len(bins.n_bins))
     node, feature, n = request.split_node, request.split_feature, len(request.split_node)
     if (request.split_bin < 0).any() or (request.split_bin > bins.last[feature]).any():
@@ -180,13 +172,10 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
     was_split = np.zeros(request.n_trees + 2 * n, np.bool_)
     was_split[node] = True
-    if was_split[request.nodes].any():
-        raise FormatError("an open node was split before")
+    reject(was_split[request.nodes].any(), "an open node was split before")
 
 
 # -- at the coordinator
-
-
 def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest of all sites' training rows."""
     bins, bins_blob, label, in_bins = find_shared_bins(federation, schema, settings.max_bins)
@@ -227,8 +216,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         history.add(nodes, splits, needed)
         rows.add(splits)
 
-    trees = np.arange(settings.n_estimators)
-    grown: Grown = grow(trees, feature_key, plan, rule, find, remember)
+    grown = grow(np.arange(settings.n_estimators), feature_key, plan, rule, find, remember)
     return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure, settings.combine)
 
 

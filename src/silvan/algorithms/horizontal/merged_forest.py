@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from silvan.algorithms.local_forest import local_forest
+from silvan.algorithms.keyed_rows import local_forest
 from silvan.algorithms.recount import recount
 from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema

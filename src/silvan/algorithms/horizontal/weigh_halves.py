@@ -17,7 +17,7 @@ from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation.bound import Agreed, Derived
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
@@ -30,24 +30,16 @@ from silvan.privacy.gate import policy_of
 RECOUNTED = 1.5
 """How much say recounted trees have beside those from sums where both do alike: their mean scores spread less."""
 
-_SCALE = 0.01
-"""The mean gap at which a forest has e times as much say as without one."""
-
-_STEPS = 1000
-"""Gaps are summed in thousandths."""
-
+_SCALE = 0.01  # the mean gap at which a forest has e times as much say as without one
+_STEPS = 1000  # gaps are summed in thousandths
 _DIGITS = 6
 """Decimals of a forest's share: exponentials differ in their last digits between processors, and forests must not."""
 
-_MOST = 100
-"""The most that one site's gap counts, in thousandths, either way: no site decides for all."""
+_MOST = 100  # the most that one site's gap counts, in thousandths, either way: no site decides for all
+MOST_GAP = _MOST / _STEPS  # the same as a number
 
-MOST_GAP = _MOST / _STEPS
-"""The same as a number."""
 
 # -- messages
-
-
 class HalvesGap(Reply, frozen=True, kw_only=True):
     """Whether the site has figures, 1 or 0, and by how many thousandths the second is ahead, 100 for not at all."""
 
@@ -62,14 +54,11 @@ class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(CompareHalves)
 def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
     """Compare both forests on training rows, each row by trees that did not see it; zeros where rows are too few."""
     schema, models = schema_of(site, request.schema), request.models
-    if len(models) != 2:
-        raise FormatError("two forests are compared")
+    reject(len(models) != 2, "two forests are compared")
     check_candidates(site, models)
     scored = [_unseen(site, schema, model) for model in models]
     ratings = [] if None in scored else rate_scores(site, [one for one in scored if one is not None], schema.n_classes)
@@ -131,8 +120,6 @@ def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
 
 
 # -- at the coordinator
-
-
 class Compared(NamedTuple):
     """By how much sites' trees are ahead of those from sums, on average over so many sites."""
 
@@ -160,8 +147,7 @@ def check_gap(n_sites: int) -> Check:
     """Return a check of a site's answer, or of the sum."""
 
     def check(site: str, reply: HalvesGap) -> None:
-        if reply.gap.shape != (2,) or reply.gap.dtype != np.int64:
-            raise FormatError("its figures are not those asked for")
+        reject(reply.gap.shape != (2,) or reply.gap.dtype != np.int64, "its figures are not those asked for")
         sites, gap = reply.gap
         if not 0 <= sites <= (n_sites if site == OVERALL else 1) or not 0 <= gap <= 2 * _MOST * sites:
             raise FormatError("its figures are not possible")

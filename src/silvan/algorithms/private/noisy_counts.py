@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Verb
+from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.privacy.aggregation.masked_site import withstood
@@ -48,11 +48,8 @@ def _wide_enough(low: float, high: float) -> bool:
     return NARROWEST * max(abs(low), abs(high), 2.0**-960) <= high - low < 2.0**1000
 
 
-MOST = 127
-"""A number to predict is kept as a whole number between plus and minus this."""
-
-_FOR_ROWS = Fraction(2, 5)
-"""Of a question for rows and sums, the part of epsilon that goes to the rows."""
+MOST = 127  # a number to predict is kept as a whole number between plus and minus this
+_FOR_ROWS = Fraction(2, 5)  # of a question for rows and sums, the part of epsilon that goes to the rows
 
 
 class NoisyCounts(Reply, frozen=True, kw_only=True):
@@ -61,11 +58,8 @@ class NoisyCounts(Reply, frozen=True, kw_only=True):
     counts: np.ndarray
 
 
-class NoisyTotal(Noisy, frozen=True, kw_only=True):
+class NoisyTotal(Noisy, Total[NoisyCounts], frozen=True, kw_only=True):
     """A request for counts with noise, of which the coordinator sees the sum."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = NoisyCounts
 
 
 def histogram_noises(request: Noisy, times: int, schema: Schema) -> tuple[Noise, ...]:
@@ -115,16 +109,11 @@ def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
 
 
 # -- at the coordinator: where noise is added, whom that protects against, what was asked
-
 NoiseAt = Literal["total", "site"]
 AnyNoisy = TypeVar("AnyNoisy", bound=Noisy)
 
-ROWS_SHARE = Fraction(1, 20)
-"""Part of epsilon that is spent on the number of rows, where that is not public."""
-
-LARGEST = 1 << 52
-"""No noisy count is larger: floats hold them exactly."""
-
+ROWS_SHARE = Fraction(1, 20)  # part of epsilon that is spent on the number of rows, where that is not public
+LARGEST = 1 << 52  # no noisy count is larger: floats hold them exactly
 _SEEN_BY = {
     "site": "everybody but the site itself, whoever adds included: each site's answer has all the noise",
     "total": "everybody but whoever adds, who is trusted and sees answers with a share of the noise",
@@ -176,7 +165,7 @@ def place(federation: Federation, noise: str | None, tolerate: int | None) -> Pl
     if tolerate is None:
         may_be_lost = 0 if federation.quorum is None else max(n - federation.quorum, 0)
         tolerate = min(1 + may_be_lost, n - 1)
-    if not (_whole(tolerate) and 0 <= tolerate < n):
+    if not 0 <= tolerate < n:
         raise InputError.wrong("tolerate", f"a whole number of sites below the {n} that take part", tolerate)
     if at == "site":
         return Placing("site", sums, n, 1)
@@ -236,14 +225,15 @@ class Rounds:
         )
 
 
-def check_rows(n_rows: Any) -> None:
-    """Raise ``InputError`` for a number of rows that is not a whole number above 0."""
-    if n_rows is not None and not (_whole(n_rows) and n_rows >= 1):
-        raise InputError.wrong("n_rows", "a whole number of at least 1, or None", n_rows)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def check_agreement(federation: Federation) -> None:
+    """Raise ``InputError`` for a schema that is not public, such as one that was found by asking the sites."""
+    if federation.agreement.by_asking:
+        raise InputError.about(
+            "epsilon",
+            "needs a public schema, and this one was found by asking the sites: pass federate_rows(schema=...) "
+            "with bounds of numbers, categories and classes, as they are known without looking at the tables",
+        )
+    check_public(federation.schema)
 
 
 def warn_if_small(n: int, epsilon: float, least: float) -> None:

@@ -38,17 +38,13 @@ _ODDS = np.arange(-11, 12) / 3.0
 EDGES = 1.0 / (1.0 + np.exp(-_ODDS))
 """Where bins of a probability meet: evenly in log-odds, so that rare classes have bins too; 0.5 among them."""
 
-_HALF = int(np.searchsorted(EDGES, 0.5)) + 1
-"""The first bin above 0.5."""
-
+_HALF = int(np.searchsorted(EDGES, 0.5)) + 1  # the first bin above 0.5
 N_BINS = len(EDGES) + 1
 
 N_ERRORS = 26
 """Bins of an error: each reaches 1.2 times as far as the one before; the last is for all beyond the number's bounds."""
 
-N_VALUES = 16
-"""Bins of a number, evenly between its bounds."""
-
+N_VALUES = 16  # bins of a number, evenly between its bounds
 _RESAMPLES = 500
 
 Between = dict[str, tuple[float, float]]
@@ -194,8 +190,6 @@ UNIT = "one row of those kept for judging, added or removed"
 
 
 # -- messages
-
-
 class CountByScoreWithNoise(NoisyTotal, frozen=True, kw_only=True):
     """How many test rows have which score by a model, by class or by value, with noise."""
 
@@ -208,8 +202,6 @@ class CountByScoreWithNoise(NoisyTotal, frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(CountByScoreWithNoise)
 def noisy_tally(site: Site, request: CountByScoreWithNoise) -> NoisyCounts:
     """Count the test rows and add noise."""
@@ -236,19 +228,15 @@ def plan_tally(site: Site, request: CountByScoreWithNoise, schema: Schema) -> Ca
 
 
 # -- at the coordinator
-
-
 def evaluate_with_noise(
     federation: Federation, schema: Schema, model: Forest, epsilon: float, placing: Placing
 ) -> Evaluation:
     """Evaluate a model over all sites together, with noise, and account for what that costs."""
     rounds, layout = Rounds(federation, schema, epsilon, placing), TallyLayout.of(schema)
-    blob = federation.blob(model.to_bytes())
-    request = rounds.make(CountByScoreWithNoise, rounds.split_epsilon.rest(), model=blob)
+    request = rounds.make(CountByScoreWithNoise, rounds.split_epsilon.rest(), model=federation.blob(model.to_bytes()))
     with federation.counted_apart():
         counts = rounds.total(request, "test rows by score", len(layout.sizes), (layout.size,))
-    noise = request.noises(schema)[0]
-    rows, found, between = estimate(layout, counts, noise.alpha, placing.factor)
+    rows, found, between = estimate(layout, counts, request.noises(schema)[0].alpha, placing.factor)
     row = Row(OVERALL, FEDERATED, rows, found, between=between, epsilon=float(epsilon))
     account = replace(rounds.account(), unit=UNIT)
     return Evaluation([row], models=(FEDERATED,), guarantee=f"epsilon {epsilon:g}", privacy=account)

@@ -50,12 +50,10 @@ from silvan.tree.sampling import Ties
 from silvan.tree.split import Splits
 from silvan.util.kernels import njit
 
-_MOST_COUNTERS = 1 << 24
-"""Most statistics that a level's histograms may have."""
+_MOST_COUNTERS = 1 << 24  # most statistics that a level's histograms may have
+
 
 # -- messages
-
-
 class NoisyLevel(NoisyTotal, frozen=True, kw_only=True):
     """Histograms of every open node, with noise."""
 
@@ -67,8 +65,6 @@ class NoisyLevel(NoisyTotal, frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(NoisyLevel)
 def noisy_level(site: Site, request: NoisyLevel) -> NoisyCounts:
     """Add up the histograms and add noise."""
@@ -113,8 +109,6 @@ def _measure(offset: float, scale: float) -> Measure:
 
 
 # -- at the coordinator
-
-
 def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None) -> Forest:
     """Grow a forest from noisy histograms."""
     settings = replace(settings, bootstrap=False, max_samples=None)
@@ -135,8 +129,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None)
         )
         if size * measure.n_stats > _MOST_COUNTERS:
             raise InputError("the histograms of a level are too large; ask for fewer trees or bins")
-        number = len(level.round_sizes) + 1
-        counts = rounds.total(request, f"level {number}", times, (size, measure.n_stats))
+        counts = rounds.total(request, f"level {len(level.round_sizes) + 1}", times, (size, measure.n_stats))
         settle_counts(counts, level.features, plan.bins.n_bins, measure.lead, MOST)
         return counts
 
@@ -191,14 +184,11 @@ class PublicPlan:
             size = int(bins.n_bins[features[features >= 0]].sum())
             return choose_level(ask(level, size), features, bins, rule, Ties(key, frontier.seed))
 
-        trees = np.arange(settings.n_estimators)
-        grown = grow(trees, key, plan, rule, find, history.add)
+        grown = grow(np.arange(settings.n_estimators), key, plan, rule, find, history.add)
         return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure).bare()
 
 
 # -- noisy histograms made consistent
-
-
 @njit(nogil=True, cache=True)
 def _scale(column: np.ndarray, total: int) -> None:
     """Scale counts to a total, in place: what rounding leaves goes to the largest remainders, the first of equals."""

@@ -9,7 +9,7 @@ draws costs nothing either.
 """
 
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,9 +19,9 @@ from silvan.algorithms.level_checks import check_histograms
 from silvan.algorithms.private.noisy_counts import Rounds, public_schema_of
 from silvan.algorithms.private.noisy_levels import PublicPlan
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, InputError
+from silvan.errors import FederationError, InputError, reject
 from silvan.federation.bound import Fixed
-from silvan.federation.message import Reply, Verb
+from silvan.federation.message import Total
 from silvan.federation.part import Part, row_keys
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -33,20 +33,13 @@ from silvan.privacy.noise.sampler import random_responses
 from silvan.tree.fit import Settings
 from silvan.tree.objectives import Labels
 
-STEPS = 1000
-"""Noise on numbers is added on a grid of so many steps between their bounds."""
+STEPS = 1000  # noise on numbers is added on a grid of so many steps between their bounds
+_MANY_ROWS = 1 << 24  # fixed-point sums of the target leave room for so many rows
 
-_MANY_ROWS = 1 << 24
-"""Fixed-point sums of the target leave room for so many rows."""
 
 # -- messages
-
-
-class DisguisedLevel(Noisy, frozen=True, kw_only=True):
+class DisguisedLevel(Noisy, Total[Histograms], frozen=True, kw_only=True):
     """Histograms of every open node, of rows that are disguised once, for all that is asked of them."""
-
-    verb: ClassVar[Verb] = "total"
-    reply: ClassVar[type[Reply]] = Histograms
 
     level: Fixed[GrowLevel]
 
@@ -63,13 +56,10 @@ class Disguise(msgspec.Struct, frozen=True):
 
 
 # -- at a site
-
-
 @answers(DisguisedLevel)
 def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
     """Add up the histograms of the noisy rows."""
-    if request.sharers != 1:
-        raise FormatError("disguises have all the noise")
+    reject(request.sharers != 1, "disguises have all the noise")
     schema = public_schema_of(site, request.level.schema)
     check_bounds(schema)
     read_level(site, request.level)
@@ -128,8 +118,6 @@ def check_bounds(schema: Schema) -> None:
 
 
 # -- at the coordinator
-
-
 def fit(rounds: Rounds, settings: Settings, key: np.ndarray) -> tuple[Forest, Privacy]:
     """Grow a forest on noisy rows."""
     schema = rounds.schema
@@ -144,8 +132,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray) -> tuple[Forest, Pr
         reply: Histograms = rounds.federation.total(request, check=check)
         return reply.sums
 
-    forest = plan.grow(settings, key, ask)
-    return forest, _account(rounds, schema)
+    return plan.grow(settings, key, ask), _account(rounds, schema)
 
 
 def _labels(schema: Schema) -> Labels:

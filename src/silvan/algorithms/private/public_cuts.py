@@ -10,14 +10,9 @@ from silvan.data.schema import Feature, Schema
 from silvan.errors import InputError
 from silvan.util.readable import format_names
 
-LINEAR = 16
-"""Bins of equal width between the bounds."""
-
-_NEAR = 14
-"""Edges that halve their distance to the lower bound, inside the first of these bins."""
-
-_NEAR_ZERO = 6
-"""Edges on each side of zero that do so, where the bounds straddle it."""
+LINEAR = 16  # bins of equal width between the bounds
+_NEAR = 14  # edges that halve their distance to the lower bound, inside the first of these bins
+_NEAR_ZERO = 6  # edges on each side of zero that do so, where the bounds straddle it
 
 
 def check_public(schema: Schema) -> None:

@@ -35,7 +35,7 @@ from silvan.algorithms.private.noisy_counts import (
 from silvan.algorithms.private.public_cuts import bin_widths, check_public, even_cuts, public_cuts
 from silvan.algorithms.private.tables_forest import Group, table_forest
 from silvan.data.schema import MAX_BINS, Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation.bound import Agreed, Derived
 from silvan.federation.message import Blob
 from silvan.federation.part import Part
@@ -49,9 +49,8 @@ from silvan.util.readable import count_of
 MAX_CELLS = 1 << 20
 MAX_TABLES = 1 << 12
 
+
 # -- messages
-
-
 class CountPeople(NoisyTotal, frozen=True, kw_only=True):
     """How many rows there are to learn from, with noise."""
 
@@ -125,8 +124,6 @@ class SumSlopes(NoisyTotal, frozen=True, kw_only=True):
 
 
 # -- at a site
-
-
 @answers(CountPeople)
 def count_people(site: Site, request: CountPeople) -> NoisyCounts:
     """Count the training rows."""
@@ -160,8 +157,7 @@ def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.n
     if isinstance(request, CountScores):
         _check_edges(request.edges, schema)
         model = model_of(site, schema, request.model)
-        if model.combine != "log_odds":
-            raise FormatError("scores are counted of models that add log-odds")
+        reject(model.combine != "log_odds", "scores are counted of models that add log-odds")
         return lambda: _count_scores(labelled_rows(site, schema), request.edges, schema, model, site.n_jobs)
     if schema.label.bounds is None:
         raise FormatError("the number to predict has no bounds")
@@ -225,8 +221,7 @@ def _check_edges(edges: np.ndarray, schema: Schema) -> None:
     n = 1 if schema.n_classes == 2 else schema.n_classes
     if edges.ndim != 2 or edges.dtype != np.float64 or not 1 <= n == len(edges) or not 1 <= edges.shape[1] <= MAX_BINS:
         raise FormatError("the edges of scores do not match the classes")
-    if not np.isfinite(edges).all() or (np.diff(edges, axis=1) <= 0).any():
-        raise FormatError("the edges of scores must rise")
+    reject(not np.isfinite(edges).all() or (np.diff(edges, axis=1) <= 0).any(), "the edges of scores must rise")
 
 
 def _cuts(request: CountColumns | CountTables, schema: Schema) -> list[np.ndarray]:
@@ -241,8 +236,7 @@ def _cuts(request: CountColumns | CountTables, schema: Schema) -> list[np.ndarra
     if ((sizes < 0) | (sizes >= MAX_BINS)).any() or sizes.sum() != len(values) or not np.isfinite(values).all():
         raise FormatError("the cut points do not match the columns")
     cuts = np.split(values, np.cumsum(sizes)[:-1])
-    if any((np.diff(c) <= 0).any() for c in cuts):
-        raise FormatError("the cut points must rise")
+    reject(any((np.diff(c) <= 0).any() for c in cuts), "the cut points must rise")
     return cuts
 
 
@@ -262,13 +256,10 @@ def _tables(request: CountTables, schema: Schema) -> tuple[list[Group], list[lis
     sizes, places = request.table_sizes, request.table_columns
     if any(a.ndim != 1 or a.dtype != np.int64 for a in (sizes, places)) or not 1 <= len(sizes) <= MAX_TABLES:
         raise FormatError("the tables do not match the columns")
-    if ((sizes < 1) | (sizes > 32)).any() or sizes.sum() != len(places):
-        raise FormatError("the tables do not match the columns")
-    if (places < 0).any() or (places >= len(groups)).any():
-        raise FormatError("a table of a column that is not listed")
+    reject(((sizes < 1) | (sizes > 32)).any() or sizes.sum() != len(places), "the tables do not match the columns")
+    reject((places < 0).any() or (places >= len(groups)).any(), "a table of a column that is not listed")
     listed = [part.tolist() for part in np.split(places, np.cumsum(sizes)[:-1])]
-    if any(len(set(table)) < len(table) for table in listed):
-        raise FormatError("a table has a column twice")
+    reject(any(len(set(table)) < len(table) for table in listed), "a table has a column twice")
     if sum(prod(groups[i].n for i in table) for table in listed) * max(schema.n_classes, 2) > MAX_CELLS:
         raise FormatError("the tables have too many cells")
     return groups, listed
@@ -296,9 +287,7 @@ RECIPES = (
 )
 """Each up to so many rows times epsilon a feature."""
 
-MOST_COLUMNS = 6
-"""Of one table."""
-
+MOST_COLUMNS = 6  # of one table
 _ROWS_A_FEATURE = 20
 _LEAST_FEATURES = 3
 _FOR_CUTS, _FOR_CALIBRATION = 100.0, 500.0
@@ -461,12 +450,7 @@ def _calibrate(
     schema = rounds.schema
     judged = [1] if schema.n_classes == 2 else list(range(schema.n_classes))
     edges = np.array([estimates.score_edges(counts, values, k, groupings) for k in judged])
-    request = rounds.make(
-        CountScores,
-        epsilon,
-        model=rounds.federation.blob(forest.to_bytes()),
-        edges=edges,
-    )
+    request = rounds.make(CountScores, epsilon, model=rounds.federation.blob(forest.to_bytes()), edges=edges)
     shape = len(judged), estimates.SCORE_BINS, 2
     counted = rounds.total(request, f"scores of {len(judged)} class{'es' * (len(judged) > 1)}", len(judged), shape)
     variance = rounds.variance(request)

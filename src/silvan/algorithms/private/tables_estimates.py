@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_DIGITS = 6
-"""Decimals of estimates: fewer than all processors agree on, more than noise leaves of any use."""
+_DIGITS = 6  # decimals of estimates: fewer than all processors agree on, more than noise leaves of any use
 
 
 def settled(estimate: np.ndarray) -> np.ndarray:
@@ -21,14 +20,12 @@ def settled(estimate: np.ndarray) -> np.ndarray:
 
 
 # -- round A: from a noisy histogram to groups of bins
-
 _HEIGHTS = (0.2, 0.6, 2.0, 5.0)
 _LENGTHS = (1.0, 3.0, 8.0)
 _BY_WIDTH = (0.0, 0.8)
 """Parts of a column's rows that are taken to be spread by the width of bins, which are narrow near the lower bound."""
 
-_SPIKE = 16.0
-"""Prior variance of a bin that stands alone, as a multiple of that of the others."""
+_SPIKE = 16.0  # prior variance of a bin that stands alone, as a multiple of that of the others
 
 
 def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int, widths: np.ndarray) -> np.ndarray:
@@ -71,8 +68,6 @@ def cut_evenly(mass: np.ndarray, n_groups: int) -> np.ndarray:
 
 
 # -- round B: from noisy counts in cells to values
-
-
 def prior(groups: Sequence[int], pairs: float, alone: float) -> np.ndarray:
     """Return the prior covariance of the values of cells: (cells, cells)."""
     cells = np.indices(tuple(groups)).reshape(len(groups), -1)
@@ -182,12 +177,10 @@ def slope_of(sums: np.ndarray, mean: float, variance: float, unit: float) -> tup
     return slope, slope * float(score) * unit
 
 
-_MEAN_DEVIATION = 40.0
-"""Prior deviation of a target's mean from the middle of its bounds, in 127ths of the way to them."""
+_MEAN_DEVIATION = 40.0  # prior deviation of a target's mean from the middle of its bounds, in 127ths of the way to them
 
 
 # -- round C: from summed log-odds to probabilities
-
 _EDGES = np.array([-2.0, -1.2, -0.7, -0.3, 0.0, 0.3, 0.7, 1.2, 2.0])
 SCORE_BINS = len(_EDGES) + 1
 _LEAST_SLOPE = 0.05

@@ -10,8 +10,7 @@ from silvan.data.schema import Schema
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 
-_ALL = float(np.finfo(np.float32).max)
-"""A threshold that no value is above."""
+_ALL = float(np.finfo(np.float32).max)  # a threshold that no value is above
 
 
 @dataclass(frozen=True)

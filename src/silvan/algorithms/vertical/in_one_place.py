@@ -7,8 +7,7 @@ import numpy as np
 
 from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.boosting.stumps import Boosting
-from silvan.algorithms.keyed_rows import RowSamples, possible_draw
-from silvan.algorithms.local_forest import local_forest
+from silvan.algorithms.keyed_rows import RowSamples, local_forest, possible_draw
 from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, label_holder_of, rows_blob
 from silvan.algorithms.vertical.row_sampling import row_draws
 from silvan.data.schema import Schema
