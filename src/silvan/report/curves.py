@@ -1,7 +1,6 @@
 """Draws what is known of a model's scores: ROC, calibration and decision curves, predicted against actual numbers.
 
-All charts are of one kind: a square with ticks, in which curves and dots are drawn. Like the other charts they are
-inline SVG that is coloured by class, and whatever is put into them is escaped.
+All charts are of one kind: a square with ticks, in which curves and dots are drawn.
 """
 
 import math
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from silvan.report.plots import model_class, nice_scale, tick_labels
+from silvan.report.plots import model_class, nice_scale, svg, tick_labels
 from silvan.util.readable import count_of, format_number
 
 Points = list[tuple[float, float]]
@@ -59,45 +58,33 @@ class Chart:
     def line(self, points: Points, style: str) -> None:
         """Draw a line through points."""
         path = "M" + "L".join("{:.1f} {:.1f}".format(*self.at(*point)) for point in points)
-        self.parts.append(Markup('<path class="{}" d="{}"/>').format(style, path))
+        self.parts.append(svg("path", class_=style, d=path))
 
     def dots(self, points: list[tuple[float, float, float, str]], style: str) -> None:
         """Draw dots: place, radius and title of each."""
         for x, y, radius, title in points:
             left, top = self.at(x, y)
-            self.parts.append(
-                Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="{:.1f}"><title>{}</title></circle>').format(
-                    style, left, top, radius, title
-                )
-            )
+            self.parts.append(svg("circle", svg("title", title), class_=style, cx=left, cy=top, r=radius))
 
     def draw(self) -> Markup:
         """Return the chart."""
-        grid, texts = [], []
+        grid, texts, bottom = "", list[Markup](), _TOP + _SIDE
         for t, text in zip(self.x.ticks, self.x.texts, strict=True):
             left, _ = self.at(t, self.y.ticks[0])
-            grid.append(f"M{left:.1f} {_TOP:.0f}v{_SIDE:.0f}")
-            texts.append(
-                Markup('<text class="tx" x="{:.1f}" y="{:.0f}">{}</text>').format(left, _TOP + _SIDE + 16, text)
-            )
+            grid += f"M{left:.1f} {_TOP:.0f}v{_SIDE:.0f}"
+            texts.append(svg("text", text, class_="tx", x=left, y=bottom + 16))
         for t, text in zip(self.y.ticks, self.y.texts, strict=True):
             _, top = self.at(self.x.ticks[0], t)
-            grid.append(f"M{_LEFT:.0f} {top:.1f}h{_SIDE:.0f}")
-            texts.append(Markup('<text class="ty" x="{:.0f}" y="{:.1f}">{}</text>').format(_LEFT - 6, top + 4, text))
-        names = Markup(
-            '<text class="tx name" x="{:.0f}" y="{:.0f}">{}</text>'
-            '<text class="tx name" transform="translate(11 {:.0f}) rotate(-90)">{}</text>'
-        ).format(_LEFT + _SIDE / 2, _TOP + _SIDE + 34, self.x.name, _TOP + _SIDE / 2, self.y.name)
-        inner = Markup(
-            '<svg x="{x:.0f}" y="{y:.0f}" width="{s:.0f}" height="{s:.0f}" viewBox="{x:.0f} {y:.0f} {s:.0f} {s:.0f}">'
-            "{parts}</svg>"
-        ).format(x=_LEFT - 4, y=_TOP - 4, s=_SIDE + 8, parts=Markup("").join(self.parts))
-        return Markup(
-            '<svg class="roc" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">'
-            '<path class="grid" d="{}"/>{}{}{}</svg>'
-        ).format(
-            _LEFT + _SIDE + 14, _TOP + _SIDE + _BELOW, self.label, "".join(grid), Markup("").join(texts), names, inner
-        )
+            grid += f"M{_LEFT:.0f} {top:.1f}h{_SIDE:.0f}"
+            texts.append(svg("text", text, class_="ty", x=_LEFT - 6, y=top + 4))
+        texts.append(svg("text", self.x.name, class_="tx name", x=_LEFT + _SIDE / 2, y=bottom + 34))
+        turned = f"translate(11 {_TOP + _SIDE / 2:.0f}) rotate(-90)"
+        texts.append(svg("text", self.y.name, class_="tx name", transform=turned))
+        x, y, side = _LEFT - 4, _TOP - 4, _SIDE + 8
+        inside = svg("svg", *self.parts, x=x, y=y, width=side, height=side, viewBox=f"{x:g} {y:g} {side:g} {side:g}")
+        view = f"0 0 {_LEFT + _SIDE + 14:g} {bottom + _BELOW:g}"
+        inner = [svg("path", class_="grid", d=grid), *texts, inside]
+        return svg("svg", *inner, class_="roc", viewBox=view, role="img", aria_label=self.label)
 
 
 def back_to_front(models: Sequence[str]) -> list[str]:
@@ -164,9 +151,8 @@ def calibration(curves: list[tuple[str, Groups]], styles: dict[str, str], dotted
         known = [(score, own / (others + own), others + own) for score, others, own in _joined(groups)]
         chart.line([(score, share) for score, share, _ in known], f"curve {styles[name]}")
         if name == dotted:
-            dots = [
-                (x, y, n, f"{y:.0%} of {count_of(round(n), 'row')} with a mean score of {x:.2f}") for x, y, n in known
-            ]
+            said = "{:.0%} of {} with a mean score of {:.2f}"
+            dots = [(x, y, n, said.format(y, count_of(round(n), "row"), x)) for x, y, n in known]
             chart.dots(_sized(dots), f"dot {styles[name]}")
     return chart.draw()
 
@@ -174,8 +160,7 @@ def calibration(curves: list[tuple[str, Groups]], styles: dict[str, str], dotted
 def _joined(groups: Groups) -> list[tuple[float, float, float]]:
     """Join groups of rising score to a few of about as many rows each: mean score, other rows, rows of the class."""
     total = sum(others + own for _, others, own in groups)
-    joined, mass, others, own = list[tuple[float, float, float]](), 0.0, 0.0, 0.0
-    seen = 0.0
+    joined, seen, mass, others, own = list[tuple[float, float, float]](), 0.0, 0.0, 0.0, 0.0
     for score, more, more_own in groups:
         mass, others, own = mass + score * (more + more_own), others + more, own + more_own
         seen += more + more_own
@@ -227,9 +212,8 @@ def dependence(column: str, values: Sequence[float], means: dict[str, list[float
     x, y = (nice_scale(min(numbers), max(numbers), wanted=4) for numbers in (values, every))
     chart = Chart(f"Mean prediction by {column}", Axis(x, column), Axis(y, "mean prediction"))
     for name, line in means.items():
-        chart.line(list(zip(values, line, strict=True)), f"curve {styles[name]}")
-        dots = [
-            (a, b, 3.0, f"{column} = {format_number(a)}: {format_number(b)}") for a, b in zip(values, line, strict=True)
-        ]
+        points = list(zip(values, line, strict=True))
+        chart.line(points, f"curve {styles[name]}")
+        dots = [(a, b, 3.0, f"{column} = {format_number(a)}: {format_number(b)}") for a, b in points]
         chart.dots(dots, f"dot {styles[name]}")
     return chart.draw()

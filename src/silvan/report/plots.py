@@ -1,8 +1,8 @@
 """Draws charts as inline SVG: no script, nothing to load.
 
 Horizontal positions are per cent, so that a chart is as wide as the page allows while text, marks and lines keep
-their size. ``Markup.format`` escapes whatever it puts in. Colours and line widths are in the
-page's style sheet, by class, so that they follow the reader's light or dark mode.
+their size. Colours and line widths are in the page's style sheet, by class, so that they follow the reader's light or
+dark mode.
 """
 
 import math
@@ -25,6 +25,14 @@ MODELS = ("local", "federated", "pooled")
 Line = dict[str, Any]
 
 
+def svg(name: str, *inner: str, **attributes: str | float) -> Markup:
+    """Return an element; texts are escaped, and numbers have two decimals at most."""
+    written = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
+    numbers = {key: f"{round(value, 2):g}" for key, value in written.items() if not isinstance(value, str)}
+    parts = (Markup(' {}="{}"').format(key, value) for key, value in {**written, **numbers}.items())
+    return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(parts), Markup("").join(inner))
+
+
 def model_class(model: str, models: Sequence[str]) -> str:
     """Return the style class of a model: three have their own, others take the next free one."""
     if model in MODELS:
@@ -43,12 +51,9 @@ def nice_scale(low: float, high: float, top: float | None = None, wanted: int = 
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
-    first = math.floor(low / step + 1e-9)
-    last = math.ceil(high / step - 1e-9)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = [round(i * step, 10) for i in range(first, last + 1)]
-    if top is not None:
-        ticks = [t for t in ticks if t <= top + 1e-9]
-    return ticks
+    return ticks if top is None else [t for t in ticks if t <= top + 1e-9]
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
@@ -75,45 +80,33 @@ def comparison(summary: Line) -> dict[str, Any] | None:
     values = [v for line in lines for v in line["figures"].values() if v is not None]
     if metric is None or not values:
         return None
-    bounded = metric["key"] != "rmse"
-    ticks = nice_scale(min(values), max(values), 1.0 if bounded else None)
+    ticks = nice_scale(min(values), max(values), None if metric["key"] == "rmse" else 1.0)
     tracks = [(line, _track(line, models, ticks, metric)) for line in lines]
     rule = len(sums) if lines[0] in sums else len(summary["sites"])  # where a line is drawn between sites and sums
     return {"axis": _axis(ticks), "tracks": tracks, "rule": rule if sums and summary["sites"] else -1}
 
 
 def _axis(ticks: Sequence[float]) -> Markup:
-    labels = Markup("").join(
-        Markup('<text x="{:.2f}%" y="14">{}</text>').format(_place(t, ticks), text)
-        for t, text in zip(ticks, tick_labels(ticks), strict=True)
-    )
-    return Markup('<svg class="axis" height="20" aria-hidden="true">{}</svg>').format(labels)
+    labels = zip(ticks, tick_labels(ticks), strict=True)
+    texts = (svg("text", text, x=f"{_place(t, ticks):.2f}%", y=14) for t, text in labels)
+    return svg("svg", *texts, class_="axis", height=20, aria_hidden="true")
 
 
 def _track(line: Line, models: Sequence[str], ticks: Sequence[float], metric: Line) -> Markup:
-    parts = [
-        Markup('<line class="grid" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>').format(_place(t, ticks))
-        for t in ticks
-    ]
-    at = {m: _place(v, ticks) for m, v in line["figures"].items() if v is not None}
+    grid = (f"{_place(t, ticks):.2f}%" for t in ticks)
+    parts = [svg("line", class_="grid", x1=x, x2=x, y1=0, y2="100%") for x in grid]
+    at = {m: f"{_place(v, ticks):.2f}%" for m, v in line["figures"].items() if v is not None}
     if not at:
-        parts.append(Markup('<text class="none" x="50%" y="50%" dy="4">no test rows here, or one class only</text>'))
+        parts.append(svg("text", "no test rows here, or one class only", class_="none", x="50%", y="50%", dy=4))
     if "local" in at and "federated" in at:
-        parts.append(
-            Markup('<line class="way {}" x1="{:.2f}%" x2="{:.2f}%" y1="50%" y2="50%"/>').format(
-                line["sure"].get("federated", ""), at["local"], at["federated"]
-            )
-        )
+        way = f"way {line['sure'].get('federated', '')}"
+        parts.append(svg("line", class_=way, x1=at["local"], x2=at["federated"], y1="50%", y2="50%"))
+    texts = {m: f"{m} {line['figures'][m]:.{metric['digits']}f}" for m in at}
     for model in sorted(at, key=lambda m: ("pooled", "local", "federated").index(m) if m in _SHAPES else 1.5):
-        title = f"{model}: {line['figures'][model]:.{metric['digits']}f}"
-        parts.append(
-            Markup('<svg class="mark {}" x="{:.2f}%" y="50%"><title>{}</title>{}</svg>').format(
-                model_class(model, models), at[model], title, _SHAPES.get(model, _OTHER)
-            )
-        )
-    return Markup('<svg class="track" role="img" aria-label="{}">{}</svg>').format(
-        _alternative_text(line, metric), Markup("").join(parts)
-    )
+        title, shape = svg("title", texts[model]), _SHAPES.get(model, _OTHER)
+        parts.append(svg("svg", title, shape, class_=f"mark {model_class(model, models)}", x=at[model], y="50%"))
+    said = f"{metric['title']} at {line['title']}: {', '.join(texts.values()) or 'not defined'}"
+    return svg("svg", *parts, class_="track", role="img", aria_label=said)
 
 
 _SHAPES = {
@@ -125,17 +118,11 @@ _OTHER = Markup('<path d="M0 11 5 19h-10Z"/>')
 """Marks that can be told apart where they meet: a ring around a dot, a bar that sticks out, a wedge below."""
 
 
-def _alternative_text(line: Line, metric: Line) -> str:
-    figures = [f"{m} {v:.{metric['digits']}f}" for m, v in line["figures"].items() if v is not None]
-    return f"{metric['title']} at {line['title']}: {', '.join(figures) or 'not defined'}"
-
-
 def swatch(model: str, models: Sequence[str]) -> Markup:
     """Draw a model's mark for the legend."""
-    return Markup(
-        '<svg class="swatch" width="20" height="24" aria-hidden="true">'
-        '<svg class="mark {}" x="10" y="{}">{}</svg></svg>'
-    ).format(model_class(model, models), 12 if model in _SHAPES else 0, _SHAPES.get(model, _OTHER))
+    y, style = 12 if model in _SHAPES else 0, f"mark {model_class(model, models)}"
+    mark = svg("svg", _SHAPES.get(model, _OTHER), class_=style, x=10, y=y)
+    return svg("svg", mark, class_="swatch", width=20, height=24, aria_hidden="true")
 
 
 # -- a tree
@@ -160,9 +147,8 @@ def tree(lines: list[Line]) -> Markup:
 
 def bar(share: float) -> Markup:
     """Draw one bar, as long as a share of the track."""
-    return Markup(
-        '<svg class="bar" height="14" aria-hidden="true"><rect width="{:.2f}%" height="14" rx="2"/></svg>'
-    ).format(100 * share)
+    drawn = svg("rect", width=f"{100 * share:.2f}%", height=14, rx=2)
+    return svg("svg", drawn, class_="bar", height=14, aria_hidden="true")
 
 
 def stack(parts: list[tuple[int, str, int]], most: int) -> Markup:
@@ -170,10 +156,7 @@ def stack(parts: list[tuple[int, str, int]], most: int) -> Markup:
     drawn, at = [], 0.0
     for colour, title, size in parts:
         width = 100 * size / max(most, 1)
-        drawn.append(
-            Markup('<rect class="k{}" x="{:.3f}%" width="{:.3f}%" height="18"><title>{}</title></rect>').format(
-                colour % 10, at, width, title
-            )
-        )
+        x, wide = f"{at:.3f}%", f"{width:.3f}%"
+        drawn.append(svg("rect", svg("title", title), class_=f"k{colour % 10}", x=x, width=wide, height=18))
         at += width
-    return Markup('<svg class="stack" height="18" aria-hidden="true">{}</svg>').format(Markup("").join(drawn))
+    return svg("svg", *drawn, class_="stack", height=18, aria_hidden="true")
