@@ -17,8 +17,7 @@ _FIRST_TIME = "The very first time, kernels are compiled, which takes up to a mi
 
 def demo(
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run."),
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run.")
     ] = Path("runs/demo"),
     data: Annotated[
         str,

@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 def fit(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="The run folder; the study names one too."),
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The run folder; the study names one too.")
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again."),
+        bool, typer.Option("--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again.")
     ] = True,
 ) -> None:
     """Train and judge the model of a study, and write the run folder."""

@@ -32,13 +32,11 @@ def predict(
     tables: Annotated[
         list[str],
         typer.Argument(
-            metavar="TABLE",
-            help="CSV or Parquet, the label is not needed; for a run of parties PARTY=TABLE, each.",
+            metavar="TABLE", help="CSV or Parquet, the label is not needed; for a run of parties PARTY=TABLE, each."
         ),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="CSV", help="Where to write; else to standard output."),
+        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Where to write; else to standard output.")
     ] = None,
     site: Annotated[str | None, typer.Option("--site", "-s", help="Use the forest that this site should use.")] = None,
     fill: Annotated[

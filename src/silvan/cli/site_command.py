@@ -26,9 +26,7 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", h
 _MOST_COLUMNS = 12
 
 app = typer.Typer(
-    cls=PlainGroup,
-    no_args_is_help=True,
-    help="A site's own side: its ledger, and the studies its owner approves.",
+    cls=PlainGroup, no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves."
 )
 
 
@@ -381,8 +379,7 @@ def join(
 
 @app.command()
 def start(
-    folder: Folder,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, as systemd wants it.")] = False,
+    folder: Folder, foreground: Annotated[bool, typer.Option("--foreground", help="Stay, as systemd wants it.")] = False
 ) -> None:
     """Start the site's process: it connects to the coordinator, and answers what you let it."""
     from silvan.deploy.service.start_stop import become_site, prepare_site, start_site
@@ -533,8 +530,7 @@ def status(
 
 @app.command()
 def metrics(
-    folder: Folder,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9103,
+    folder: Folder, port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9103
 ) -> None:
     """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
     from silvan.deploy.service import status

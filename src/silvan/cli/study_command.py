@@ -81,7 +81,7 @@ def init(
 @app.command()
 def invite(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Write an invitation for a site: a file to send to its owner, good once."""
-    from silvan.deploy.membership.coordinator_folder import write_json
+    from silvan.util.files import write_json
 
     made = _hub(folder).invite(site)
     path = folder / f"{site}.invite"
@@ -256,10 +256,8 @@ def predict(
     hub = _hub(folder)
     made = next_prediction(hub, read_remote_study(study / "study.toml" if study.is_dir() else study))
     run_study(hub, made)
-    found = what_was_predicted(hub, made)
-    print_lines(
-        f"{count_of(found.rows, 'row')} predicted. The predictions are at {found.party}: {found.file} in its folder."
-    )
+    rows, party, file = what_was_predicted(hub, made)
+    print_lines(f"{count_of(rows, 'row')} predicted. The predictions are at {party}: {file} in its folder.")
 
 
 @app.command()
@@ -316,8 +314,7 @@ def local(
     keep: Annotated[bool, typer.Option("--keep", help="Leave everything running afterwards.")] = False,
 ) -> None:
     """Set up a federation on this machine, in processes of their own with mutual TLS, and run an example study."""
-    from silvan.deploy.service.one_machine import make_local
-    from silvan.deploy.service.start_stop import process_of, processes_of, stop_all
+    from silvan.deploy.service.start_stop import make_local, process_of, processes_of, stop_all
     from silvan.study.parse import parse_remote_study
 
     if folder.exists() and any(folder.iterdir()):

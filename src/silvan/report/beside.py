@@ -7,7 +7,7 @@ import msgspec
 from silvan.errors import SilvanError
 from silvan.report.tree_outline import outline
 from silvan.study.run_folder import AUDIT, Record, Run
-from silvan.util.files import UNREADABLE
+from silvan.util.files import try_json
 
 
 class _Finding(msgspec.Struct, frozen=True):
@@ -34,11 +34,7 @@ class _Audit(msgspec.Struct, frozen=True):
 def read_beside(run: Run, record: Record) -> dict[str, Any]:
     """Return what the files beside ``run.json`` add: ``tree``, ``audit``, and ``complaints`` about them."""
     complaints: list[str] = []
-    return {
-        "tree": _tree(run, record, complaints),
-        "audit": _audit(run, record, complaints),
-        "complaints": complaints,
-    }
+    return {"tree": _tree(run, record, complaints), "audit": _audit(run, record, complaints), "complaints": complaints}
 
 
 def _tree(run: Run, record: Record, complaints: list[str]) -> dict[str, Any] | None:
@@ -58,11 +54,11 @@ def _audit(run: Run, record: Record, complaints: list[str]) -> dict[str, Any] | 
     path = run.file(AUDIT[0])
     if not path.is_file():
         return None
-    try:
-        reports = msgspec.json.decode(path.read_bytes(), type=_Audit).reports
-    except (*UNREADABLE, OSError):
+    audit = try_json(path, _Audit)
+    if audit is None:
         complaints.append(f"{AUDIT[0]} beside this run is damaged, or no audit; it is left out.")
         return None
+    reports = audit.reports
     hashes = {model.hash for model in record.models}
     other = [report.hash for report in reports if report.hash not in hashes]
     if other:

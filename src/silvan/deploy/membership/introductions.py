@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 from cryptography import x509
@@ -28,6 +28,9 @@ from silvan.federation.message import Verb
 from silvan.federation.outgoing import DeclinedError, UnreachedError, WaitingError
 from silvan.study.study import Study
 from silvan.util.files import UNREADABLE
+
+if TYPE_CHECKING:
+    from silvan.federation.flare import Controlling
 
 log = logging.getLogger("silvan.introductions")
 
@@ -201,20 +204,7 @@ class IntroducedSite:
 # -- at the coordinator
 
 
-class Carrier(Protocol):
-    """What brings bytes to sites: a job's controller."""
-
-    def carry(self, site: str, data: bytes, wait: float) -> bytes:
-        """Bring bytes to a site, and those that it gives back; raise ``UnreachedError`` if it is not there."""
-
-    def pause(self, seconds: float) -> None:
-        """Wait."""
-
-    def takes_part(self, site: str) -> bool:
-        """Whether a site is in the job at all."""
-
-
-def collect(job: Carrier, sites: Sequence[str], timeout: float) -> dict[str, SignedKeys | Exception]:
+def collect(job: "Controlling", sites: Sequence[str], timeout: float) -> dict[str, SignedKeys | Exception]:
     """Ask sites to introduce themselves; return what each answered, or why it did not."""
     replies = _ask_all(job, sites, ExchangeKeys(), timeout)
     found: dict[str, SignedKeys | Exception] = {}
@@ -228,7 +218,7 @@ def collect(job: Carrier, sites: Sequence[str], timeout: float) -> dict[str, Sig
     return found
 
 
-def hand_out(job: Carrier, sites: Sequence[str], everybody: Sequence[SignedKeys], timeout: float) -> None:
+def hand_out(job: "Controlling", sites: Sequence[str], everybody: Sequence[SignedKeys], timeout: float) -> None:
     """Send sites everybody's introductions; raise an error if one does not accept them."""
     for site, reply in _ask_all(job, sites, ExchangeKeys(list(everybody)), timeout).items():
         if isinstance(reply, Exception):
@@ -239,7 +229,7 @@ def hand_out(job: Carrier, sites: Sequence[str], everybody: Sequence[SignedKeys]
 
 
 def _ask_all(
-    job: Carrier, sites: Sequence[str], message: ExchangeKeys, timeout: float
+    job: "Controlling", sites: Sequence[str], message: ExchangeKeys, timeout: float
 ) -> Mapping[str, Introduced | Exception]:
     data, end = _PREFIX + wire.encode(message), time.monotonic() + timeout
 
