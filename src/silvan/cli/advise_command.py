@@ -27,8 +27,6 @@ def advise(
 
     Options that are left out are taken from the study's learner if it has them.
     """
-    from rich.console import Console
-
     from silvan.algorithms.bofrf import advice
     from silvan.algorithms.bofrf.clusters import Metric
     from silvan.cli import terminal
@@ -37,8 +35,7 @@ def advise(
     from silvan.util.csv_text import csv_text
     from silvan.util.files import write_whole
 
-    console, progress = Console(), ProgressBars()
-    plan = read_study(study)
+    plan, progress = read_study(study), ProgressBars()
     if plan.id is not None:
         raise InputError(f"{study}: advise compares sites that hold the same columns; [parties] hold different ones")
     with progress.step("Reading tables and agreeing on columns"):
@@ -54,9 +51,8 @@ def advise(
             metric=cast(Metric, metric or plan.parameters.get("metric") or "manhattan"),  # which advise checks
             first=plan.parameters.get("first") if first is None else first,
         )
-    terminal.print_parts(
-        console, clean(f"{plan.name}: {count_of(len(advised.sites), 'site')}"), terminal.advice(advised, advice.WIDE)
-    )
+    title = clean(f"{plan.name}: {count_of(len(advised.sites), 'site')}")
+    terminal.print_parts(title, terminal.advice(advised, advice.WIDE))
     if output is not None:
         distances = advised.frame()
         write_whole(output, csv_text([distances.columns, *distances.iter_rows()]).encode())

@@ -31,8 +31,6 @@ def demo(
     ] = None,
 ) -> None:
     """See what joining is worth: income at six kinds of employers, each alone and together."""
-    from rich.console import Console
-
     from silvan.cli import fit_command, terminal
     from silvan.study.demo_studies import DEMOS, write_demo
     from silvan.study.run_folder import Run
@@ -40,11 +38,11 @@ def demo(
 
     if data not in DEMOS:
         raise InputError.wrong("--data", f"one of {', '.join(DEMOS)}", data)
-    console, chosen = Console(), DEMOS[data](sites, repeats)
+    chosen = DEMOS[data](sites, repeats)
     study, run = read_study(write_demo(output, chosen)), Run(output)
-    terminal.print_parts(console, f"{chosen.introduction} {_FIRST_TIME}")
+    terminal.print_parts(f"{chosen.introduction} {_FIRST_TIME}")
     record = fit_command.start_run(study, run, resume=is_same(study, run))
-    fit_command.carry_out(study, run, record, console, demo=True)
+    fit_command.carry_out(study, run, record, demo=True)
 
 
 def is_same(study: "Study", run: "Run") -> bool:

@@ -7,7 +7,7 @@ import typer
 
 from silvan.cli.plain_text import clean, print_json
 from silvan.cli.predict_command import Reading, table_as_written
-from silvan.errors import InputError, SchemaError
+from silvan.errors import InputError
 from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
@@ -36,13 +36,11 @@ def evaluate(
     On a table, what sites have alone and the pooled forest are shown beside it if the study's own tables are
     still as they were.
     """
-    from rich.console import Console
-
     from silvan.cli import terminal
     from silvan.study.progress_bars import ProgressBars
     from silvan.study.run_folder import Run
 
-    console, progress, folder = Console(), ProgressBars(), Run(run)
+    progress, folder = ProgressBars(), Run(run)
     record, learnt = folder.read() if run.is_dir() else None, None
     if reading and table is None:
         raise InputError("--reading says how TABLE is written; name a table too")
@@ -54,7 +52,7 @@ def evaluate(
         learnt = rows_learnt_from(folder, record, source)
         if not json:
             shown = terminal.all_metrics(rows) if everything else terminal.on_table(rows, str(table))
-            terminal.print_parts(console, shown)
+            terminal.print_parts(shown)
         if learnt:
             typer.echo(learnt_line(*learnt, str(table)), err=True)
     elif record is None:
@@ -62,14 +60,13 @@ def evaluate(
     else:
         rows = at_sites(folder, record, progress)
         if not json:
-            terminal.print_results(console, record, everything=everything)
+            terminal.print_results(record, everything=everything)
     if json:
         told = None if learnt is None else learnt[0]
         groups = record.subgroups if record is not None and table is None else []
         by_group = {"subgroups": groups} if groups else {}
-        print_json(
-            {"run": str(run), "table": table and str(table), "learnt_from": told, "evaluation": rows, **by_group}
-        )
+        named = {"run": str(run), "table": table and str(table), "learnt_from": told}
+        print_json({**named, "evaluation": rows, **by_group})
     if output is not None:
         Run(output.parent).write_evaluation(rows, output.name)
 
@@ -96,24 +93,15 @@ def learnt_line(learnt: int, rows: int, table: str) -> str:
 
 
 def check_columns(path: Path, record: "Record | None", table: Path, source: Any, fill: bool) -> None:
-    """Raise ``SchemaError`` if a table lacks columns of the model, with those that are called much the same."""
-    from silvan.cli.predict_command import note_unknown_categories, open_forest
-    from silvan.data.encode import near_names
+    """Raise ``SchemaError`` if a table lacks columns of the model."""
+    from silvan.cli.predict_command import lacking_columns, note_unknown_categories, open_forest
     from silvan.data.table import read_table
-    from silvan.util.readable import format_names
 
     sites = [""] if record is None else [model.site for model in record.models] or [""]
     schema = open_forest(path, None if "" in sites else sites[0]).schema
     frame = read_table(source, schema.label.name, schema)
     note_unknown_categories(frame, schema)
-    names = frame.columns
-    absent = [name for name in dict.fromkeys(schema.columns) if name not in names]
-    if not absent or (fill and len(absent) < len(set(schema.columns))):
-        return
-    near = near_names(absent, [name for name in names if name not in schema.columns])
-    meant = f"; did you mean {format_names(near)}?" if near else ""
-    mend = "is it the right table?" if fill else "add these columns, or pass --fill to count them as missing"
-    raise SchemaError(f"{str(table)!r} lacks {format_names(absent)}{meant or f'; {mend}'}")
+    lacking_columns(table, frame.columns, schema, fill)
 
 
 def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["MetricsRow"]:
@@ -151,8 +139,7 @@ def read_unchanged_study(run: "Run", record: "Record") -> "Study | None":
         study = read_study(run.folder / record.study_file)
     except InputError:
         return None
-    same = study.fingerprint(record.versions.get("silvan", "")) == record.fingerprint
-    return study if same else None
+    return study if study.fingerprint(record.versions.get("silvan", "")) == record.fingerprint else None
 
 
 def restore_run(study: "Study", run: "Run", record: "Record") -> "tuple[Federation, FederatedEstimator]":

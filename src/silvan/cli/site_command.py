@@ -73,8 +73,6 @@ def ledger(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what left a site and what was refused, in plain words."""
-    from rich.console import Console
-
     from silvan.cli.ledger_tables import lines_table, verdict
     from silvan.cli.terminal import print_parts
     from silvan.federation.keys import read_public
@@ -82,14 +80,14 @@ def ledger(
     from silvan.privacy.ledger import verify as verify_ledger
     from silvan.privacy.site_folder import folder_at
 
-    console, site = Console(), folder_at(folder)
+    site = folder_at(folder)
     if verify or key is not None or noted is not None:
         public = site.public() if key is None else read_public(key)
         found = verify_ledger(site.path, public, noted)
         if json:
             print_json({"whole": not found.faults, "key": public.hex(), "verified": found})
         else:
-            print_parts(console, verdict(found, public.hex()))
+            print_parts(verdict(found, public.hex()))
         if found.faults:
             raise typer.Exit(1)
         return
@@ -98,7 +96,7 @@ def ledger(
     if json:
         print_json({"total": len(lines), "lines": shown})
     else:
-        print_parts(console, lines_table(shown, len(lines)))
+        print_parts(lines_table(shown, len(lines)))
 
 
 # -- which studies are approved or declined, and on which rows
@@ -119,18 +117,12 @@ def approve(
             "named.",
         ),
     ] = None,
-    sites: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="SITE", help="A site that may be in sums; those shown, if none is named."),
-    ] = None,
     tasks: Annotated[
         int | None, typer.Option("--tasks", min=1, help="How many models and judgements; as shown, if not given.")
     ] = None,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Approve the study no longer.")] = False,
 ) -> None:
     """Approve a study, so that the site takes part in it; needed where the policy says approve = true."""
-    from rich.console import Console
-
     from silvan.cli.ledger_tables import approvals_list
     from silvan.cli.terminal import print_parts
     from silvan.deploy.membership.flare_folder import is_site
@@ -149,32 +141,31 @@ def approve(
             from silvan.deploy.studies.explain import approve_study
             from silvan.deploy.studies.study_table import remember_table
 
-            made = approve_study(member, coming, messages, sites, tasks)
-            print_parts(Console(), approvals_list([made]))
+            made = approve_study(member, coming, messages, tasks)
+            print_parts(approvals_list([made]))
             print_lines(remember_table(member, coming))
             return
     if study is None:
         if withdraw:
             raise InputError("name the study to withdraw")
-        print_parts(Console(), approvals_list(approvals.listed()))
+        print_parts(approvals_list(approvals.listed()))
     elif withdraw:
         approvals.withdraw(study)
-        print_parts(Console(), f"Withdrawn: {clean(study)}")
+        print_parts(f"Withdrawn: {clean(study)}")
     else:
-        made = approvals.approve(Approval(study=study, messages=messages or [], sites=sites or None, tasks=tasks))
-        print_parts(Console(), approvals_list([made]))
+        made = approvals.approve(Approval(study=study, messages=messages or [], tasks=tasks))
+        print_parts(approvals_list([made]))
 
 
 def _show_studies(member: "SiteFiles", folder: Path) -> None:
     """Show the studies that came in: what each learns, what would leave, what it costs."""
-    from rich.console import Console
     from rich.text import Text
 
     from silvan.cli.ledger_tables import kinds_table
     from silvan.cli.terminal import print_parts
     from silvan.deploy.studies.explain import explain
 
-    console, studies = Console(), member.studies()
+    studies = member.studies()
     if not studies:
         print_lines("No study has come in yet.")
     for study in studies:
@@ -187,9 +178,9 @@ def _show_studies(member: "SiteFiles", folder: Path) -> None:
         elif not member.policy.approve:
             state = f"answered without approval, as {member.settings_file.name} says"
         title = Text(clean(f"{study.unique_name}: {state}"), style="bold")
-        print_parts(console, title, Text("\n".join(map(clean, explained.lines))))
+        print_parts(title, Text("\n".join(map(clean, explained.lines))))
         if explained.leaves:
-            print_parts(console, kinds_table(explained.leaves))
+            print_parts(kinds_table(explained.leaves))
         if member.policy.approve and not approved:
             # by the digest: what a coordinator calls a study is no part of a command
             print_lines(f"To approve: silvan site approve {shlex.quote(str(folder))} {study.digest}")
@@ -326,9 +317,6 @@ def join(
     folder: Annotated[
         Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to keep all of it; SITE if not given.")
     ] = None,
-    approve: Annotated[
-        bool, typer.Option("--approve/--no-approve", help="Answer only studies that you have approved.")
-    ] = True,
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="How much of the rows may be in memory: 2GB; all, if not given.")
     ] = None,
@@ -359,21 +347,13 @@ def join(
     columns, rows = check_table(source_of(source, query, options, cluster), invitation.columns, memory)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
     print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
-    member = JoinedSite.join(
-        folder or Path(invitation.site),
-        invitation,
-        source,
-        query,
-        {"approve": approve},
-        memory,
-        cluster,
-        reading_lines(options),
-    )
+    place, how = folder or Path(invitation.site), reading_lines(options)
+    member = JoinedSite.join(place, invitation, source, query, {"approve": True}, memory, cluster, how)
     print_lines(
         f"{member.name} has joined {invitation.federation}. Its folder is {member.path}; what it lets out is in "
         "site.toml.",
         f"Tell the coordinator by telephone, and see that it reads the same: {member.fingerprint}",
-        f"Next: silvan site start {folder or invitation.site}",
+        f"Next: silvan site start {place}",
     )
 
 

@@ -288,17 +288,15 @@ def run_study(hub: "CoordinatorFiles", plan: "Study") -> "Run":
 
 def show_run(run: "Run") -> None:
     """Show the results of a run, and list its files."""
-    from rich.console import Console
-
     from silvan.cli import terminal
     from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN
 
-    record, console = run.read(), Console()
+    record = run.read()
     if record.evaluation:
-        terminal.print_results(console, record)
+        terminal.print_results(record)
     models = [model.file for model in record.models]
     written = [name for name in [*models, EVALUATION, RUN, REPORT, JOURNAL] if run.file(name).exists()]
-    terminal.print_parts(console, terminal.files(run.folder, written, record.models))
+    terminal.print_parts(terminal.files(run.folder, written, record.models))
 
 
 def timed_printer() -> Callable[[str], None]:

@@ -14,7 +14,7 @@ from silvan.cli.plain_text import print_lines
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
-    from silvan.web.pages import Folder
+    from silvan.web.app import Folder
 
 PORT = 8100
 

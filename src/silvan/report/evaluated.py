@@ -20,16 +20,14 @@ def leading_model(models: list[str]) -> str | None:
 def evaluated_at_sites(record: Record, models: list[str]) -> list[dict[str, Any]]:
     """Return what is known of models at each site, all rows together first."""
     counts = {(c.site, c.model): c for c in record.counts}
-    rows = {(row.site, row.model): row for row in record.evaluation}
-    sites = [OVERALL, *(site.name for site in record.sites)]
-    listed = []
-    for site in sites:
+    rows, listed = {(row.site, row.model): row for row in record.evaluation}, []
+    for site in [OVERALL, *(site.name for site in record.sites)]:
         known = [model for model in models if (site, model) in rows]
         if known:
             found = {m: _one(rows[site, m], counts.get((site, m), Counts(site, m)), record) for m in known}
-            notes = [rows[site, m].note for m in known if rows[site, m].note]
-            listed.append({"title": "all rows" if site == OVERALL else site, "overall": site == OVERALL,
-                           "models": found, "note": notes[0] if notes else ""})  # fmt: skip
+            note = next((rows[site, m].note for m in known if rows[site, m].note), "")
+            title, overall = "all rows" if site == OVERALL else site, site == OVERALL
+            listed.append({"title": title, "overall": overall, "models": found, "note": note})
     return listed
 
 

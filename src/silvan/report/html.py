@@ -19,6 +19,13 @@ _HERE = Path(__file__).parent / "page"
 STYLE = _HERE / "style.css"
 """The style sheet, of this page and of others that should look the same."""
 
+_TABLES = (
+    *(site_tables.threshold_table, site_tables.column_table, site_tables.subgroup_table, site_tables.choice_table),
+    *(site_tables.weight_table, site_tables.distance_table, site_tables.joining_table, site_tables.noisy_table),
+    *(site_tables.message_table, site_tables.difference_table),
+)
+"""Tables that the page's template shows under the names of these functions."""
+
 _MOST_IMPORTANCES = 15
 
 _OPEN = 4
@@ -43,17 +50,17 @@ def without_controls(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+def page_environment(folder: Path, **filters: Callable[..., str]) -> Environment:
+    """Return the templates of a folder; every text from outside is escaped."""
+    blocks = {"trim_blocks": True, "lstrip_blocks": True}
+    made = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, **blocks)
+    made.filters.update(filters)
+    return made
+
+
 def page_template(path: Path, **filters: Callable[..., str]) -> Template:
-    """Return the template of a page that is written to a file; every text from outside is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(path.parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(filters)
-    return environment.get_template(path.name)
+    """Return the template of a page that is written to a file."""
+    return page_environment(path.parent, **filters).get_template(path.name)
 
 
 @cache
@@ -93,17 +100,8 @@ def render(summary: dict[str, Any]) -> str:
         model=model,
         classes=_classes(summary),
         compared=site_tables.comparison_table(summary, sums_first=many),
-        thresholds=site_tables.threshold_table(summary),
+        **{make.__name__: make(summary) for make in _TABLES},
         meanings=[(metric.title, metric.meaning) for metric in further_metrics_of(summary["judged"])],
-        column_table=site_tables.column_table(summary),
-        subgroups=site_tables.subgroup_table(summary),
-        choice_table=site_tables.choice_table(summary),
-        weight_table=site_tables.weight_table(summary),
-        distance_table=site_tables.distance_table(summary),
-        joining=site_tables.joining_table(summary),
-        noisy=site_tables.noisy_table(summary),
-        messages=site_tables.message_table(summary),
-        differences=site_tables.difference_table(summary),
         tree=None if summary["tree"] is None else plots.tree(summary["tree"]["lines"]),
         importances=_importances(summary),
         dependence=_dependence(summary),
@@ -126,15 +124,14 @@ def _judged(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
 def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[tuple[str, Markup]]:
     """Draw what is known of a site: ROC, calibration and decision curves, or predicted against actual."""
     where = f", {site['title']}"
-    one, several = site["models"][model], len(summary["classes"] or []) > 2
-    known = {of: groups for of, groups in one["groups"].items() if len(groups) > 1}
+    known = {of: groups for of, groups in site["models"][model]["groups"].items() if len(groups) > 1}
     if not known:
         return []
     if summary["classes"] is None:
         groups = next(iter(known.values()))
         styles = {model: plots.model_class(model, summary["models"])}
         return [("predicted against actual", curves.predicted_against_actual(model, groups, styles, where))]
-    if several:
+    if len(summary["classes"]) > 2:
         styles = {of: f"c{i % 8}" for i, of in enumerate(summary["classes"])}
         rocs = [(of, points) for of, groups in known.items() if of in styles and (points := curves.roc_points(groups))]
         lines = [(of, groups) for of, groups in known.items() if of in styles]
@@ -146,9 +143,9 @@ def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[t
 def _panels_of_two(
     summary: dict[str, Any], site: dict[str, Any], model: str, of: str, where: str
 ) -> list[tuple[str, Markup]]:
+    """Draw what is known of a site where there are two classes."""
     styles = {m: plots.model_class(m, summary["models"]) for m in summary["models"]}
-    shown = curves.back_to_front([m for m in (*plots.MODELS, model) if m in site["models"]])
-    shown = list(dict.fromkeys(shown))
+    shown = list(dict.fromkeys(curves.back_to_front([m for m in (*plots.MODELS, model) if m in site["models"]])))
     groups = {m: site["models"][m]["groups"].get(of, []) for m in shown}
     rocs = [(m, points) for m in shown if (points := curves.roc_points(groups[m]))]
     panels = [("ROC", curves.roc(rocs, styles, where))] if rocs else []
@@ -176,10 +173,8 @@ def _importances(summary: dict[str, Any]) -> list[tuple[str, str, Markup]]:
     if table is None:
         return []
     shares = [share for _, share in summary["importances"][:_MOST_IMPORTANCES]]
-    most = max(shares) or 1.0
-    return [
-        (name, text, plots.bar(max(share, 0.0) / most)) for (name, text), share in zip(table.rows, shares, strict=False)
-    ]
+    bars = [plots.bar(max(share, 0.0) / (max(shares) or 1.0)) for share in shares]
+    return [(name, text, drawn) for (name, text), drawn in zip(table.rows, bars, strict=False)]
 
 
 def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
@@ -201,11 +196,8 @@ def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     most = max((site["sent"] for site in traffic["sites"]), default=0)
     drawn = []
     for site in traffic["sites"]:
-        parts = [
-            (i, f"{kind}: {format_bytes(site['by_kind'][kind])}", site["by_kind"][kind])
-            for i, kind in enumerate(kinds)
-            if site["by_kind"].get(kind)
-        ]
+        sizes = [(i, kind, site["by_kind"].get(kind)) for i, kind in enumerate(kinds)]
+        parts = [(i, f"{kind}: {format_bytes(size)}", size) for i, kind, size in sizes if size]
         drawn.append((site, plots.stack(parts, most)))
     return drawn
 

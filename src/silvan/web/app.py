@@ -5,7 +5,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
 from starlette.applications import Starlette
@@ -19,7 +19,13 @@ from starlette.types import ASGIApp
 from silvan.errors import SilvanError
 from silvan.report.html import STYLE
 from silvan.web.access import Access, Guard
-from silvan.web.pages import File, Folder, Page, environment
+from silvan.web.pages import File, Page, environment
+
+if TYPE_CHECKING:
+    from silvan.web.run_pages import StudiesFolder
+    from silvan.web.site_pages import SiteFolderPages
+
+    Folder = StudiesFolder | SiteFolderPages
 
 log = logging.getLogger("silvan.web")
 
@@ -36,7 +42,7 @@ _REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 class Pages:
     """Answers requests for a folder's pages."""
 
-    def __init__(self, folder: Folder, access: Access) -> None:
+    def __init__(self, folder: "Folder", access: Access) -> None:
         self.folder, self.access = folder, access
         self._notices: dict[str, tuple[str, bool]] = {}  # what actions had to say, and whether it is good news
 
@@ -110,12 +116,10 @@ class Pages:
     def moving(self, path: str) -> str:
         """Return the moving part of a page, as HTML."""
         try:
-            page = self.folder.page(path)
+            page = self.folder.page(path) or Page("", "base.html.jinja", {"problem": "This page is gone."})
         except (SilvanError, OSError) as error:
             page = Page("", "base.html.jinja", {"problem": describe(error)})
-        template = environment().get_template("base.html.jinja" if page is None else page.template)
-        if page is None:
-            page = Page("", "base.html.jinja", {"problem": "This page is gone."})
+        template = environment().get_template(page.template)
         context = template.new_context(self._values(page, path))
         return "".join(template.blocks["live"](context))
 
@@ -153,7 +157,7 @@ def describe(error: Exception) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
-def make_app(folder: Folder, access: Access) -> ASGIApp:
+def make_app(folder: "Folder", access: Access) -> ASGIApp:
     """Return the application that serves a folder's pages."""
     pages = Pages(folder, access)
 

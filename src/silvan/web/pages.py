@@ -1,15 +1,16 @@
-"""What a page is: a template with its values; and what a folder must be able to do to have pages."""
+"""What a page is: a template with its values."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from silvan.report.html import page_environment
 from silvan.util.readable import format_bytes, printable
 
 _HERE = Path(__file__).parent / "page"
@@ -32,28 +33,6 @@ class File(NamedTuple):
     name: str = ""
 
 
-class Folder(Protocol):
-    """A folder that has pages."""
-
-    name: str  # what all its pages are headed
-
-    @property
-    def links(self) -> tuple[tuple[str, str], ...]:
-        """The pages to choose from: path and title."""
-
-    def page(self, path: str) -> Page | None:
-        """Return the page of a path; None if there is none."""
-
-    def file(self, path: str) -> File | None:
-        """Return the file of a path; None if there is none."""
-
-    def state(self) -> object:
-        """Return something that differs when a page may show something else; found quickly."""
-
-    def actions(self) -> dict[str, Callable[[dict[str, str]], str]]:
-        """Return what forms may do: given the fields, each returns what to show, or raises ``SilvanError``."""
-
-
 def stamp(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
     """Return of each file that is there its path, its size and when it was changed."""
     found = []
@@ -69,15 +48,8 @@ def stamp(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
 @cache
 def environment() -> Environment:
     """Return the templates; every text is escaped, and what could turn or hide text is replaced."""
-    made = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_plain,
-    )
-    made.filters.update(format_bytes=format_bytes, moment=_moment, commands=_commands)
+    made = page_environment(_HERE, format_bytes=format_bytes, moment=_moment, commands=_commands)
+    made.finalize = _plain
     return made
 
 

@@ -41,7 +41,9 @@ from silvan.util.folder_lock import lock_folder
 HUB = "hub.json"
 PORT = 8102
 INVITE_DAYS = 14
-_CERTIFICATES = "server/startup/server.crt", "admin/startup/client.crt"
+CERTIFICATES = "server/startup/server.crt", "admin/startup/client.crt"
+"""The certificates of the coordinator's own processes; each key lies beside its certificate."""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 _HOST = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
 
@@ -144,13 +146,13 @@ class CoordinatorFiles:
         hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
         startup_kit.write_server(path / "server", host, port)
         startup_kit.write_admin(path / "admin", host, port)
-        for name_ in _CERTIFICATES:
+        for name_ in CERTIFICATES:
             make_key((path / name_).with_suffix(".key"))
             (path / name_).with_name("rootCA.pem").write_bytes(pem(authority.certificate))
         content = Content(name, host, port, hosts, {site: SiteEntry() for site in sites}, columns or [])
         write_json(path / HUB, content)
         hub = cls(path)
-        hub.renew(*_CERTIFICATES)
+        hub.renew(*CERTIFICATES)
         return hub
 
     def read(self) -> Content:
@@ -167,7 +169,7 @@ class CoordinatorFiles:
 
     def private_files(self) -> list[Path]:
         """Return the files that only the coordinator's owner may read."""
-        of_processes = [(self.path / name).with_suffix(".key") for name in _CERTIFICATES]
+        of_processes = [(self.path / name).with_suffix(".key") for name in CERTIFICATES]
         return [self.path / "coordinator.key", self.path / "authority" / "root.key", *of_processes]
 
     @property
@@ -189,7 +191,7 @@ class CoordinatorFiles:
 
     def ending(self) -> list[str]:
         """Return which of the certificates of its own processes have ended, or are about to."""
-        read = {name: read_certificate((self.path / name).read_bytes()) for name in _CERTIFICATES}
+        read = {name: read_certificate((self.path / name).read_bytes()) for name in CERTIFICATES}
         return [name for name, certificate in read.items() if ends_soon(certificate)]
 
     def renew(self, *names: str) -> None:
