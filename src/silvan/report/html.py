@@ -52,8 +52,13 @@ def without_controls(text: str) -> str:
 
 def page_environment(folder: Path, **filters: Callable[..., str]) -> Environment:
     """Return the templates of a folder; every text from outside is escaped."""
-    blocks = {"trim_blocks": True, "lstrip_blocks": True}
-    made = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, **blocks)
+    made = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.filters.update(filters)
     return made
 

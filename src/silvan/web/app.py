@@ -22,10 +22,11 @@ from silvan.web.access import Access, Guard
 from silvan.web.pages import File, Page, environment
 
 if TYPE_CHECKING:
-    from silvan.web.run_pages import StudiesFolder
+    from silvan.web.coordinator_pages import CoordinatorFolder
+    from silvan.web.run_pages import RunsFolder
     from silvan.web.site_pages import SiteFolderPages
 
-    Folder = StudiesFolder | SiteFolderPages
+    Folder = CoordinatorFolder | RunsFolder | SiteFolderPages
 
 log = logging.getLogger("silvan.web")
 
