@@ -49,12 +49,10 @@ def evaluate(
         if record is None or record.by != "columns":
             check_columns(run, record, table, source, fill)
         rows = on_table(run, folder, record, source, progress)
-        learnt = rows_learnt_from(folder, record, source)
         if not json:
             shown = terminal.all_metrics(rows) if everything else terminal.on_table(rows, str(table))
             terminal.print_parts(shown)
-        if learnt:
-            typer.echo(learnt_line(*learnt, str(table)), err=True)
+        learnt = note_learnt_rows(folder, record, source, str(table))
     elif record is None:
         raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
     else:
@@ -62,34 +60,28 @@ def evaluate(
         if not json:
             terminal.print_results(record, everything=everything)
     if json:
-        told = None if learnt is None else learnt[0]
         groups = record.subgroups if record is not None and table is None else []
         by_group = {"subgroups": groups} if groups else {}
-        named = {"run": str(run), "table": table and str(table), "learnt_from": told}
+        named = {"run": str(run), "table": table and str(table), "learnt_from": learnt}
         print_json({**named, "evaluation": rows, **by_group})
     if output is not None:
         Run(output.parent).write_evaluation(rows, output.name)
 
 
-def rows_learnt_from(run: "Run", record: "Record | None", table: Any) -> tuple[int, int] | None:
-    """Return how many rows of a table the run's model was learnt from, and of how many; None if nobody knows."""
+def note_learnt_rows(run: "Run", record: "Record | None", source: Any, table: str) -> int | None:
+    """Print how many rows of a table the run's model was learnt from, and return that; None if nobody knows."""
     from silvan.study.learnt_rows import count_learnt_rows
 
     if record is None or record.by == "columns" or not record.models:
         return None
-    schema = run.forest(record.models[0].site or None).schema
-    return count_learnt_rows(run.folder, schema, table)
-
-
-def learnt_line(learnt: int, rows: int, table: str) -> str:
-    """Return what to say of rows that were learnt from."""
-    if not learnt:
-        return clean(f"No row of {table} was learnt from.")
+    found = count_learnt_rows(run.folder, run.forest(record.models[0].site or None).schema, source)
+    if found is None:
+        return None
+    learnt, rows = found
     were, them = ("was", "it") if learnt == 1 else ("were", "them")
-    return clean(
-        f"{learnt:,} of {count_of(rows, 'row')} of {table} {were} learnt from: the figures are too good for {them}; "
-        "judge on other rows"
-    )
+    text = f"{learnt:,} of {count_of(rows, 'row')} of {table} {were} learnt from: the figures are too good for {them}; "
+    typer.echo(clean(f"{text}judge on other rows" if learnt else f"No row of {table} was learnt from."), err=True)
+    return learnt
 
 
 def check_columns(path: Path, record: "Record | None", table: Path, source: Any, fill: bool) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 name = "example"
-label = "malignant"
+label = "benign"
 test = 0.3
 
 [learner]
@@ -334,15 +334,11 @@ def local(
 
 def write_site_tables(folder: Path, n: int) -> dict[str, str]:
     """Write a table for each of n sites: every n-th row of scikit-learn's breast cancer data."""
-    import polars as pl
-    from sklearn.datasets import load_breast_cancer
+    from silvan.datasets import load
 
-    data = load_breast_cancer()
-    names = [name.replace(" ", "_") for name in data.feature_names]
-    frame = pl.DataFrame(data.data, schema=names).with_columns(malignant=pl.Series(1 - data.target))
-    tables = {}
+    frame, tables = load("breast_cancer", anywhere=False).frame.to_native().rename({"label": "benign"}), {}
     for i in range(n):
         path = folder / f"site-{i + 1}.csv"
         frame.gather_every(n, i).write_csv(path)
-        tables[f"site-{i + 1}"] = str(path.resolve())
+        tables[path.stem] = str(path.resolve())
     return tables

@@ -16,18 +16,8 @@ from silvan.cli.plain_text import clean
 from silvan.cli.whole_table import make_table
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS
+from silvan.report import site_tables
 from silvan.report.evaluated import leading_model
-from silvan.report.site_tables import (
-    ReportTable,
-    choice_table,
-    comparison_table,
-    difference_table,
-    importance_table,
-    joining_table,
-    noisy_table,
-    subgroup_table,
-    threshold_table,
-)
 from silvan.report.summary import summarise
 from silvan.util.readable import count_of, format_bytes, format_number
 
@@ -63,14 +53,15 @@ FILES = {
 
 def results(summary: dict[str, Any]) -> RenderableType:
     """Return how models compare at each site, and whether joining helps."""
-    noisy, compared, joining = noisy_table(summary), comparison_table(summary), joining_table(summary)
+    noisy, compared = site_tables.noisy_table(summary), site_tables.comparison_table(summary)
     if noisy is not None or compared is None:
         return Group() if noisy is None else shown(noisy, narrow=["Meaning"])
+    joining = site_tables.joining_table(summary)
     more = [] if joining is None else [Text(), shown(joining, "Does joining help?")]
     return Group(shown(compared), *more)
 
 
-def shown(table: ReportTable, first: str = "", narrow: Sequence[str] = ()) -> RenderableType:
+def shown(table: site_tables.ReportTable, first: str = "", narrow: Sequence[str] = ()) -> RenderableType:
     """Return a table of the report; ``first`` replaces its first head, and the columns ``narrow`` are left out."""
     drawn = make_table()
     kept = [i for i, head in enumerate(table.heads) if head not in narrow]
@@ -110,11 +101,11 @@ def further(summary: dict[str, Any]) -> list[RenderableType]:
     """Return what follows the comparison of models: few metrics, what sites chose, subgroups, columns that matter."""
     model = f"{leading_model(summary['models']) or ''} model".capitalize()
     parts = [
-        (threshold_table(summary), model, ["Intercept", "Slope"]),
-        (choice_table(summary), "What each site uses", []),
-        (subgroup_table(summary), "", ["Note"]),
+        (site_tables.threshold_table(summary), model, ["Intercept", "Slope"]),
+        (site_tables.choice_table(summary), "What each site uses", []),
+        (site_tables.subgroup_table(summary), "", ["Note"]),
     ]
-    matter = importance_table(summary)
+    matter = site_tables.importance_table(summary)
     if matter is not None and summary["shuffled"]:
         parts.append((matter.first(_MOST_COLUMNS), "Columns that matter most", []))
     return [shown(table, first, narrow) for table, first, narrow in parts if table is not None]
@@ -152,7 +143,7 @@ def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
 
 def differences(summary: dict[str, Any]) -> RenderableType:
     """Return a table of how the sites' tables differ, and what was done about it."""
-    table = difference_table(summary)
+    table = site_tables.difference_table(summary)
     if table is None:
         return dim(Text(clean(summary["alike"])))
     warned = [Text(f"! {clean(text)}", style="yellow") for text in summary["warnings"]]
@@ -191,7 +182,7 @@ def advice(advised: "Advice", widest: int) -> RenderableType:
         [a, *("–" if a == b else f"{d:.2f}" for b, d in zip(advised.sites, far, strict=True))] for a, far in distances
     ]
     caption = f"{advised.metric} distances between the sites' means and shares, on scales of 0 to 1"
-    return Group(shown(ReportTable(["", *advised.sites], rows, note=caption)), Text(), sentences)
+    return Group(shown(site_tables.ReportTable(["", *advised.sites], rows, note=caption)), Text(), sentences)
 
 
 def print_parts(*parts: RenderableType, console: Console | None = None) -> None:

@@ -33,8 +33,7 @@ def web(
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InputError("the live page needs starlette and uvicorn: pip install '.[web]'")
     from silvan.web.access import LOOPBACK, Access
-    from silvan.web.app import make_app
-    from silvan.web.server import listen, serve
+    from silvan.web.app import listen, make_app, serve
 
     pages = pages_of(folder)
     with listen(host, port) as listener:

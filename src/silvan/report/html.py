@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from silvan.report import curves, plots, site_tables
+from silvan.report import charts, site_tables
 from silvan.report.evaluated import further_metrics_of, leading_model
 from silvan.report.summary import summarise_run
 from silvan.study.run_folder import REPORT, Run
@@ -87,7 +87,7 @@ def render(summary: dict[str, Any]) -> str:
     """Return the page of a summary as HTML."""
     models = summary["models"]
     model = leading_model(models)
-    many = len(summary["sites"]) > plots.MANY
+    many = len(summary["sites"]) > charts.MANY
     page = _template().render(
         run=summary,
         own=" at this site" if len(summary["among"]) > len(summary["sites"]) else "",
@@ -96,9 +96,9 @@ def render(summary: dict[str, Any]) -> str:
         kind=dict(summary["settings"]).get("learner.kind", "forest"),
         distance=dict(summary["settings"]).get("learner.metric", "manhattan"),
         style=Markup(STYLE.read_text()),  # noqa: S704, our own file
-        comparison=None if summary["noisy"] else plots.comparison(summary),
-        legend=[(m, plots.swatch(m, models), plots.model_class(m, models)) for m in models],
-        panels=curves.roc_panels(summary),
+        comparison=None if summary["noisy"] else charts.comparison(summary),
+        legend=[(m, charts.swatch(m, models), charts.model_class(m, models)) for m in models],
+        panels=charts.roc_panels(summary),
         judged=_judged(summary, model) if model is not None else [],
         open=len(summary["sites"]) <= _OPEN,
         many=many,
@@ -107,7 +107,7 @@ def render(summary: dict[str, Any]) -> str:
         compared=site_tables.comparison_table(summary, sums_first=many),
         **{make.__name__: make(summary) for make in _TABLES},
         meanings=[(metric.title, metric.meaning) for metric in further_metrics_of(summary["judged"])],
-        tree=None if summary["tree"] is None else plots.tree(summary["tree"]["lines"]),
+        tree=None if summary["tree"] is None else charts.tree(summary["tree"]["lines"]),
         importances=_importances(summary),
         dependence=_dependence(summary),
         between=format_interval,
@@ -134,14 +134,14 @@ def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[t
         return []
     if summary["classes"] is None:
         groups = next(iter(known.values()))
-        styles = {model: plots.model_class(model, summary["models"])}
-        return [("predicted against actual", curves.predicted_against_actual(model, groups, styles, where))]
+        styles = {model: charts.model_class(model, summary["models"])}
+        return [("predicted against actual", charts.predicted_against_actual(model, groups, styles, where))]
     if len(summary["classes"]) > 2:
         styles = {of: f"c{i % 8}" for i, of in enumerate(summary["classes"])}
-        rocs = [(of, points) for of, groups in known.items() if of in styles and (points := curves.roc_points(groups))]
+        rocs = [(of, points) for of, groups in known.items() if of in styles and (points := charts.roc_points(groups))]
         lines = [(of, groups) for of, groups in known.items() if of in styles]
-        drawn = [("ROC, each class against the rest", curves.roc(rocs, styles, where))] if rocs else []
-        return [*drawn, ("calibration", curves.calibration(lines, styles, where=where))]
+        drawn = [("ROC, each class against the rest", charts.roc(rocs, styles, where))] if rocs else []
+        return [*drawn, ("calibration", charts.calibration(lines, styles, where=where))]
     return _panels_of_two(summary, site, model, next(iter(known)), where)
 
 
@@ -149,20 +149,20 @@ def _panels_of_two(
     summary: dict[str, Any], site: dict[str, Any], model: str, of: str, where: str
 ) -> list[tuple[str, Markup]]:
     """Draw what is known of a site where there are two classes."""
-    styles = {m: plots.model_class(m, summary["models"]) for m in summary["models"]}
-    shown = list(dict.fromkeys(curves.back_to_front([m for m in (*plots.MODELS, model) if m in site["models"]])))
+    styles = {m: charts.model_class(m, summary["models"]) for m in summary["models"]}
+    shown = list(dict.fromkeys(charts.back_to_front([m for m in (*charts.MODELS, model) if m in site["models"]])))
     groups = {m: site["models"][m]["groups"].get(of, []) for m in shown}
-    rocs = [(m, points) for m in shown if (points := curves.roc_points(groups[m]))]
-    panels = [("ROC", curves.roc(rocs, styles, where))] if rocs else []
+    rocs = [(m, points) for m in shown if (points := charts.roc_points(groups[m]))]
+    panels = [("ROC", charts.roc(rocs, styles, where))] if rocs else []
     lines = [(m, groups[m]) for m in shown if m != "pooled" and len(groups[m]) > 1]
     slope = site["models"][model]["more"].get("calibration_slope")
     title = "calibration" if slope is None else f"calibration, slope {slope:.2f}"
-    panels.append((title, curves.calibration(lines, styles, model, where)))
+    panels.append((title, charts.calibration(lines, styles, model, where)))
     benefit = {m: site["models"][m]["net_benefit"] for m in shown if m != "pooled"}
     decided = [(m, [(x, y) for x, y, _ in points]) for m, points in benefit.items() if points]
     if decided:
         everybody = [(x, y) for x, _, y in next(points for points in benefit.values() if points)]
-        panels.append(("decision curve", curves.decision(decided, everybody, styles, where)))
+        panels.append(("decision curve", charts.decision(decided, everybody, styles, where)))
     return panels
 
 
@@ -178,7 +178,7 @@ def _importances(summary: dict[str, Any]) -> list[tuple[str, str, Markup]]:
     if table is None:
         return []
     shares = [share for _, share in summary["importances"][:_MOST_IMPORTANCES]]
-    bars = [plots.bar(max(share, 0.0) / (max(shares) or 1.0)) for share in shares]
+    bars = [charts.bar(max(share, 0.0) / (max(shares) or 1.0)) for share in shares]
     return [(name, text, drawn) for (name, text), drawn in zip(table.rows, bars, strict=False)]
 
 
@@ -189,7 +189,7 @@ def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for one, (column, table) in zip(summary["dependence"], site_tables.dependence_tables(summary), strict=True):
         numbers = len(one["values"]) > 1 and not any(isinstance(value, str) for value in one["values"])
-        drawn = curves.dependence(column, one["values"], one["means"], styles) if numbers else None
+        drawn = charts.dependence(column, one["values"], one["means"], styles) if numbers else None
         found.append({"column": column, "curve": drawn, "table": table})
     return found
 
@@ -203,7 +203,7 @@ def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     for site in traffic["sites"]:
         sizes = [(i, kind, site["by_kind"].get(kind)) for i, kind in enumerate(kinds)]
         parts = [(i, f"{kind}: {format_bytes(size)}", size) for i, kind, size in sizes if size]
-        drawn.append((site, plots.stack(parts, most)))
+        drawn.append((site, charts.stack(parts, most)))
     return drawn
 
 

@@ -13,9 +13,8 @@ import msgspec
 from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.service.process import Background
 from silvan.errors import InputError, SilvanError
-from silvan.report.beside import read_beside
 from silvan.report.html import render
-from silvan.report.summary import summarise
+from silvan.report.summary import read_beside, summarise
 from silvan.study.run_folder import RUN, Record, Run
 from silvan.study.toml_lines import read_toml
 from silvan.util.files import file_name, try_json

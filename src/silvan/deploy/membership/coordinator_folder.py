@@ -20,16 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from silvan.deploy.membership import startup_kit
-from silvan.deploy.membership.certificates import (
-    Authority,
-    ends_soon,
-    load_key,
-    make_key,
-    make_request,
-    pem,
-    read_certificate,
-)
+from silvan.deploy.membership import certificates, startup_kit
 from silvan.deploy.membership.fingerprint import N_WORDS_OF_ALL, fingerprint
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted
 from silvan.errors import InputError
@@ -104,7 +95,7 @@ class Invite(Membership, frozen=True):
         _check_host(self.host)
         _check_port(self.port)
         read_public(self.coordinator)
-        read_certificate(self.root.encode())
+        certificates.read_certificate(self.root.encode())
 
     @classmethod
     def read(cls, path: Path) -> "Invite":
@@ -141,14 +132,14 @@ class CoordinatorFiles:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         path = path.resolve()
-        authority = Authority.create(path / "authority", name)
+        authority = certificates.Authority.create(path / "authority", name)
         Key.generate().save(path / "coordinator.key")
         hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
         startup_kit.write_server(path / "server", host, port)
         startup_kit.write_admin(path / "admin", host, port)
         for name_ in CERTIFICATES:
-            make_key((path / name_).with_suffix(".key"))
-            (path / name_).with_name("rootCA.pem").write_bytes(pem(authority.certificate))
+            certificates.make_key((path / name_).with_suffix(".key"))
+            (path / name_).with_name("rootCA.pem").write_bytes(certificates.pem(authority.certificate))
         content = Content(name, host, port, hosts, {site: SiteEntry() for site in sites}, columns or [])
         write_json(path / HUB, content)
         hub = cls(path)
@@ -178,32 +169,30 @@ class CoordinatorFiles:
         return Key.load(self.path / "coordinator.key")
 
     @property
-    def authority(self) -> Authority:
+    def authority(self) -> certificates.Authority:
         """The authority that signs certificates."""
-        return Authority.load(self.path / "authority")
+        return certificates.Authority.load(self.path / "authority")
 
     @property
     def trusted(self) -> Trusted:
         """What sites trust: the coordinator's key, and the root certificate."""
-        return Trusted(self.key.public, pem(self.authority.certificate).decode())
+        return Trusted(self.key.public, certificates.pem(self.authority.certificate).decode())
 
     # -- certificates of its own processes
 
     def ending(self) -> list[str]:
         """Return which of the certificates of its own processes have ended, or are about to."""
-        read = {name: read_certificate((self.path / name).read_bytes()) for name in CERTIFICATES}
-        return [name for name, certificate in read.items() if ends_soon(certificate)]
+        read = {name: certificates.read_certificate((self.path / name).read_bytes()) for name in CERTIFICATES}
+        return [name for name, certificate in read.items() if certificates.ends_soon(certificate)]
 
     def renew(self, *names: str) -> None:
         """Make certificates of its own processes anew, for the keys that they have; for processes that start."""
         content, authority = self.read(), self.authority
         for name in names:
-            key = load_key((self.path / name).with_suffix(".key"))
-            if name.endswith("server.crt"):
-                signed = authority.sign(make_request(key, content.host), content.host, tuple(content.hosts))
-            else:
-                signed = authority.sign(make_request(key, startup_kit.ADMIN), startup_kit.ADMIN, role="lead")
-            write_whole(self.path / name, signed)
+            key, server = certificates.load_key((self.path / name).with_suffix(".key")), name.endswith("server.crt")
+            who, hosts = (content.host, content.hosts) if server else (startup_kit.ADMIN, [])
+            request = certificates.make_request(key, who)
+            write_whole(self.path / name, authority.sign(request, who, tuple(hosts), "" if server else "lead"))
 
     # -- sites
 
@@ -214,7 +203,7 @@ class CoordinatorFiles:
         with self.changing() as content:
             entry = _entry(content, site)
             entry.invited, entry.until = digest(secret.encode()), until
-            root, key = pem(self.authority.certificate).decode(), self.key.public.hex()
+            root, key = certificates.pem(self.authority.certificate).decode(), self.key.public.hex()
             place = (content.name, site, content.host, content.port, root, key)
             return Invite(*place, secret=secret, until=until, columns=content.columns)
 

@@ -23,15 +23,7 @@ from typing import Any
 import msgspec
 from cryptography import x509
 
-from silvan.deploy.membership import startup_kit
-from silvan.deploy.membership.certificates import (
-    check_certificate,
-    load_key,
-    make_key,
-    make_request,
-    pem,
-    read_certificate,
-)
+from silvan.deploy.membership import certificates, startup_kit
 from silvan.deploy.membership.coordinator_folder import (
     Invite,
     Membership,
@@ -95,7 +87,7 @@ class JoinedSite(SiteFiles):
         startup = path / "kit" / "startup"
         startup_kit.write_site(path / "kit", invite.site, invite.host, invite.port)
         (startup / "client.key").unlink(missing_ok=True)
-        request = make_request(make_key(startup / "client.key"), invite.site).decode()
+        request = certificates.make_request(certificates.make_key(startup / "client.key"), invite.site).decode()
         folder, store = SiteFolder(path), FileStore(path / STORE)
         bare = JoinRequest(site=invite.site, secret=invite.secret, request=request, versions=versions())
         asked = JoinRequest.make(bare, trusted, folder.key, store, told.proof_key)
@@ -116,11 +108,11 @@ class JoinedSite(SiteFiles):
     @property
     def certificate(self) -> x509.Certificate:
         """The site's certificate."""
-        return read_certificate((self.startup / "client.crt").read_bytes())
+        return certificates.read_certificate((self.startup / "client.crt").read_bytes())
 
     def renew(self) -> None:
         """Renew the certificate by the site's key, also after its end; for a process that starts."""
-        request = make_request(load_key(self.startup / "client.key"), self.name).decode()
+        request = certificates.make_request(certificates.load_key(self.startup / "client.key"), self.name).decode()
         asked = RenewRequest.make(self.membership.trusted, self.folder.key, self.name, request)
         _ask_for_certificate(self.membership, self.startup, "/renew", asked)
 
@@ -203,10 +195,10 @@ def _ask_for_certificate(own: Membership, startup: Path, path: str, asked: JoinR
     """Ask for a site's certificate and write it; raise an error unless it is for the site's key, by the authority."""
     trusted = own.trusted
     certificate = call(*own.service, path, Granted, asked).check(trusted, asked.statement(trusted))
-    check_certificate(certificate, read_certificate(trusted.root.encode()))
-    if certificate.public_key() != load_key(startup / "client.key").public_key():
+    certificates.check_certificate(certificate, certificates.read_certificate(trusted.root.encode()))
+    if certificate.public_key() != certificates.load_key(startup / "client.key").public_key():
         raise FederationError("the coordinator answered with a certificate for another key")
-    write_whole(startup / "client.crt", pem(certificate))
+    write_whole(startup / "client.crt", certificates.pem(certificate))
 
 
 def _settings_text(
