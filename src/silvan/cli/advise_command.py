@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean
 from silvan.errors import InputError
@@ -11,17 +12,11 @@ from silvan.util.readable import count_of
 
 
 def advise(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
-    clusters: Annotated[
-        int | None, typer.Option("--clusters", "-k", help="How many clusters; as many as are clear, if left out.")
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option("--metric", help="manhattan (the default), euclidean or minkowski.")
-    ] = None,
-    first: Annotated[str | None, typer.Option("--first", help="The site that is the first centroid.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the distances here.")
-    ] = None,
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
+    clusters: Annotated[int | None, Option("--clusters", "-k", help="Number of clusters; found if left out.")] = None,
+    metric: Annotated[str | None, Option("--metric", help="manhattan (default), euclidean or minkowski.")] = None,
+    first: Annotated[str | None, Option("--first", help="The site that is the first centroid.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Also write distances here.")] = None,
 ) -> None:
     """Compare a study's sites before training: distances, clusters, and in what each site stands out.
 

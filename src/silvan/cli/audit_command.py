@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean, print_json
 from silvan.cli.predict_command import Reading, open_forest, table_as_written
@@ -19,26 +20,16 @@ EXCEEDED = 1
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with --table also a .silvan file.")],
-    table: Annotated[
-        Path | None, typer.Option("--table", "-t", metavar="FILE", help="Rows that were learnt from, with the label.")
-    ] = None,
-    others: Annotated[
-        Path | None, typer.Option("--others", metavar="FILE", help="Rows of the same kind that were not learnt from.")
-    ] = None,
-    site: Annotated[str | None, typer.Option("--site", "-s", help="Audit the forest of this site.")] = None,
-    thresholds: Annotated[
-        Path | None, typer.Option("--thresholds", metavar="TOML", help="The site's limits; see docs/audit.md.")
-    ] = None,
-    limit: Annotated[
-        list[str] | None, typer.Option("--limit", metavar="ATTACK=X", help="Set one limit; may be repeated.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write the report; else into RUN.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Decides all draws.")] = 0,
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder; with --table also a .silvan file.")],
+    table: Annotated[Path | None, Option("--table", "-t", metavar="FILE", help="Training rows with the label.")] = None,
+    others: Annotated[Path | None, Option("--others", metavar="FILE", help="Rows alike, not learnt from.")] = None,
+    site: Annotated[str | None, Option("--site", "-s", help="Audit the forest of this site.")] = None,
+    thresholds: Annotated[Path | None, Option(metavar="TOML", help="The site's limits; see docs/audit.md.")] = None,
+    limit: Annotated[list[str] | None, Option("--limit", metavar="ATTACK=X", help="Set one limit; repeatable.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", metavar="FOLDER", help="For the report; else RUN.")] = None,
+    seed: Annotated[int, Option(help="Decides all draws.")] = 0,
     reading: Reading = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Attack the models of a run, as a curious recipient would, and compare what is learnt with limits.
 

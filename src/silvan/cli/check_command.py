@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean, print_json, print_wrapped
 
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def check(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the columns of every site's table, and ask about what looks odd; nothing is learnt or written."""
     from silvan.study import table_check
@@ -35,14 +36,10 @@ def check(
 
 
 def check_site(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")],
-    study: Annotated[
-        str | None, typer.Argument(metavar="STUDY", help="A study that came in; the latest, if none is named.")
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option("--label", help="The column to predict; the study's, if there is one.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The site's folder.")],
+    study: Annotated[str | None, Argument(metavar="STUDY", help="A study that came in; else the latest.")] = None,
+    label: Annotated[str | None, Option("--label", help="The column to predict, if not the study's.")] = None,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the columns of the site's own table, and ask about what looks odd; nothing leaves the machine.
 

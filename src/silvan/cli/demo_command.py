@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from silvan.errors import InputError, SilvanError
 
@@ -16,19 +16,10 @@ _FIRST_TIME = "The very first time, kernels are compiled, which takes up to a mi
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run.")
-    ] = Path("runs/demo"),
-    data: Annotated[
-        str,
-        typer.Option("--data", metavar="NAME", help="income, heart, breast-cancer, diabetes (a number), or columns."),
-    ] = "income",
-    sites: Annotated[
-        int | None, typer.Option("--sites", min=2, max=_MOST_SITES, help="How many sites, of data that is dealt out.")
-    ] = None,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", min=1, max=100, help="How often every row is judged.")
-    ] = None,
+    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Where to write it.")] = Path("runs/demo"),
+    data: Annotated[str, Option(metavar="NAME", help="income, heart, breast-cancer, diabetes or columns.")] = "income",
+    sites: Annotated[int | None, Option(min=2, max=_MOST_SITES, help="Number of sites, of data dealt out.")] = None,
+    repeats: Annotated[int | None, Option(min=1, max=100, help="How often every row is evaluated.")] = None,
 ) -> None:
     """See what joining is worth: income at six kinds of employers, each alone and together."""
     from silvan.cli import fit_command, terminal

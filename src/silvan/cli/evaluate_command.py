@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean, print_json
 from silvan.cli.predict_command import Reading, table_as_written
@@ -19,17 +20,13 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
-    table: Annotated[
-        Path | None, typer.Argument(metavar="TABLE", help="Judge on this table, which has the label.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the figures here.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show every figure of every model.")] = False,
-    fill: Annotated[bool, typer.Option("--fill", help="Count columns that the table lacks as missing.")] = False,
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
+    table: Annotated[Path | None, Argument(metavar="TABLE", help="Evaluate on this table, with the label.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Also write metrics here.")] = None,
+    everything: Annotated[bool, Option("--all", help="Show every figure of every model.")] = False,
+    fill: Annotated[bool, Option("--fill", help="Count columns that the table lacks as missing.")] = False,
     reading: Reading = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Judge a model again: on its sites' test rows, or on a table.
 

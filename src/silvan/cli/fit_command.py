@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from silvan.errors import InputError, SilvanError
 
@@ -14,13 +14,9 @@ if TYPE_CHECKING:
 
 
 def fit(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="The run folder; the study names one too.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again.")
-    ] = True,
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
+    output: Annotated[Path | None, Option("--output", "-o", metavar="DIR", help="If not the study's folder.")] = None,
+    resume: Annotated[bool, Option("--resume/--fresh", help="Resume an interrupted run, or put it aside.")] = True,
 ) -> None:
     """Train and judge the model of a study, and write the run folder."""
     from silvan.study.run_folder import Run

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean
 from silvan.errors import InputError, SchemaError
@@ -20,7 +21,7 @@ Words = list[str] | None
 
 Reading = Annotated[
     Words,
-    typer.Option(
+    Option(
         "--reading",
         metavar="KEY=VALUE",
         help="How the table is written, if not as the study says: 'separator=;' or missing=NA,-9; repeatable.",
@@ -30,24 +31,12 @@ Reading = Annotated[
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A .silvan file, or a run folder.")],
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE", help="CSV or Parquet, the label is not needed; for a run of parties PARTY=TABLE, each."
-        ),
-    ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Where to write; else to standard output.")
-    ] = None,
-    site: Annotated[str | None, typer.Option("--site", "-s", help="Use the forest that this site should use.")] = None,
-    fill: Annotated[
-        bool,
-        typer.Option("--fill", help="Count columns that the table lacks as missing; so too rows that a party lacks."),
-    ] = False,
-    id_: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="Keep this column of the table beside the predictions.")
-    ] = None,
+    model: Annotated[Path, Argument(metavar="MODEL", help="A .silvan file, or a run folder.")],
+    tables: Annotated[list[str], Argument(metavar="TABLE", help="CSV or Parquet; of parties PARTY=TABLE, each.")],
+    output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Else to standard output.")] = None,
+    site: Annotated[str | None, Option("--site", "-s", help="Use the forest that this site should use.")] = None,
+    fill: Annotated[bool, Option("--fill", help="Count absent columns, or a party's rows, as missing.")] = False,
+    id_: Annotated[str | None, Option("--id", metavar="COLUMN", help="Keep this column beside predictions.")] = None,
     reading: Reading = None,
 ) -> None:
     """Predict every row of a table: the class and each class's probability, or the number."""

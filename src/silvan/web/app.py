@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import uvicorn
@@ -25,14 +25,7 @@ from starlette.types import ASGIApp
 from silvan.errors import InputError, SilvanError
 from silvan.report.html import STYLE
 from silvan.web.access import Access, Guard
-from silvan.web.pages import File, Page, environment
-
-if TYPE_CHECKING:
-    from silvan.web.coordinator_pages import CoordinatorFolder
-    from silvan.web.run_pages import RunsFolder
-    from silvan.web.site_pages import SiteFolderPages
-
-    Folder = CoordinatorFolder | RunsFolder | SiteFolderPages
+from silvan.web.pages import File, Folder, Page, environment
 
 log = logging.getLogger("silvan.web")
 
@@ -51,7 +44,7 @@ _REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 class Pages:
     """Answers requests for a folder's pages."""
 
-    def __init__(self, folder: "Folder", access: Access) -> None:
+    def __init__(self, folder: Folder, access: Access) -> None:
         self.folder, self.access = folder, access
         self._notices: dict[str, tuple[str, bool]] = {}  # what actions had to say, and whether it is good news
 
@@ -166,7 +159,7 @@ def describe(error: Exception) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
-def make_app(folder: "Folder", access: Access) -> ASGIApp:
+def make_app(folder: Folder, access: Access) -> ASGIApp:
     """Return the application that serves a folder's pages."""
     pages = Pages(folder, access)
 

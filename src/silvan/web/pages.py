@@ -1,11 +1,11 @@
-"""What a page is: a template with its values."""
+"""What a page is: a template with its values; and what a folder must be able to do to have pages."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
@@ -31,6 +31,28 @@ class File(NamedTuple):
     data: bytes
     type: str
     name: str = ""
+
+
+class Folder(Protocol):
+    """A folder that has pages."""
+
+    name: str  # what all its pages are headed
+
+    @property
+    def links(self) -> tuple[tuple[str, str], ...]:
+        """The pages to choose from: path and title."""
+
+    def page(self, path: str) -> Page | None:
+        """Return the page of a path; None if there is none."""
+
+    def file(self, path: str) -> File | None:
+        """Return the file of a path; None if there is none."""
+
+    def state(self) -> object:
+        """Return something that differs when a page may show something else; found quickly."""
+
+    def actions(self) -> dict[str, Callable[[dict[str, str]], str]]:
+        """Return what forms may do: given the fields, each returns what to show, or raises ``SilvanError``."""
 
 
 def stamp(paths: Iterable[Path]) -> list[tuple[str, int, int]]:

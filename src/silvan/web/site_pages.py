@@ -76,9 +76,8 @@ class SiteFolderPages:
         study = self._find(digest) if first == "studies" else None
         if study is None or last not in ("", "explanation"):
             return None
-        if last:
-            return Page(study.name, "explanation.html.jinja", self._explanation(study))
-        return Page(study.name, "site_study.html.jinja", self._study(study))
+        values = self._explanation(study) if last else self._study(study)
+        return Page(study.name, "explanation.html.jinja" if last else "site_study.html.jinja", values)
 
     def file(self, path: str) -> File | None:
         """Return the report or the model of a study, once its signature was checked."""

@@ -13,12 +13,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from silvan.deploy.membership.certificates import common_name, read_certificate
-from silvan.deploy.membership.introductions import Credentials, SignedKeys, collect, hand_out, read_roster
+from silvan.deploy.membership.introductions import Carrier, Credentials, SignedKeys, collect, hand_out, read_roster
 from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import keep_log
@@ -30,9 +30,6 @@ from silvan.study.run_folder import JOURNAL, LEARNT, Run
 from silvan.study.study import Study
 from silvan.study.toml_lines import read_toml
 from silvan.util.files import read_json, write_whole
-
-if TYPE_CHECKING:
-    from silvan.federation.flare import Controlling
 
 SETTINGS, FOLDER = "silvan.toml", "silvan"
 _PLACE, _ROSTERS, _INTRODUCTIONS = "flare.json", "rosters", "introductions.json"
@@ -161,7 +158,7 @@ class FlareServer:
         """Return the run folder of a study."""
         return Run(self.path / "runs" / study.folder)
 
-    def meet(self, job: "Controlling", study: Study, run: Run) -> Parties:
+    def meet(self, job: Carrier, study: Study, run: Run) -> Parties:
         """Introduce all parties to each other; those of a study that goes on are those it began with.
 
         A site that is not there is done without if the study's quorum allows it.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 from cryptography import x509
@@ -28,9 +28,6 @@ from silvan.federation.message import Verb
 from silvan.federation.outgoing import DeclinedError, UnreachedError, WaitingError
 from silvan.study.study import Study
 from silvan.util.files import UNREADABLE
-
-if TYPE_CHECKING:
-    from silvan.federation.flare import Controlling
 
 log = logging.getLogger("silvan.introductions")
 
@@ -155,25 +152,17 @@ Ready = Callable[[], ChunkReply | None]
 """Returns a reply that says why a site does not answer yet; None if it does."""
 
 
+Begin = Callable[[Sequence[SignedKeys]], tuple[Receive, Ready]]
+
+
 class IntroducedSite:
     """Takes everybody's introductions, and after that the messages of the study.
 
-    Parameters
-    ----------
-    own
-        The site's own introduction.
-    begin
-        Returns what answers messages, and when, given the introductions; raises an error if they are not accepted.
-    plain
-        Returns the text of an error that may leave the site.
+    ``begin`` returns what answers messages, and when, given the introductions; it raises an error if they are not
+    accepted, whose text, as far as it may leave the site, ``plain`` returns.
     """
 
-    def __init__(
-        self,
-        own: SignedKeys,
-        begin: Callable[[Sequence[SignedKeys]], tuple[Receive, Ready]],
-        plain: Callable[[SilvanError], str],
-    ) -> None:
+    def __init__(self, own: SignedKeys, begin: Begin, plain: Callable[[SilvanError], str]) -> None:
         self._own, self._begin, self._plain = own, begin, plain
         self._accepted: list[SignedKeys] = []
         self._begun: tuple[Receive, Ready] | None = None
@@ -204,7 +193,20 @@ class IntroducedSite:
 # -- at the coordinator
 
 
-def collect(job: "Controlling", sites: Sequence[str], timeout: float) -> dict[str, SignedKeys | Exception]:
+class Carrier(Protocol):
+    """What brings bytes to sites: a job's controller."""
+
+    def carry(self, site: str, data: bytes, wait: float) -> bytes:
+        """Bring bytes to a site, and those that it gives back; raise ``UnreachedError`` if it is not there."""
+
+    def pause(self, seconds: float) -> None:
+        """Wait."""
+
+    def takes_part(self, site: str) -> bool:
+        """Whether a site is in the job at all."""
+
+
+def collect(job: Carrier, sites: Sequence[str], timeout: float) -> dict[str, SignedKeys | Exception]:
     """Ask sites to introduce themselves; return what each answered, or why it did not."""
     replies = _ask_all(job, sites, ExchangeKeys(), timeout)
     found: dict[str, SignedKeys | Exception] = {}
@@ -218,7 +220,7 @@ def collect(job: "Controlling", sites: Sequence[str], timeout: float) -> dict[st
     return found
 
 
-def hand_out(job: "Controlling", sites: Sequence[str], everybody: Sequence[SignedKeys], timeout: float) -> None:
+def hand_out(job: Carrier, sites: Sequence[str], everybody: Sequence[SignedKeys], timeout: float) -> None:
     """Send sites everybody's introductions; raise an error if one does not accept them."""
     for site, reply in _ask_all(job, sites, ExchangeKeys(list(everybody)), timeout).items():
         if isinstance(reply, Exception):
@@ -229,7 +231,7 @@ def hand_out(job: "Controlling", sites: Sequence[str], everybody: Sequence[Signe
 
 
 def _ask_all(
-    job: "Controlling", sites: Sequence[str], message: ExchangeKeys, timeout: float
+    job: Carrier, sites: Sequence[str], message: ExchangeKeys, timeout: float
 ) -> Mapping[str, Introduced | Exception]:
     data, end = _PREFIX + wire.encode(message), time.monotonic() + timeout
 

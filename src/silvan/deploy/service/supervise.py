@@ -64,17 +64,7 @@ class Attempts:
 
 
 class Supervisor:
-    """Runs one study to its end.
-
-    Parameters
-    ----------
-    hub
-        The coordinator's folder.
-    study
-        The study.
-    report
-        Called with a line of text whenever something changes.
-    """
+    """Runs one study to its end; ``report`` is called with a line of text whenever something changes."""
 
     coordinator = startup_kit.COORDINATOR
     """The class that runs at the server; a subclass may name another that the server's folder allows."""
@@ -125,11 +115,8 @@ class Supervisor:
             progress = self._follow(self._submit(dict.fromkeys(set(self.sites) - set(here), "is not there")))
             if progress is not None and progress.final:  # who has not got them now does not take them
                 break
-        lacking = self._lacking()
-        if lacking:
-            self._tell(
-                f"the study is done; {_listed(lacking)} did not get the results: run it again when they are there"
-            )
+        if lacking := _listed(self._lacking()):
+            self._tell(f"the study is done; {lacking} did not get the results: run it again when they are there")
         return self.run
 
     def _lacking(self) -> list[str]:
@@ -317,4 +304,4 @@ class Supervisor:
 
 
 def _listed(sites: list[str]) -> str:
-    return f"site{'s' if len(sites) > 1 else ''} {', '.join(sites)}"
+    return f"site{'s' if len(sites) > 1 else ''} {', '.join(sites)}" if sites else ""
