@@ -17,7 +17,6 @@ from silvan.cli.whole_table import make_table
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS
 from silvan.report import site_tables
-from silvan.report.evaluated import leading_model
 from silvan.report.summary import summarise
 from silvan.util.readable import count_of, format_bytes, format_number
 
@@ -99,7 +98,7 @@ def print_results(record: "Record", *, everything: bool = False, few: bool = Fal
 
 def further(summary: dict[str, Any]) -> list[RenderableType]:
     """Return what follows the comparison of models: few metrics, what sites chose, subgroups, columns that matter."""
-    model = f"{leading_model(summary['models']) or ''} model".capitalize()
+    model = f"{summary['leading'] or ''} model".capitalize()
     parts = [
         (site_tables.threshold_table(summary), model, ["Intercept", "Slope"]),
         (site_tables.choice_table(summary), "What each site uses", []),

@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from silvan.metrics import BY_KEY
 from silvan.report import charts, site_tables
-from silvan.report.evaluated import further_metrics_of, leading_model
 from silvan.report.summary import summarise_run
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
@@ -86,7 +86,7 @@ def _template() -> Template:
 def render(summary: dict[str, Any]) -> str:
     """Return the page of a summary as HTML."""
     models = summary["models"]
-    model = leading_model(models)
+    model = summary["leading"]
     many = len(summary["sites"]) > charts.MANY
     page = _template().render(
         run=summary,
@@ -106,7 +106,7 @@ def render(summary: dict[str, Any]) -> str:
         classes=_classes(summary),
         compared=site_tables.comparison_table(summary, sums_first=many),
         **{make.__name__: make(summary) for make in _TABLES},
-        meanings=[(metric.title, metric.meaning) for metric in further_metrics_of(summary["judged"])],
+        meanings=[(BY_KEY[key].title, BY_KEY[key].meaning) for key in summary["further"]],
         tree=None if summary["tree"] is None else charts.tree(summary["tree"]["lines"]),
         importances=_importances(summary),
         dependence=_dependence(summary),

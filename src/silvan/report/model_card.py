@@ -3,7 +3,6 @@
 from typing import Any
 
 from silvan.learners.registry import LEARNERS
-from silvan.report.evaluated import leading_model
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_count, list_some
 
@@ -95,7 +94,7 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
         texts.append(f"Too few test rows for a confidence interval of the gain: {list_some(few, 'site', 6)}.")
     if lost:
         texts.append(f"Significantly worse than the local model: {list_some(lost, 'site', 6)}.")
-    model = leading_model(summary["models"])
+    model = summary["leading"]
     slopes = {
         site["title"]: slope
         for site in summary["judged"]

@@ -8,7 +8,6 @@ import msgspec
 
 from silvan.algorithms.evaluation.evaluation import CERTAINTY
 from silvan.metrics import BY_KEY
-from silvan.report.evaluated import further_metrics_of, leading_model
 from silvan.util.readable import count_of, format_bytes, format_interval, format_metric, format_number, signed
 
 _WIDE = 6
@@ -230,9 +229,9 @@ def distance_table(summary: dict[str, Any]) -> ReportTable | None:
 
 def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return how the model does at each site: AUC with its interval, calibration, and what a threshold gives."""
-    model = leading_model(summary["models"])
+    model = summary["leading"]
     known = [site for site in summary["judged"] if model in site["models"]]
-    further = [metric for metric in further_metrics_of(summary["judged"]) if metric.key not in _LEFT_OUT]
+    further = [BY_KEY[key] for key in summary["further"] if key not in _LEFT_OUT]
     if not further or not known or summary["noisy"]:
         return None
     auc = any(site["models"][model]["auc"] is not None for site in known)

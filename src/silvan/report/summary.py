@@ -13,12 +13,11 @@ import msgspec
 from silvan.algorithms.evaluation.evaluation import MEAN_OF_SITES, certainty
 from silvan.errors import FormatError, SilvanError
 from silvan.federation.federation import OVERALL
-from silvan.metrics import METRICS, Metric
-from silvan.report.evaluated import FURTHER, evaluated_at_sites
+from silvan.metrics import METRICS, Metric, main_metrics
 from silvan.report.model_card import SEEN, importance_note, model_card
 from silvan.report.sentences import sentences
 from silvan.report.tree_outline import outline
-from silvan.study.run_folder import AUDIT, RUN, Kind, MetricsRow, Record, Run
+from silvan.study.run_folder import AUDIT, RUN, Counts, Kind, MetricsRow, Record, Run
 from silvan.util.files import try_json
 from silvan.util.readable import digits_of
 
@@ -30,6 +29,11 @@ _TAKEN = (
 """Fields of the record that a summary holds unchanged."""
 
 _OF_SUBGROUP = ("group", "site", "model", "rows", "figures", "note")
+
+_FURTHER = [metric for metric in METRICS if metric.title and not metric.main]
+"""The metrics that are shown beside the main ones."""
+
+_LARGEST = 1e100
 
 _SEEN = {
     "ask": "each site's answer",
@@ -59,6 +63,8 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
     overall = _site(record, OVERALL, metric, models) if known else None
     mean = _mean(sites, metric, models) if record.by == "rows" and not record.repeats else None
     learner = record.study.get("learner", {})
+    judged = _evaluated_at_sites(record, models)
+    further = [one["more"] for site in judged for one in site["models"].values()]
     importances = record.permutation or record.importances or {}
     summary: dict[str, Any] = {
         **{name: msgspec.to_builtins(getattr(record, name)) for name in _TAKEN},
@@ -70,13 +76,15 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "tau": learner.get("tau"),
         "splits": record.repeats * record.folds,
         "models": models,
+        "leading": "federated" if "federated" in models else models[-1] if models else None,
         "sites": sites,
         "mean": mean,
         "overall": overall,
         "lead": mean or overall or (sites[0] if record.copy_for and sites and record.evaluation else None),
         "noisy": _noisy(record, metric),
         "figures": _figures(record, 3 if metric is None else metric["digits"]),
-        "judged": evaluated_at_sites(record, models),
+        "judged": judged,
+        "further": [metric.key for metric in _FURTHER if any(more.get(metric.key) is not None for more in further)],
         "subgroups": [{name: getattr(row, name) for name in _OF_SUBGROUP} for row in record.subgroups],
         "curves": msgspec.to_builtins(record.curves),
         "importances": sorted(importances.items(), key=lambda item: -item[1]),
@@ -241,7 +249,7 @@ def _positives(record: Record) -> float | None:
 def _figures(record: Record, digits: int) -> dict[str, Any]:
     """Return all metrics of all models at all sites."""
     main: list[Metric] = [m for m in METRICS if record.evaluation and m.key in record.evaluation[0].figures]
-    more = [m for m in FURTHER if any(row.more.get(m.key) is not None for row in record.evaluation)]
+    more = [m for m in _FURTHER if any(row.more.get(m.key) is not None for row in record.evaluation)]
     rows = []
     for r in sorted(record.evaluation, key=lambda r: r.site == OVERALL):
         values = [*(r.figures.get(m.key) for m in main), *(r.more.get(m.key) for m in more)]
@@ -290,6 +298,47 @@ def _hashes(record: Record) -> list[tuple[str, str]]:
     if record.pooled_hash:
         hashes.append(("pooled forest", record.pooled_hash))
     return [*hashes, ("study and tables", record.fingerprint)]
+
+
+# -- how models do at each site, beyond one metric: intervals, calibration, thresholds, and groups for curves
+
+
+def _evaluated_at_sites(record: Record, models: list[str]) -> list[dict[str, Any]]:
+    """Return what is known of models at each site, all rows together first."""
+    counts = {(c.site, c.model): c for c in record.counts}
+    rows, listed = {(row.site, row.model): row for row in record.evaluation}, []
+    for site in [OVERALL, *(site.name for site in record.sites)]:
+        known = [model for model in models if (site, model) in rows]
+        if known:
+            found = {m: _one(rows[site, m], counts.get((site, m), Counts(site, m)), record) for m in known}
+            note = next((rows[site, m].note for m in known if rows[site, m].note), "")
+            title, overall = "all rows" if site == OVERALL else site, site == OVERALL
+            listed.append({"title": title, "overall": overall, "models": found, "note": note})
+    return listed
+
+
+def _one(row: MetricsRow, counts: Counts, record: Record) -> dict[str, Any]:
+    """Return what is known of one model at one site; groups that cannot be are left out, as files may be damaged."""
+    return {
+        "rows": row.rows,
+        "auc": row.figures.get("auc"),
+        "numbers": {m.key: row.figures.get(m.key) for m in main_metrics(0) if m.key in row.figures},
+        "between": (row.more.get("auc_low"), row.more.get("auc_high")),
+        "more": {m.key: row.more.get(m.key) for m in _FURTHER if m.key in row.more},
+        "groups": {of: _groups(groups, record.classes is None) for of, groups in counts.groups.items()},
+        "net_benefit": [point for point in counts.net_benefit if _possible(*point) and 0 <= point[0] <= 1],
+    }
+
+
+def _groups(groups: list[tuple[float, float, float]], of_number: bool) -> list[tuple[float, float, float]]:
+    """Return groups of rising score, or prediction, that rows can be in."""
+    fine = [g for g in groups if _possible(*g) and g[2] >= 0 and (of_number or g[1] >= 0)]
+    return sorted(g for g in fine if of_number or 0.0 <= g[0] <= 1.0)
+
+
+def _possible(*numbers: float) -> bool:
+    """Return whether numbers can be added, squared and drawn."""
+    return all(abs(number) < _LARGEST for number in numbers)
 
 
 # -- what lies beside run.json: the model, of which a tree is shown, and an audit, if it is of this model
