@@ -14,15 +14,15 @@ from benchmarks import xgboost_federated
 from benchmarks.common import Goal, Report, synthetic
 from benchmarks.flare_job import MEASURED, MeasuringCoordinator
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES
-from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import SETTINGS
-from silvan.deploy.service.one_machine import free_port, start_local
 from silvan.deploy.service.process import Background
-from silvan.deploy.service.start_stop import process_of, processes_of, stop_all
+from silvan.deploy.service.start_stop import free_port, process_of, processes_of, start_local, stop_all
 from silvan.deploy.service.supervise import Supervisor
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run
+from silvan.util.files import try_json
 
 STUDY = """
 name = "benchmark"
@@ -91,7 +91,7 @@ class Measured:
         begun = time.time()
         run = supervisor.run_to_end()
         ended = time.time()
-        progress = read_progress(run.file(PROGRESS))
+        progress = try_json(run.file(PROGRESS), StudyProgress)
         assert progress is not None
         at = progress.seconds
         self.wire.append(_read_measured(run))

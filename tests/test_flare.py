@@ -35,7 +35,7 @@ from silvan.deploy.membership import startup_kit
 from silvan.deploy.membership.certificates import Authority, make_key, make_request, pem
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import BUDGET
-from silvan.deploy.service import one_machine
+from silvan.deploy.service import start_stop
 from silvan.deploy.service.process import Background, client_arguments
 from silvan.deploy.service.start_stop import process_of, processes_of, start_coordinator, start_site, stop_all
 from silvan.deploy.service.supervise import Supervisor
@@ -123,7 +123,7 @@ def federation(tmp_path_factory, server):
     if server is not None:
         sources["west"] = put_into(server, everything[2::3])
     with hasty_sites():
-        hub, members = one_machine.make_local(folder, sources)
+        hub, members = start_stop.make_local(folder, sources)
     try:
         process_of(members[-1]).stop()
         yield hub, dict(zip(SITES, members[:-1], strict=True)), sources

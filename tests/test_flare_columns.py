@@ -23,7 +23,7 @@ from silvan.algorithms.vertical import encrypted_labels
 from silvan.cli.main import app
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import JoinedSite
-from silvan.deploy.service import one_machine
+from silvan.deploy.service import start_stop
 from silvan.deploy.service.start_stop import process_of, processes_of, start_site, stop_all
 from silvan.deploy.service.supervise import Supervisor
 from silvan.deploy.studies.explain import approve_study
@@ -55,12 +55,12 @@ def federation(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parties")
     paths = parties.write_tables(folder / "tables", parties.tables())
     new = parties.write_tables(folder / "new", parties.tables(n=40, seed=9, label=False))
-    hub = CoordinatorFiles.create(folder / "coordinator", "local", list(paths), "localhost", one_machine.free_port())
+    hub = CoordinatorFiles.create(folder / "coordinator", "local", list(paths), "localhost", start_stop.free_port())
     allow_pausing(hub)
     with pytest.MonkeyPatch.context() as patch:
         here = str(Path(__file__).parent)  # where the server finds the class
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
-        made = one_machine.start_local(hub, folder, paths)
+        made = start_stop.start_local(hub, folder, paths)
     members = dict(zip(PARTIES, made, strict=True))
     try:
         for party, member in members.items():

@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 import silvan as sv
 from silvan.cli.main import app
 from silvan.deploy.membership.flare_folder import open_site
-from silvan.deploy.service.one_machine import free_port
 from silvan.deploy.service.process import client_arguments, server_arguments, wait_for_port
+from silvan.deploy.service.start_stop import free_port
 from silvan.study.run_folder import Run
 
 PATIENCE = 900.0

@@ -17,7 +17,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[
 from helpers.slow_link import SlowLink
 
 import silvan as sv
-from silvan.deploy.service import one_machine
+from silvan.deploy.service import start_stop
 from silvan.deploy.service.start_stop import process_of, processes_of, start_site, stop_all
 from silvan.deploy.service.supervise import Supervisor
 from silvan.study.parse import parse_remote_study
@@ -37,7 +37,7 @@ def test_a_study_ends_over_slow_links(tmp_path, capsys):
     for i, site in enumerate(SITES):
         sources[site] = str(tmp_path / f"{site}.parquet")
         everything[i::3].write_parquet(sources[site])
-    hub, members = one_machine.make_local(tmp_path, sources)
+    hub, members = start_stop.make_local(tmp_path, sources)
     said = []
     try:
         with contextlib.ExitStack() as stack:

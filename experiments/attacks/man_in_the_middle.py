@@ -19,7 +19,7 @@ from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.enrol import make_server
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, proof_key
 from silvan.deploy.membership.joined_site import JoinedSite
-from silvan.deploy.service.one_machine import free_port
+from silvan.deploy.service.start_stop import free_port
 from silvan.errors import SilvanError
 from silvan.federation.keys import Key
 from silvan.federation.store import MemoryStore

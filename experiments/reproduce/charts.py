@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from experiments.reproduce.paper import Item
 from markupsafe import Markup
 
-from silvan.report.curves import Axis, Chart
-from silvan.report.plots import nice_scale
+from silvan.report.charts import Axis, Chart, nice_scale
 
 WIDTH, HEIGHT, LEGEND = 290, 268, 22
 

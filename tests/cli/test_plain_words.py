@@ -325,7 +325,7 @@ def test_two_hundred_sites(small, tmp_path):
     page = (tmp_path / "run" / "report.html").read_text()
     assert all(name in page for name in names)
     console = Console(width=80, file=io.StringIO())
-    print_parts(console, results(summarise_run(tmp_path / "run")))
+    print_parts(results(summarise_run(tmp_path / "run")), console=console)
     text = console.file.getvalue()
     assert "town 199" in " ".join(text.split())
     assert "…" not in text
@@ -387,7 +387,7 @@ WIDTHS = (120, 80, 60, 40)
 
 def shown_in(width, *parts):
     console = Console(width=width, file=io.StringIO())
-    print_parts(console, *parts)
+    print_parts(*parts, console=console)
     text = console.file.getvalue()
     assert all(cell_len(line) <= width for line in text.splitlines()), text
     assert "…" not in text

@@ -6,7 +6,7 @@ from helpers.runs import silvan
 
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.joined_site import JoinedSite
-from silvan.deploy.service.one_machine import free_port
+from silvan.deploy.service.start_stop import free_port
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import os
 import time
 from uuid import uuid4
 
-from silvan.deploy.jobs.tidy import JOB_DAYS, mark_in_use, remove_journal, remove_old_jobs
+from silvan.deploy.jobs.job_folder import JOB_DAYS, mark_in_use, remove_journal, remove_old_jobs
 from silvan.study.run_folder import JOURNAL, Run
 
 OLD = time.time() - (JOB_DAYS + 1) * 86400

@@ -7,7 +7,7 @@ import polars as pl
 
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.enrol import make_server
-from silvan.deploy.service.one_machine import free_port
+from silvan.deploy.service.start_stop import free_port
 
 
 @contextmanager

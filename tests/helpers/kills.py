@@ -29,15 +29,16 @@ from helpers.parties import PARTIES, set_up
 from helpers.studies import table
 
 import silvan as sv
-from silvan.deploy.jobs.job_progress import PROGRESS, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.membership.joined_site import SETTINGS, JoinedSite
-from silvan.deploy.service import one_machine
+from silvan.deploy.service import start_stop
 from silvan.deploy.service.process import Background
 from silvan.deploy.service.start_stop import process_of, processes_of, start_coordinator, start_site, stop_all
 from silvan.errors import SilvanError
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run
 from silvan.study.study import Study
+from silvan.util.files import try_json
 
 KILLS = 4
 """Processes that a study loses."""
@@ -93,7 +94,7 @@ class Federation:
         self.columns = parties.write_tables(folder / "columns", parties.tables())
         self.rows = parties.write_tables(folder / "rows", {site: rows[i::3] for i, site in enumerate(PARTIES)})
         with hasty_sites():
-            self.hub, members = one_machine.make_local(folder, self.rows)
+            self.hub, members = start_stop.make_local(folder, self.rows)
         self.members = dict(zip(PARTIES, members, strict=True))
         self.expected: dict[str, str] = {}
 
@@ -246,7 +247,7 @@ class Killer:
 
 def _stage(run: Run) -> str:
     """Return the stage that a study is in; empty before its job has begun."""
-    found = read_progress(run.file(PROGRESS))
+    found = try_json(run.file(PROGRESS), StudyProgress)
     return "" if found is None else found.stage
 
 

@@ -21,7 +21,7 @@ from silvan.forest.forest import Forest
 from silvan.learners.evaluation_frame import whole_frame
 from silvan.learners.registry import LEARNERS
 from silvan.learners.result import SiteTrees
-from silvan.report.curves import calibration, roc_points
+from silvan.report.charts import calibration, roc_points
 from silvan.report.html import render, without_controls, write_report
 from silvan.report.markdown import escape, markdown
 from silvan.report.model_card import importance_note, model_card

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from silvan.report.plots import nice_scale, tick_labels
+from silvan.report.charts import nice_scale, tick_labels
 from silvan.report.summary import summarise
 from silvan.study.run_folder import Kind, MetricsRow, Model, Record, SiteRows, Traffic
 from silvan.util.readable import format_bytes, format_count, format_interval, format_metric, format_time, signed

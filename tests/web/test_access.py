@@ -5,8 +5,8 @@ from helpers.browsing import ADDRESS, client_of, open_page
 
 from silvan.errors import InputError
 from silvan.web.access import HEADERS
+from silvan.web.app import listen
 from silvan.web.pages import Page
-from silvan.web.server import listen
 
 
 class Nothing:

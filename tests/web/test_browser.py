@@ -19,7 +19,7 @@ from helpers.needs import CHROMIUM
 from helpers.studies import table
 from playwright.sync_api import expect, sync_playwright
 
-from silvan.deploy.service import one_machine
+from silvan.deploy.service import start_stop
 from silvan.deploy.service.start_stop import process_of, processes_of, stop_all
 from silvan.web.run_view import process_of_run
 
@@ -48,7 +48,7 @@ def federation(tmp_path_factory):
         everything[i::2].write_csv(folder / f"{site}.csv")
         sources[site] = str(folder / f"{site}.csv")
     with hasty_sites():
-        hub, members = one_machine.make_local(folder, sources)
+        hub, members = start_stop.make_local(folder, sources)
     try:
         settings = members[0].path / "site.toml"  # which is read when a study comes in
         settings.write_text(f"{settings.read_text()}approve = true\n")

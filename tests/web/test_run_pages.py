@@ -5,10 +5,11 @@ import pytest
 from helpers.browsing import act, open_page
 from helpers.runs import fitted, write_study
 
-from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.errors import InputError
 from silvan.study.run_folder import Record, Run, SiteRows
 from silvan.study.study_file import read_study
+from silvan.util.files import try_json
 from silvan.web.run_pages import RunsFolder
 
 HOSTILE = '<script>alert(1)</script> "\u202ekcab\u202c" `<img src=x>` שלום'
@@ -149,7 +150,7 @@ def test_events_show_what_is_new_and_begin_with_how_it_stands(folder):
 
 
 def test_fit_notes_how_far_it_is(folder):
-    found = read_progress(folder / "run" / PROGRESS)
+    found = try_json(folder / "run" / PROGRESS, StudyProgress)
     assert (found.stage, found.final) == ("done", True)
     assert set(found.answered) == {"north", "east", "south"}
     assert list(found.seconds) == ["agreeing on columns", "training", "judging", "done"]

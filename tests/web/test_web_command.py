@@ -13,7 +13,7 @@ from helpers.runs import silvan, write_study
 def served(monkeypatch):
     """Note what would be served, in place of serving it."""
     found = []
-    monkeypatch.setattr("silvan.web.server.serve", lambda app, listener: found.append(listener.getsockname()))
+    monkeypatch.setattr("silvan.web.app.serve", lambda app, listener: found.append(listener.getsockname()))
     return found
 
 

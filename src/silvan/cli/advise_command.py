@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean
 from silvan.errors import InputError
@@ -11,24 +12,16 @@ from silvan.util.readable import count_of
 
 
 def advise(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
-    clusters: Annotated[
-        int | None, typer.Option("--clusters", "-k", help="How many clusters; as many as are clear, if left out.")
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option("--metric", help="manhattan (the default), euclidean or minkowski.")
-    ] = None,
-    first: Annotated[str | None, typer.Option("--first", help="The site that is the first centroid.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the distances here.")
-    ] = None,
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
+    clusters: Annotated[int | None, Option("--clusters", "-k", help="Number of clusters; found if left out.")] = None,
+    metric: Annotated[str | None, Option("--metric", help="manhattan (default), euclidean or minkowski.")] = None,
+    first: Annotated[str | None, Option("--first", help="The site that is the first centroid.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Also write distances here.")] = None,
 ) -> None:
     """Compare a study's sites before training: distances, clusters, and in what each site stands out.
 
     Options that are left out are taken from the study's learner if it has them.
     """
-    from rich.console import Console
-
     from silvan.algorithms.bofrf import advice
     from silvan.algorithms.bofrf.clusters import Metric
     from silvan.cli import terminal
@@ -37,8 +30,7 @@ def advise(
     from silvan.util.csv_text import csv_text
     from silvan.util.files import write_whole
 
-    console, progress = Console(), ProgressBars()
-    plan = read_study(study)
+    plan, progress = read_study(study), ProgressBars()
     if plan.id is not None:
         raise InputError(f"{study}: advise compares sites that hold the same columns; [parties] hold different ones")
     with progress.step("Reading tables and agreeing on columns"):
@@ -54,9 +46,8 @@ def advise(
             metric=cast(Metric, metric or plan.parameters.get("metric") or "manhattan"),  # which advise checks
             first=plan.parameters.get("first") if first is None else first,
         )
-    terminal.print_parts(
-        console, clean(f"{plan.name}: {count_of(len(advised.sites), 'site')}"), terminal.advice(advised, advice.WIDE)
-    )
+    title = clean(f"{plan.name}: {count_of(len(advised.sites), 'site')}")
+    terminal.print_parts(title, terminal.advice(advised, advice.WIDE))
     if output is not None:
         distances = advised.frame()
         write_whole(output, csv_text([distances.columns, *distances.iter_rows()]).encode())

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean, print_json
 from silvan.cli.predict_command import Reading, open_forest, table_as_written
@@ -19,34 +20,22 @@ EXCEEDED = 1
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with --table also a .silvan file.")],
-    table: Annotated[
-        Path | None, typer.Option("--table", "-t", metavar="FILE", help="Rows that were learnt from, with the label.")
-    ] = None,
-    others: Annotated[
-        Path | None, typer.Option("--others", metavar="FILE", help="Rows of the same kind that were not learnt from.")
-    ] = None,
-    site: Annotated[str | None, typer.Option("--site", "-s", help="Audit the forest of this site.")] = None,
-    thresholds: Annotated[
-        Path | None, typer.Option("--thresholds", metavar="TOML", help="The site's limits; see docs/audit.md.")
-    ] = None,
-    limit: Annotated[
-        list[str] | None, typer.Option("--limit", metavar="ATTACK=X", help="Set one limit; may be repeated.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write the report; else into RUN.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Decides all draws.")] = 0,
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder; with --table also a .silvan file.")],
+    table: Annotated[Path | None, Option("--table", "-t", metavar="FILE", help="Training rows with the label.")] = None,
+    others: Annotated[Path | None, Option("--others", metavar="FILE", help="Rows alike, not learnt from.")] = None,
+    site: Annotated[str | None, Option("--site", "-s", help="Audit the forest of this site.")] = None,
+    thresholds: Annotated[Path | None, Option(metavar="TOML", help="The site's limits; see docs/audit.md.")] = None,
+    limit: Annotated[list[str] | None, Option("--limit", metavar="ATTACK=X", help="Set one limit; repeatable.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", metavar="FOLDER", help="For the report; else RUN.")] = None,
+    seed: Annotated[int, Option(help="Decides all draws.")] = 0,
     reading: Reading = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Attack the models of a run, as a curious recipient would, and compare what is learnt with limits.
 
     Rows come from the study's own tables if these are unchanged, or from --table and --others. The exit code is 1 if a
     limit is exceeded.
     """
-    from rich.console import Console
-
     from silvan.auditing.audit_report import write
     from silvan.auditing.findings import make_limits, read_limits
     from silvan.auditing.run_audit import audit as attack
@@ -74,7 +63,7 @@ def audit(
     if json:
         print_json({"passed": passed, "reports": [report.as_dict() for report in reports]})
     for report in [] if json else reports:
-        terminal.print_parts(Console(), table_of(report))
+        terminal.print_parts(table_of(report))
     folder = output or (run if run.is_dir() else None)
     if folder is not None:
         for path in write(reports, folder):
@@ -130,36 +119,30 @@ def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int)
         federation.journal.close()
 
 
-COLOURS = {"held": "green", "close": "yellow", "exceeded": "red", "not run": "dim"}
-
-
 def table_of(report: "Report") -> "RenderableType":
     """Return the findings as a table: a line for each attack, and below what each is about."""
     from rich.console import Group
     from rich.text import Text
 
     from silvan.auditing.audit_report import figure
-    from silvan.cli.whole_table import make_table
+    from silvan.cli.terminal import shown
+    from silvan.report.site_tables import ReportTable
 
-    table = make_table()
-    table.add_column("Attack", overflow="fold", min_width=14)
-    for name in ("Figure", "Interval", "Chance", "Undef.", "Limit"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("Verdict", no_wrap=True)
+    rows, notes = [], []
     for f in report.findings:
         interval = "" if f.low is None or f.high is None else f"{figure(f.low)}–{figure(f.high)}"
         numbers = (figure(f.value), interval, figure(f.chance), figure(f.undefended), figure(f.limit))
-        table.add_row(Text(f.title), *map(Text, numbers), Text(f.verdict, style=COLOURS[f.verdict]))
-    notes = []
-    for f in report.findings:
+        rows.append([f.title, *numbers, f.verdict])
         told = "; ".join(filter(None, [f.measure, f.note]))
         about = f"the attacker has {f.has}. {told[:1].upper()}{told[1:]}".strip(". ")
         notes.append(Text(f"{f.title}: {about}.", style="dim"))
+    heads = ["Attack", "Figure", "Interval", "Chance", "Undef.", "Limit", "Verdict"]
+    table = ReportTable(heads, rows, tones=[f.verdict for f in report.findings], toned=(len(heads) - 1,))
     head = Text(
         f"{clean(report.name)}: {count_of(report.trees, 'tree')}, {count_of(report.members, 'row')} learnt from, "
         f"{report.outsiders:,} others"
     )
-    return Group(head, Text(), table, Text(), *notes, Text(), _sentence(report))
+    return Group(head, Text(), shown(table), Text(), *notes, Text(), _sentence(report))
 
 
 def _sentence(report: "Report") -> "RenderableType":

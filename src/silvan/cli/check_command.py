@@ -4,50 +4,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from silvan.cli.plain_text import clean, print_json
+from silvan.cli.plain_text import clean, print_json, print_wrapped
 
 if TYPE_CHECKING:
     from silvan.data.column_profile import ColumnProfile
 
 
 def check(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the columns of every site's table, and ask about what looks odd; nothing is learnt or written."""
+    from silvan.study import table_check
     from silvan.study.study_file import read_study
-    from silvan.study.table_check import (
-        open_tables,
-        profiles_of,
-        questions,
-        questions_of_label,
-        reading_notes,
-        table_of_all,
-    )
 
     plan = read_study(study)
     with plan.pointing():
-        tables = open_tables(plan)
-        profiles, whole = profiles_of(tables), table_of_all(plan)
+        tables = table_check.open_tables(plan)
+        profiles, whole = table_check.profiles_of(tables), table_check.table_of_all(plan)
+        ask = table_check.questions
         if plan.id is None:
-            lines = questions_of_label(profiles, plan.label) + questions(profiles, plan.label, plan.task, whole)
+            lines = table_check.questions_of_label(profiles, plan.label)
+            lines += ask(profiles, plan.label, plan.task, whole)
         else:  # parties have different columns, and ids are meant to be
             own = {party: [c for c in columns if c.name != plan.id] for party, columns in profiles.items()}
-            lines = [line for party in own for line in questions({party: own[party]}, plan.label, plan.task)]
-        notes = reading_notes(tables if whole is None else {whole.name: whole})
+            lines = [line for party in own for line in ask({party: own[party]}, plan.label, plan.task)]
+        notes = table_check.reading_notes(tables if whole is None else {whole.name: whole})
     show(profiles, lines, notes, json)
 
 
 def check_site(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")],
-    study: Annotated[
-        str | None, typer.Argument(metavar="STUDY", help="A study that came in; the latest, if none is named.")
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option("--label", help="The column to predict; the study's, if there is one.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The site's folder.")],
+    study: Annotated[str | None, Argument(metavar="STUDY", help="A study that came in; else the latest.")] = None,
+    label: Annotated[str | None, Option("--label", help="The column to predict, if not the study's.")] = None,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the columns of the site's own table, and ask about what looks odd; nothing leaves the machine.
 
@@ -76,38 +68,23 @@ def check_site(
 
 def show(profiles: "dict[str, list[ColumnProfile]]", lines: list[str], notes: dict[str, list[str]], json: bool) -> None:
     """Print columns by site, how files are written, and what should be looked at."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from silvan.cli.whole_table import make_table
-
     if json:
         print_json({"columns": profiles, "files": notes, "questions": lines})
         return
-    console, table = Console(), make_table()
-    for name in ("Column", "Site"):
-        table.add_column(name, overflow="fold", min_width=8)
-    table.add_column("Kind", no_wrap=True)
-    for name in ("Missing", "Distinct", "Low", "High"):
-        table.add_column(name, justify="right", no_wrap=True)
-    order = list(dict.fromkeys(column.name for columns in profiles.values() for column in columns))
-    for name in order:
-        for site, columns in profiles.items():
-            for column in columns:
-                if column.name == name:
-                    known = [column.kind, _share(column), f"{column.distinct:,}", *_ends(column)]
-                    table.add_row(*map(Text, [clean(name), clean(site), *known]))
-    console.print(table)
-    for site, found in notes.items():
-        console.print(Text(clean(f"The file of {site} is {', '.join(found)}.")))
-    for line in lines:
-        console.print(Text(f"- {clean(line)}"), highlight=False)
-    if not lines:
-        console.print("Nothing looks odd.")
+    from rich.console import Console
 
+    from silvan.cli.terminal import shown
+    from silvan.report.site_tables import ReportTable
 
-def _share(column: "ColumnProfile") -> str:
-    return "" if not column.missing else f"{column.missing / column.rows:.0%}"
+    listed = [(column, site) for site, columns in profiles.items() for column in columns]
+    order = list(dict.fromkeys(column.name for column, _ in listed))
+    rows = []
+    for column, site in sorted(listed, key=lambda one: order.index(one[0].name)):
+        missing = f"{column.missing / column.rows:.0%}" if column.missing else ""
+        rows.append([column.name, site, column.kind, missing, f"{column.distinct:,}", *_ends(column)])
+    Console().print(shown(ReportTable(["Column", "Site", "Kind", "Missing", "Distinct", "Low", "High"], rows, texts=3)))
+    print_wrapped(*(f"The file of {site} is {', '.join(found)}." for site, found in notes.items()))
+    print_wrapped(*([f"- {line}" for line in lines] or ["Nothing looks odd."]))
 
 
 def _ends(column: "ColumnProfile") -> list[str]:

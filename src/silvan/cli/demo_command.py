@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from silvan.errors import InputError, SilvanError
 
@@ -16,24 +16,12 @@ _FIRST_TIME = "The very first time, kernels are compiled, which takes up to a mi
 
 
 def demo(
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="DIR", help="Where to write the tables, the study and the run."),
-    ] = Path("runs/demo"),
-    data: Annotated[
-        str,
-        typer.Option("--data", metavar="NAME", help="income, heart, breast-cancer, diabetes (a number), or columns."),
-    ] = "income",
-    sites: Annotated[
-        int | None, typer.Option("--sites", min=2, max=_MOST_SITES, help="How many sites, of data that is dealt out.")
-    ] = None,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", min=1, max=100, help="How often every row is judged.")
-    ] = None,
+    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Where to write it.")] = Path("runs/demo"),
+    data: Annotated[str, Option(metavar="NAME", help="income, heart, breast-cancer, diabetes or columns.")] = "income",
+    sites: Annotated[int | None, Option(min=2, max=_MOST_SITES, help="Number of sites, of data dealt out.")] = None,
+    repeats: Annotated[int | None, Option(min=1, max=100, help="How often every row is evaluated.")] = None,
 ) -> None:
     """See what joining is worth: income at six kinds of employers, each alone and together."""
-    from rich.console import Console
-
     from silvan.cli import fit_command, terminal
     from silvan.study.demo_studies import DEMOS, write_demo
     from silvan.study.run_folder import Run
@@ -41,11 +29,11 @@ def demo(
 
     if data not in DEMOS:
         raise InputError.wrong("--data", f"one of {', '.join(DEMOS)}", data)
-    console, chosen = Console(), DEMOS[data](sites, repeats)
+    chosen = DEMOS[data](sites, repeats)
     study, run = read_study(write_demo(output, chosen)), Run(output)
-    terminal.print_parts(console, f"{chosen.introduction} {_FIRST_TIME}")
+    terminal.print_parts(f"{chosen.introduction} {_FIRST_TIME}")
     record = fit_command.start_run(study, run, resume=is_same(study, run))
-    fit_command.carry_out(study, run, record, console, demo=True)
+    fit_command.carry_out(study, run, record, demo=True)
 
 
 def is_same(study: "Study", run: "Run") -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean, print_json
 
@@ -11,10 +12,8 @@ _STYLES = {"good": "green", "look": "yellow", "bad": "red"}
 
 
 def doctor(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A coordinator's or a site's folder, or FLARE's own.")
-    ] = Path(),
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="Of a coordinator or a site, or FLARE's own.")] = Path(),
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check versions, clock, certificates, permissions, port, roster and disk; say what to do."""
     from rich.console import Console

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean, print_json
 from silvan.cli.predict_command import Reading, table_as_written
-from silvan.errors import InputError, SchemaError
+from silvan.errors import InputError
 from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
@@ -19,30 +20,24 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
-    table: Annotated[
-        Path | None, typer.Argument(metavar="TABLE", help="Judge on this table, which has the label.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="CSV", help="Also write the figures here.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show every figure of every model.")] = False,
-    fill: Annotated[bool, typer.Option("--fill", help="Count columns that the table lacks as missing.")] = False,
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
+    table: Annotated[Path | None, Argument(metavar="TABLE", help="Evaluate on this table, with the label.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Also write metrics here.")] = None,
+    everything: Annotated[bool, Option("--all", help="Show every figure of every model.")] = False,
+    fill: Annotated[bool, Option("--fill", help="Count columns that the table lacks as missing.")] = False,
     reading: Reading = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Judge a model again: on its sites' test rows, or on a table.
 
     On a table, what sites have alone and the pooled forest are shown beside it if the study's own tables are
     still as they were.
     """
-    from rich.console import Console
-
     from silvan.cli import terminal
     from silvan.study.progress_bars import ProgressBars
     from silvan.study.run_folder import Run
 
-    console, progress, folder = Console(), ProgressBars(), Run(run)
+    progress, folder = ProgressBars(), Run(run)
     record, learnt = folder.read() if run.is_dir() else None, None
     if reading and table is None:
         raise InputError("--reading says how TABLE is written; name a table too")
@@ -51,69 +46,51 @@ def evaluate(
         if record is None or record.by != "columns":
             check_columns(run, record, table, source, fill)
         rows = on_table(run, folder, record, source, progress)
-        learnt = rows_learnt_from(folder, record, source)
         if not json:
             shown = terminal.all_metrics(rows) if everything else terminal.on_table(rows, str(table))
-            terminal.print_parts(console, shown)
-        if learnt:
-            typer.echo(learnt_line(*learnt, str(table)), err=True)
+            terminal.print_parts(shown)
+        learnt = note_learnt_rows(folder, record, source, str(table))
     elif record is None:
         raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
     else:
         rows = at_sites(folder, record, progress)
         if not json:
-            terminal.print_results(console, record, everything=everything)
+            terminal.print_results(record, everything=everything)
     if json:
-        told = None if learnt is None else learnt[0]
         groups = record.subgroups if record is not None and table is None else []
         by_group = {"subgroups": groups} if groups else {}
-        print_json(
-            {"run": str(run), "table": table and str(table), "learnt_from": told, "evaluation": rows, **by_group}
-        )
+        named = {"run": str(run), "table": table and str(table), "learnt_from": learnt}
+        print_json({**named, "evaluation": rows, **by_group})
     if output is not None:
         Run(output.parent).write_evaluation(rows, output.name)
 
 
-def rows_learnt_from(run: "Run", record: "Record | None", table: Any) -> tuple[int, int] | None:
-    """Return how many rows of a table the run's model was learnt from, and of how many; None if nobody knows."""
+def note_learnt_rows(run: "Run", record: "Record | None", source: Any, table: str) -> int | None:
+    """Print how many rows of a table the run's model was learnt from, and return that; None if nobody knows."""
     from silvan.study.learnt_rows import count_learnt_rows
 
     if record is None or record.by == "columns" or not record.models:
         return None
-    schema = run.forest(record.models[0].site or None).schema
-    return count_learnt_rows(run.folder, schema, table)
-
-
-def learnt_line(learnt: int, rows: int, table: str) -> str:
-    """Return what to say of rows that were learnt from."""
-    if not learnt:
-        return clean(f"No row of {table} was learnt from.")
+    found = count_learnt_rows(run.folder, run.forest(record.models[0].site or None).schema, source)
+    if found is None:
+        return None
+    learnt, rows = found
     were, them = ("was", "it") if learnt == 1 else ("were", "them")
-    return clean(
-        f"{learnt:,} of {count_of(rows, 'row')} of {table} {were} learnt from: the figures are too good for {them}; "
-        "judge on other rows"
-    )
+    text = f"{learnt:,} of {count_of(rows, 'row')} of {table} {were} learnt from: the figures are too good for {them}; "
+    typer.echo(clean(f"{text}judge on other rows" if learnt else f"No row of {table} was learnt from."), err=True)
+    return learnt
 
 
 def check_columns(path: Path, record: "Record | None", table: Path, source: Any, fill: bool) -> None:
-    """Raise ``SchemaError`` if a table lacks columns of the model, with those that are called much the same."""
-    from silvan.cli.predict_command import note_unknown_categories, open_forest
-    from silvan.data.encode import near_names
+    """Raise ``SchemaError`` if a table lacks columns of the model."""
+    from silvan.cli.predict_command import lacking_columns, note_unknown_categories, open_forest
     from silvan.data.table import read_table
-    from silvan.util.readable import format_names
 
     sites = [""] if record is None else [model.site for model in record.models] or [""]
     schema = open_forest(path, None if "" in sites else sites[0]).schema
     frame = read_table(source, schema.label.name, schema)
     note_unknown_categories(frame, schema)
-    names = frame.columns
-    absent = [name for name in dict.fromkeys(schema.columns) if name not in names]
-    if not absent or (fill and len(absent) < len(set(schema.columns))):
-        return
-    near = near_names(absent, [name for name in names if name not in schema.columns])
-    meant = f"; did you mean {format_names(near)}?" if near else ""
-    mend = "is it the right table?" if fill else "add these columns, or pass --fill to count them as missing"
-    raise SchemaError(f"{str(table)!r} lacks {format_names(absent)}{meant or f'; {mend}'}")
+    lacking_columns(table, frame.columns, schema, fill)
 
 
 def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["MetricsRow"]:
@@ -151,8 +128,7 @@ def read_unchanged_study(run: "Run", record: "Record") -> "Study | None":
         study = read_study(run.folder / record.study_file)
     except InputError:
         return None
-    same = study.fingerprint(record.versions.get("silvan", "")) == record.fingerprint
-    return study if same else None
+    return study if study.fingerprint(record.versions.get("silvan", "")) == record.fingerprint else None
 
 
 def restore_run(study: "Study", run: "Run", record: "Record") -> "tuple[Federation, FederatedEstimator]":

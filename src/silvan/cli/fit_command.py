@@ -4,40 +4,30 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from silvan.errors import InputError, SilvanError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from silvan.study.run_folder import Record, Run
     from silvan.study.study import Study
 
 
 def fit(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="The run folder; the study names one too."),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume/--fresh", help="Go on with an interrupted run, or put it aside and start again."),
-    ] = True,
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
+    output: Annotated[Path | None, Option("--output", "-o", metavar="DIR", help="If not the study's folder.")] = None,
+    resume: Annotated[bool, Option("--resume/--fresh", help="Resume an interrupted run, or put it aside.")] = True,
 ) -> None:
     """Train and judge the model of a study, and write the run folder."""
-    from rich.console import Console
-
     from silvan.study.run_folder import Run
     from silvan.study.study_file import read_study
 
     plan = read_study(study)
     run = Run(plan.run_folder if output is None else output)
-    carry_out(plan, run, start_run(plan, run, resume=resume), Console())
+    carry_out(plan, run, start_run(plan, run, resume=resume))
 
 
-def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *, demo: bool = False) -> None:
+def carry_out(plan: "Study", run: "Run", record: "Record", *, demo: bool = False) -> None:
     """Run a study, show its progress and its results; a demo shows less on the way, and keeps no journal."""
     from silvan.cli import terminal
     from silvan.cli.fit_listener import FitListener
@@ -49,17 +39,17 @@ def carry_out(plan: "Study", run: "Run", record: "Record", console: "Console", *
 
     with ProgressBars().step("Reading tables and agreeing on columns"):
         federation = make_federation(plan, None if demo else run.file(JOURNAL))
-    listener = FitListener(plan, federation, run, None if demo else console)
+    listener = FitListener(plan, federation, run, quiet=demo)
     with plan.pointing():
         run_study(plan, federation, run, record, listener)
     federation.journal.close()
     write_report(run)
     listener.noted.stage("done", final=True)
 
-    terminal.print_results(console, record, few=demo)
+    terminal.print_results(record, few=demo)
     models = [SHARES] if plan.by_columns and demo else [model.file for model in record.models] or [MODEL]
     names = [*(["sites", "study.toml"] if demo else []), *models, EVALUATION, RUN, REPORT, JOURNAL, LEARNT]
-    terminal.print_parts(console, terminal.files(run.folder, names, record.models))
+    terminal.print_parts(terminal.files(run.folder, names, record.models))
 
 
 def start_run(study: "Study", run: "Run", *, resume: bool) -> "Record":

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import typer
-from rich.console import Console
 
 from silvan.cli import terminal
 from silvan.cli.plain_text import clean
@@ -24,11 +23,11 @@ _SAMPLE, _MOST_QUESTIONS = 10_000, 5
 
 
 class FitListener(ProgressBars):
-    """Follows a run of a federation in this process; without a console it shows bars only."""
+    """Follows a run of a federation in this process; a quiet one shows bars only."""
 
-    def __init__(self, study: Study, federation: Federation, run: Run, shown_on: Console | None) -> None:
+    def __init__(self, study: Study, federation: Federation, run: Run, *, quiet: bool) -> None:
         super().__init__()
-        self._study, self._federation, self._run, self._shown_on = study, federation, run, shown_on
+        self._study, self._federation, self._run, self._quiet = study, federation, run, quiet
         self.noted = ProgressWriter(run, "", run.folder)  # for whoever looks at the folder meanwhile
 
     def stage(self, name: str, rounds: int = 0) -> None:
@@ -41,16 +40,16 @@ class FitListener(ProgressBars):
 
     def agreed(self, record: Record) -> None:
         """Print what is learnt from what, how tables differ, and what looks odd in them."""
-        if self._shown_on is None:
+        if self._quiet:
             return
         who = count_of(len(record.sites), "site" if record.by == "rows" else "party")
         title = f"{record.name}: {self._study.kind} over {who}, {count_of(record.features, 'feature')}"
-        terminal.print_parts(self._shown_on, clean(title), terminal.differences(summarise(record)))
+        terminal.print_parts(clean(title), terminal.differences(summarise(record)))
         ask_about_columns(self._study, self._federation.local_sites)
 
     def trained(self, record: Record) -> None:
         """Keep hashes of the rows that were learnt from, beside the model."""
-        if not (self._shown_on is None or self._study.by_columns or self._study.private):
+        if not (self._quiet or self._study.by_columns or self._study.private):
             keep_learnt_rows(self._federation, self._run.folder)
 
 

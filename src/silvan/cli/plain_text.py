@@ -11,11 +11,8 @@ from typer.core import TyperGroup
 
 from silvan.util.readable import printable
 
-
-def clean(text: Any) -> str:
-    """Return text with unprintable characters replaced, so that it cannot control a terminal."""
-    return printable(text)
-
+clean = printable
+"""Returns text with unprintable characters replaced, so that it cannot control a terminal."""
 
 _LETTER = r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]"
 _RIGHT_TO_LEFT = re.compile(rf"{_LETTER}(?:[^A-Za-z0-9,;:()\n]*{_LETTER})?")

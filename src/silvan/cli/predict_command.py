@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import clean
 from silvan.errors import InputError, SchemaError
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from silvan.forest.forest import Forest
     from silvan.study.run_folder import Record, Run
 
+Words = list[str] | None
+
 Reading = Annotated[
-    list[str] | None,
-    typer.Option(
+    Words,
+    Option(
         "--reading",
         metavar="KEY=VALUE",
         help="How the table is written, if not as the study says: 'separator=;' or missing=NA,-9; repeatable.",
@@ -28,26 +31,12 @@ Reading = Annotated[
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A .silvan file, or a run folder.")],
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE",
-            help="CSV or Parquet, the label is not needed; for a run of parties PARTY=TABLE, each.",
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="CSV", help="Where to write; else to standard output."),
-    ] = None,
-    site: Annotated[str | None, typer.Option("--site", "-s", help="Use the forest that this site should use.")] = None,
-    fill: Annotated[
-        bool,
-        typer.Option("--fill", help="Count columns that the table lacks as missing; so too rows that a party lacks."),
-    ] = False,
-    id_: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="Keep this column of the table beside the predictions.")
-    ] = None,
+    model: Annotated[Path, Argument(metavar="MODEL", help="A .silvan file, or a run folder.")],
+    tables: Annotated[list[str], Argument(metavar="TABLE", help="CSV or Parquet; of parties PARTY=TABLE, each.")],
+    output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Else to standard output.")] = None,
+    site: Annotated[str | None, Option("--site", "-s", help="Use the forest that this site should use.")] = None,
+    fill: Annotated[bool, Option("--fill", help="Count absent columns, or a party's rows, as missing.")] = False,
+    id_: Annotated[str | None, Option("--id", metavar="COLUMN", help="Keep this column beside predictions.")] = None,
     reading: Reading = None,
 ) -> None:
     """Predict every row of a table: the class and each class's probability, or the number."""
@@ -65,13 +54,7 @@ def predict(
 
 
 def predict_table(
-    model: Path,
-    table: Path,
-    output: Path | None,
-    site: str | None,
-    fill: bool,
-    id_: str | None = None,
-    reading: list[str] | None = None,
+    model: Path, table: Path, output: Path | None, site: str | None, fill: bool, id_: str | None, reading: Words
 ) -> None:
     """Predict the rows of one table; the cells of the column ``id_`` stand beside them as they are written."""
     import numpy as np
@@ -89,13 +72,8 @@ def predict_table(
     with progress.step("Reading the table"):
         frame, ids = read_with_ids(source, forest.schema, id_)
         lacking = np.array([name not in frame.columns for name in forest.schema.columns])
-        absent = [name for name, lacks in zip(forest.schema.columns, lacking, strict=True) if lacks]
         abstain = forest.combine == "vote" and not fill
-        if absent and (lacking.all() or not (fill or abstain)):
-            mend = "add these columns, or pass --fill to count them as missing"
-            raise SchemaError(
-                f"{str(table)!r} lacks {format_names(absent)}; {'is it the right table?' if fill or abstain else mend}"
-            )
+        absent = lacking_columns(table, frame.columns, forest.schema, fill or abstain)
         X = encode_features(frame, forest.schema, fill_absent=True)
     note_unknown_categories(frame, forest.schema)
     with progress.step("Predicting"):
@@ -104,22 +82,15 @@ def predict_table(
         if threshold is not None and forest.classes is not None and len(forest.classes) == 2:
             decided = (scores[:, 1] >= threshold).astype(np.int64)
             rule = f"; {clean(str(forest.classes[1]))} from a score of {threshold:.3g} on, as the study says"
-    rows: list[list[Any]]
-    if forest.classes is None:
-        rows = [["row", "prediction"]]
-        rows += ([i, f"{value!r}"] for i, value in enumerate(scores[:, 0].tolist(), 1))
-    else:
-        classes = forest.classes.tolist()
-        rows = [["row", "prediction", *(f"probability_{c}" for c in classes)]]
-        for i, (best, shares) in enumerate(zip(decided.tolist(), scores.tolist(), strict=True), 1):
-            rows.append([i, classes[best], *(f"{share:.6g}" for share in shares)])
+    classes = [] if forest.classes is None else forest.classes.tolist()
+    rows: list[list[Any]] = [["row", "prediction", *(f"probability_{c}" for c in classes)]]
+    for i, (best, shares) in enumerate(zip(decided.tolist(), scores.tolist(), strict=True), 1):
+        rows.append([i, classes[best], *(f"{share:.6g}" for share in shares)] if classes else [i, repr(shares[0])])
     if ids is not None:
         rows = [[row[0], cell, *row[1:]] for row, cell in zip(rows, [id_, *ids], strict=True)]
     if absent and abstain:
-        silent = int(walk.abstaining(forest, lacking).sum())
-        typer.echo(
-            f"{silent} of {count_of(len(forest), 'tree')} abstained: the table lacks {format_names(absent)}", err=True
-        )
+        silent = f"{walk.abstaining(forest, lacking).sum()} of {count_of(len(forest), 'tree')} abstained"
+        typer.echo(f"{silent}: the table lacks {format_names(absent)}", err=True)
     write_out(csv_text(rows), output, f"{count_of(len(X), 'prediction')} by forest {forest.hash[:12]}{rule}")
 
 
@@ -141,6 +112,20 @@ def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Fram
     return frame, [str(value) if text == STRANGE else text for value, text in texts]
 
 
+def lacking_columns(table: Path, columns: list[str], schema: "Schema", fill: bool) -> list[str]:
+    """Return the columns that a table lacks; raise ``SchemaError`` unless they, but not all, may count as missing."""
+    from silvan.data.encode import near_names
+    from silvan.util.readable import format_names
+
+    absent = [name for name in dict.fromkeys(schema.columns) if name not in columns]
+    if absent and (not fill or len(absent) == len(set(schema.columns))):
+        near = near_names(absent, [name for name in columns if name not in schema.columns])
+        mend = "is it the right table?" if fill else "add these columns, or pass --fill to count them as missing"
+        mend = f"did you mean {format_names(near)}?" if near else mend
+        raise SchemaError(f"{str(table)!r} lacks {format_names(absent)}; {mend}")
+    return absent
+
+
 def note_unknown_categories(frame: "Frame", schema: "Schema") -> None:
     """Print a line for each column most of whose categories the forest does not know: they may be coded otherwise."""
     from silvan.data.encode import mostly_unknown
@@ -153,9 +138,7 @@ def note_unknown_categories(frame: "Frame", schema: "Schema") -> None:
         typer.echo(clean(f"{line}; it knows {format_names(list(feature.categories or ()))}"), err=True)
 
 
-def predict_matched_rows(
-    run: "Run", words: list[str], output: Path | None, fill: bool, reading: list[str] | None = None
-) -> None:
+def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill: bool, reading: Words) -> None:
     """Predict rows that parties hold columns of, matched by their id."""
     from silvan.study import column_steps
     from silvan.study.progress_bars import ProgressBars
@@ -223,7 +206,7 @@ def open_forest(path: Path, site: str | None = None) -> "Forest":
     return Forest.load(path)
 
 
-def table_as_written(table: str | Path, record: "Record | None", words: list[str] | None) -> Any:
+def table_as_written(table: str | Path, record: "Record | None", words: Words) -> Any:
     """Return what to read a table from; print what the study's own ``[reading]`` makes of it."""
     from silvan.study.reading_options import as_written, parse_reading
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import print_lines
 from silvan.errors import InputError
@@ -16,20 +17,14 @@ INTERRUPTED = 130
 def reproduce(
     paper: Annotated[
         str,
-        typer.Argument(
-            metavar="PAPER", help="bofrf, thesis, federated-forest, histogram, frf-health, autoforest, or all."
-        ),
+        Argument(metavar="PAPER", help="bofrf, thesis, federated-forest, histogram, frf-health, autoforest, or all."),
     ],
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few seeds and small samples: minutes, rough figures.")
-    ] = False,
-    table: Annotated[str | None, typer.Option("--table", metavar="N", help="Only this table.")] = None,
-    figure: Annotated[str | None, typer.Option("--figure", metavar="N", help="Only this figure.")] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Cases at a time.")] = 2,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where pages and results go.")] = Path(
-        "reproduced"
-    ),
-    download: Annotated[bool, typer.Option("--download", help="Fetch tables that are missing from OpenML.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Few seeds and small samples: minutes, rough results.")] = False,
+    table: Annotated[str | None, Option("--table", metavar="N", help="Only this table.")] = None,
+    figure: Annotated[str | None, Option("--figure", metavar="N", help="Only this figure.")] = None,
+    jobs: Annotated[int, Option("--jobs", min=1, help="Cases at a time.")] = 2,
+    out: Annotated[Path, Option("--out", metavar="FOLDER", help="Where pages and results go.")] = Path("reproduced"),
+    download: Annotated[bool, Option("--download", help="Fetch tables that are missing from OpenML.")] = False,
 ) -> None:
     """Make a publication's tables and figures again: the published figure, ours, and the difference.
 

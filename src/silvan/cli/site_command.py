@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import PlainGroup, clean, print_json, print_lines, print_wrapped
 from silvan.errors import InputError, SilvanError
@@ -16,19 +17,17 @@ if TYPE_CHECKING:
     from silvan.deploy.studies.send_results import KeptResults
     from silvan.study.study import Study
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder.")]
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The study's name, or how it begins.")]
+Folder = Annotated[Path, Argument(metavar="FOLDER", help="The site's folder.")]
+StudyName = Annotated[str, Argument(metavar="STUDY", help="The study's name, or how it begins.")]
 ResultsOf = Annotated[
-    str | None, typer.Argument(metavar="STUDY", help="The study's name; without one, all results are listed.")
+    str | None, Argument(metavar="STUDY", help="The study's name; without one, all results are listed.")
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")]
+Output = Annotated[Path | None, Option("--output", "-o", metavar="FILE", help="Where to write it.")]
 
 _MOST_COLUMNS = 12
 
 app = typer.Typer(
-    cls=PlainGroup,
-    no_args_is_help=True,
-    help="A site's own side: its ledger, and the studies its owner approves.",
+    cls=PlainGroup, no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves."
 )
 
 
@@ -59,24 +58,14 @@ def _joined(folder: Path) -> "JoinedSite":
 
 @app.command()
 def ledger(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The site's folder, or the ledger in it.")],
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Check every line: find changes, gaps, missing ends and other keys.")
-    ] = False,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="The public key that the site is known by, if not its site.pub."),
-    ] = None,
-    noted: Annotated[
-        str | None,
-        typer.Option("--noted", metavar="DIGEST", help="The digest of a line that was noted before: is it there?"),
-    ] = None,
-    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Show the last lines only.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The site's folder, or the ledger in it.")],
+    verify: Annotated[bool, Option("--verify", help="Check every line for changes, gaps and other keys.")] = False,
+    key: Annotated[str | None, Option(metavar="KEY", help="The site's public key, if not its site.pub.")] = None,
+    noted: Annotated[str | None, Option(metavar="DIGEST", help="Look for a line whose digest was noted.")] = None,
+    last: Annotated[int | None, Option("--last", metavar="N", min=1, help="Show the last lines only.")] = None,
+    json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what left a site and what was refused, in plain words."""
-    from rich.console import Console
-
     from silvan.cli.ledger_tables import lines_table, verdict
     from silvan.cli.terminal import print_parts
     from silvan.federation.keys import read_public
@@ -84,14 +73,14 @@ def ledger(
     from silvan.privacy.ledger import verify as verify_ledger
     from silvan.privacy.site_folder import folder_at
 
-    console, site = Console(), folder_at(folder)
+    site = folder_at(folder)
     if verify or key is not None or noted is not None:
         public = site.public() if key is None else read_public(key)
         found = verify_ledger(site.path, public, noted)
         if json:
             print_json({"whole": not found.faults, "key": public.hex(), "verified": found})
         else:
-            print_parts(console, verdict(found, public.hex()))
+            print_parts(verdict(found, public.hex()))
         if found.faults:
             raise typer.Exit(1)
         return
@@ -100,7 +89,7 @@ def ledger(
     if json:
         print_json({"total": len(lines), "lines": shown})
     else:
-        print_parts(console, lines_table(shown, len(lines)))
+        print_parts(lines_table(shown, len(lines)))
 
 
 # -- which studies are approved or declined, and on which rows
@@ -109,30 +98,20 @@ def ledger(
 @app.command()
 def approve(
     folder: Folder,
-    study: Annotated[
-        str | None, typer.Argument(metavar="STUDY", help="The study's name; without one, all approved ones are shown.")
-    ] = None,
+    study: Annotated[str | None, Argument(metavar="STUDY", help="The study's name; else all are listed.")] = None,
     messages: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--message",
             metavar="KIND",
             help="A kind of message that may be answered, '*' for all that the policy allows; those shown, if none is "
             "named.",
         ),
     ] = None,
-    sites: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="SITE", help="A site that may be in sums; those shown, if none is named."),
-    ] = None,
-    tasks: Annotated[
-        int | None, typer.Option("--tasks", min=1, help="How many models and judgements; as shown, if not given.")
-    ] = None,
-    withdraw: Annotated[bool, typer.Option("--withdraw", help="Approve the study no longer.")] = False,
+    tasks: Annotated[int | None, Option(min=1, help="How many models and evaluations; else as shown.")] = None,
+    withdraw: Annotated[bool, Option("--withdraw", help="Approve the study no longer.")] = False,
 ) -> None:
     """Approve a study, so that the site takes part in it; needed where the policy says approve = true."""
-    from rich.console import Console
-
     from silvan.cli.ledger_tables import approvals_list
     from silvan.cli.terminal import print_parts
     from silvan.deploy.membership.flare_folder import is_site
@@ -151,32 +130,31 @@ def approve(
             from silvan.deploy.studies.explain import approve_study
             from silvan.deploy.studies.study_table import remember_table
 
-            made = approve_study(member, coming, messages, sites, tasks)
-            print_parts(Console(), approvals_list([made]))
+            made = approve_study(member, coming, messages, tasks)
+            print_parts(approvals_list([made]))
             print_lines(remember_table(member, coming))
             return
     if study is None:
         if withdraw:
             raise InputError("name the study to withdraw")
-        print_parts(Console(), approvals_list(approvals.listed()))
+        print_parts(approvals_list(approvals.listed()))
     elif withdraw:
         approvals.withdraw(study)
-        print_parts(Console(), f"Withdrawn: {clean(study)}")
+        print_parts(f"Withdrawn: {clean(study)}")
     else:
-        made = approvals.approve(Approval(study=study, messages=messages or [], sites=sites or None, tasks=tasks))
-        print_parts(Console(), approvals_list([made]))
+        made = approvals.approve(Approval(study=study, messages=messages or [], tasks=tasks))
+        print_parts(approvals_list([made]))
 
 
 def _show_studies(member: "SiteFiles", folder: Path) -> None:
     """Show the studies that came in: what each learns, what would leave, what it costs."""
-    from rich.console import Console
     from rich.text import Text
 
     from silvan.cli.ledger_tables import kinds_table
     from silvan.cli.terminal import print_parts
     from silvan.deploy.studies.explain import explain
 
-    console, studies = Console(), member.studies()
+    studies = member.studies()
     if not studies:
         print_lines("No study has come in yet.")
     for study in studies:
@@ -189,9 +167,9 @@ def _show_studies(member: "SiteFiles", folder: Path) -> None:
         elif not member.policy.approve:
             state = f"answered without approval, as {member.settings_file.name} says"
         title = Text(clean(f"{study.unique_name}: {state}"), style="bold")
-        print_parts(console, title, Text("\n".join(map(clean, explained.lines))))
+        print_parts(title, Text("\n".join(map(clean, explained.lines))))
         if explained.leaves:
-            print_parts(console, kinds_table(explained.leaves))
+            print_parts(kinds_table(explained.leaves))
         if member.policy.approve and not approved:
             # by the digest: what a coordinator calls a study is no part of a command
             print_lines(f"To approve: silvan site approve {shlex.quote(str(folder))} {study.digest}")
@@ -221,7 +199,7 @@ def study_of(member: "SiteFiles", study: str) -> "Study":
 def decline(
     folder: Folder,
     study: StudyName,
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="What the coordinator is told, in a line.")],
+    why: Annotated[str, Option("--why", metavar="TEXT", help="What the coordinator is told, in a line.")],
 ) -> None:
     """Take no part in a study: the coordinator is told why. Approving it later takes that back."""
     member = _site(folder)
@@ -233,7 +211,7 @@ def decline(
 def freeze(
     folder: Folder,
     study: StudyName,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the copy: the study is over.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove the copy: the study is over.")] = False,
 ) -> None:
     """Keep a copy of the table in the site's folder for one study, which then goes on though the table changes."""
     from silvan.deploy.studies.study_table import freeze as freeze_table
@@ -320,27 +298,17 @@ def _results(folder: Path, study: str | None) -> "KeptResults | None":
 
 @app.command()
 def join(
-    invite: Annotated[Path, typer.Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
-    table: Annotated[
-        str, typer.Option(metavar="TABLE", help="A CSV or Parquet file, or the URL of a database: postgresql://...")
-    ],
-    query: Annotated[str | None, typer.Option(help="What to read of a database: SELECT ..., or a table.")] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to keep all of it; SITE if not given.")
-    ] = None,
-    approve: Annotated[
-        bool, typer.Option("--approve/--no-approve", help="Answer only studies that you have approved.")
-    ] = True,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="How much of the rows may be in memory: 2GB; all, if not given.")
-    ] = None,
+    invite: Annotated[Path, Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
+    table: Annotated[str, Option(metavar="TABLE", help="A CSV or Parquet file, or a URL: postgresql://...")],
+    query: Annotated[str | None, Option(help="What to read of a database: SELECT ..., or a table.")] = None,
+    folder: Annotated[Path | None, Option(metavar="FOLDER", help="Where to keep all of it; else SITE.")] = None,
+    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory that rows may take, as 2GB; else all.")] = None,
     cluster: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="The Dask scheduler whose workers read TABLE, a folder of Parquet files."),
+        str | None, Option(metavar="ADDRESS", help="The Dask scheduler; its workers read TABLE.")
     ] = None,
     reading: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="KEY=VALUE",
             help="How the file is written, for [reading] in site.toml: 'decimal=,' or rename.alter=age; repeatable.",
         ),
@@ -361,28 +329,19 @@ def join(
     columns, rows = check_table(source_of(source, query, options, cluster), invitation.columns, memory)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
     print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
-    member = JoinedSite.join(
-        folder or Path(invitation.site),
-        invitation,
-        source,
-        query,
-        {"approve": approve},
-        memory,
-        cluster,
-        reading_lines(options),
-    )
+    place, how = folder or Path(invitation.site), reading_lines(options)
+    member = JoinedSite.join(place, invitation, source, query, {"approve": True}, memory, cluster, how)
     print_lines(
         f"{member.name} has joined {invitation.federation}. Its folder is {member.path}; what it lets out is in "
         "site.toml.",
         f"Tell the coordinator by telephone, and see that it reads the same: {member.fingerprint}",
-        f"Next: silvan site start {folder or invitation.site}",
+        f"Next: silvan site start {place}",
     )
 
 
 @app.command()
 def start(
-    folder: Folder,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, as systemd wants it.")] = False,
+    folder: Folder, foreground: Annotated[bool, Option("--foreground", help="Stay, as systemd wants it.")] = False
 ) -> None:
     """Start the site's process: it connects to the coordinator, and answers what you let it."""
     from silvan.deploy.service.start_stop import become_site, prepare_site, start_site
@@ -409,10 +368,7 @@ def renew(folder: Folder) -> None:
 @app.command()
 def roster(
     folder: Folder,
-    accept: Annotated[
-        str | None,
-        typer.Option("--accept", metavar="WORDS", help="The words of the new list, compared with the others."),
-    ] = None,
+    accept: Annotated[str | None, Option(metavar="WORDS", help="The words of the new list, compared.")] = None,
 ) -> None:
     """Show everybody's keys that the site goes by, in words, and those that the coordinator tells now."""
     from silvan.deploy.membership.coordinator_folder import compare_rosters, roster_fingerprint
@@ -452,7 +408,7 @@ def stop(folder: Folder) -> None:
 
 @app.command()
 def backup(
-    folder: Folder, target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the copy.")]
+    folder: Folder, target: Annotated[Path, Argument(metavar="TARGET", help="A new folder for the copy.")]
 ) -> None:
     """Copy the site's folder, while it is stopped; to put it back, copy it to where it was."""
     from silvan.deploy.service.backup import backup_site
@@ -464,12 +420,8 @@ def backup(
 @app.command()
 def restored(
     folder: Folder,
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Take the files as they are; a line of the ledger says so.")
-    ] = False,
-    budget: Annotated[
-        Path | None, typer.Option("--budget", metavar="FILE", help="The privacy budget, if it is elsewhere.")
-    ] = None,
+    accept: Annotated[bool, Option("--accept", help="Take the files as they are; the ledger notes it.")] = False,
+    budget: Annotated[Path | None, Option(metavar="FILE", help="The privacy budget, if elsewhere.")] = None,
 ) -> None:
     """Show which of a site's files are behind the others, after some were lost or put back from a backup."""
     from silvan.deploy.membership.flare_folder import is_site
@@ -500,9 +452,7 @@ def restored(
 
 
 @app.command()
-def status(
-    folder: Folder, json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False
-) -> None:
+def status(folder: Folder, json: Annotated[bool, Option("--json", help="As JSON, for programs.")] = False) -> None:
     """Show how the site stands: its process, its keys, studies that wait for approval, its budget."""
     from silvan.deploy.service.status import as_data, site_status
 
@@ -533,8 +483,7 @@ def status(
 
 @app.command()
 def metrics(
-    folder: Folder,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9103,
+    folder: Folder, port: Annotated[int, Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9103
 ) -> None:
     """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
     from silvan.deploy.service import status

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import PlainGroup, clean, print_json, print_lines, print_wrapped
 from silvan.errors import InputError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 name = "example"
-label = "malignant"
+label = "benign"
 test = 0.3
 
 [learner]
@@ -33,9 +34,9 @@ app = typer.Typer(
     help="A federation of machines, from the coordinator's side. docs/deployment.md goes through it.",
 )
 
-In = Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
+In = Annotated[Path, Option("--in", metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
 
-At = Annotated[Path | None, typer.Argument(metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
+At = Annotated[Path | None, Argument(metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
 
 
 @app.callback()
@@ -55,14 +56,12 @@ def _hub(folder: Path) -> "CoordinatorFiles":
 
 @app.command()
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it; a folder is made for it.")],
-    sites: Annotated[list[str], typer.Option("--site", metavar="SITE", help="A site; give it once for each.")],
+    name: Annotated[str, Argument(metavar="NAME", help="What to call it; a folder is made for it.")],
+    sites: Annotated[list[str], Option("--site", metavar="SITE", help="A site; give it once for each.")],
     address: Annotated[
-        str, typer.Option(metavar="HOST[:PORT]", help="Where sites reach this machine; the port after it is used too.")
+        str, Option(metavar="HOST[:PORT]", help="Where sites reach this machine; the port after it is used too.")
     ] = "localhost:8102",
-    columns: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Columns that every site's table must have; checked when it joins.")
-    ] = "",
+    columns: Annotated[str, Option(metavar="A,B,...", help="Columns that every table must have.")] = "",
 ) -> None:
     """Make a federation: its keys, its certificates and the folder to run it from."""
     from silvan.deploy.membership.coordinator_folder import PORT, CoordinatorFiles
@@ -79,9 +78,9 @@ def init(
 
 
 @app.command()
-def invite(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
+def invite(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Write an invitation for a site: a file to send to its owner, good once."""
-    from silvan.deploy.membership.coordinator_folder import write_json
+    from silvan.util.files import write_json
 
     made = _hub(folder).invite(site)
     path = folder / f"{site}.invite"
@@ -93,7 +92,7 @@ def invite(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Pa
 
 
 @app.command()
-def add(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
+def add(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Name a further site; then invite it."""
     _hub(folder).add(site)
     print_lines(
@@ -102,7 +101,7 @@ def add(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path(
 
 
 @app.command()
-def revoke(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Path()) -> None:
+def revoke(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> None:
     """Take a site out: it is asked nothing more, and nothing that it signs is taken."""
     _hub(folder).revoke(site)
     print_lines(f"{site} is out. The other sites must accept the new roster: silvan site roster FOLDER")
@@ -112,7 +111,7 @@ def revoke(site: Annotated[str, typer.Argument(metavar="SITE")], folder: In = Pa
 def start(
     at: At = None,
     folder: In = Path(),
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay until stopped, for containers.")] = False,
+    foreground: Annotated[bool, Option("--foreground", help="Stay until stopped, for containers.")] = False,
 ) -> None:
     """Start the coordinator's processes in the background: sites can join and connect."""
     from silvan.deploy.service.start_stop import start_coordinator, wait_for_end
@@ -135,9 +134,7 @@ def stop(at: At = None, folder: In = Path()) -> None:
 
 @app.command()
 def status(
-    at: At = None,
-    folder: In = Path(),
-    json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    at: At = None, folder: In = Path(), json: Annotated[bool, Option("--json", help="As JSON, for programs.")] = False
 ) -> None:
     """Show the sites, how far each is, and the studies."""
     from rich.console import Console
@@ -193,7 +190,7 @@ def _connected(hub: "CoordinatorFiles") -> list[str]:
 def metrics(
     at: At = None,
     folder: In = Path(),
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9102,
+    port: Annotated[int, Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9102,
 ) -> None:
     """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
     from silvan.deploy.service import status
@@ -206,7 +203,7 @@ def metrics(
 
 @app.command()
 def run(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="What to learn, see docs/study.md.")],
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="What to learn, see docs/study.md.")],
     folder: In = Path(),
 ) -> None:
     """Run a study over the sites, whatever happens to them; run again after an interruption, and it goes on."""
@@ -217,7 +214,7 @@ def run(
 
 @app.command()
 def backup(
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder for the copy.")], folder: In = Path()
+    target: Annotated[Path, Argument(metavar="TARGET", help="A new folder for the copy.")], folder: In = Path()
 ) -> None:
     """Copy the coordinator's folder; to put it back, copy it to where it was."""
     from silvan.deploy.service.backup import backup_coordinator
@@ -230,8 +227,8 @@ def backup(
 
 @app.command()
 def job(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="What to learn; it must name the sites.")],
-    folder: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="A new folder for the job.")],
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="What to learn; it must name the sites.")],
+    folder: Annotated[Path, Option("-o", "--output", metavar="FOLDER", help="A new folder for the job.")],
 ) -> None:
     """Write a study as a FLARE job, to be submitted to a federation that FLARE's own provisioning made."""
     from silvan.deploy.jobs.job_folder import job_name, write_study_job
@@ -244,9 +241,7 @@ def job(
 
 @app.command()
 def predict(
-    study: Annotated[
-        Path, typer.Argument(metavar="STUDY.toml", help="The study file as it was run, or its run folder.")
-    ],
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study as it was run, or its run folder.")],
     folder: In = Path(),
 ) -> None:
     """Predict new rows by a model of columns; predictions are written at the party that holds the label."""
@@ -256,16 +251,13 @@ def predict(
     hub = _hub(folder)
     made = next_prediction(hub, read_remote_study(study / "study.toml" if study.is_dir() else study))
     run_study(hub, made)
-    found = what_was_predicted(hub, made)
-    print_lines(
-        f"{count_of(found.rows, 'row')} predicted. The predictions are at {found.party}: {found.file} in its folder."
-    )
+    rows, party, file = what_was_predicted(hub, made)
+    print_lines(f"{count_of(rows, 'row')} predicted. The predictions are at {party}: {file} in its folder.")
 
 
 @app.command()
 def cancel(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study file, as it was run.")],
-    folder: In = Path(),
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, as it was run.")], folder: In = Path()
 ) -> None:
     """End a study that runs or waits; if it is run again, it goes on where it stopped."""
     from silvan.deploy.service.process import require_flare
@@ -290,17 +282,15 @@ def run_study(hub: "CoordinatorFiles", plan: "Study") -> "Run":
 
 def show_run(run: "Run") -> None:
     """Show the results of a run, and list its files."""
-    from rich.console import Console
-
     from silvan.cli import terminal
     from silvan.study.run_folder import EVALUATION, JOURNAL, REPORT, RUN
 
-    record, console = run.read(), Console()
+    record = run.read()
     if record.evaluation:
-        terminal.print_results(console, record)
+        terminal.print_results(record)
     models = [model.file for model in record.models]
     written = [name for name in [*models, EVALUATION, RUN, REPORT, JOURNAL] if run.file(name).exists()]
-    terminal.print_parts(console, terminal.files(run.folder, written, record.models))
+    terminal.print_parts(terminal.files(run.folder, written, record.models))
 
 
 def timed_printer() -> Callable[[str], None]:
@@ -311,13 +301,12 @@ def timed_printer() -> Callable[[str], None]:
 
 @app.command()
 def local(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for all of it.")] = Path("local"),
-    sites: Annotated[int, typer.Option("--sites", min=1, max=16, help="How many sites.")] = 3,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running afterwards.")] = False,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="A new folder for all of it.")] = Path("local"),
+    sites: Annotated[int, Option("--sites", min=1, max=16, help="How many sites.")] = 3,
+    keep: Annotated[bool, Option("--keep", help="Leave everything running afterwards.")] = False,
 ) -> None:
     """Set up a federation on this machine, in processes of their own with mutual TLS, and run an example study."""
-    from silvan.deploy.service.one_machine import make_local
-    from silvan.deploy.service.start_stop import process_of, processes_of, stop_all
+    from silvan.deploy.service.start_stop import make_local, process_of, processes_of, stop_all
     from silvan.study.parse import parse_remote_study
 
     if folder.exists() and any(folder.iterdir()):
@@ -339,15 +328,11 @@ def local(
 
 def write_site_tables(folder: Path, n: int) -> dict[str, str]:
     """Write a table for each of n sites: every n-th row of scikit-learn's breast cancer data."""
-    import polars as pl
-    from sklearn.datasets import load_breast_cancer
+    from silvan.datasets import load
 
-    data = load_breast_cancer()
-    names = [name.replace(" ", "_") for name in data.feature_names]
-    frame = pl.DataFrame(data.data, schema=names).with_columns(malignant=pl.Series(1 - data.target))
-    tables = {}
+    frame, tables = load("breast_cancer", anywhere=False).frame.to_native().rename({"label": "benign"}), {}
     for i in range(n):
         path = folder / f"site-{i + 1}.csv"
         frame.gather_every(n, i).write_csv(path)
-        tables[f"site-{i + 1}"] = str(path.resolve())
+        tables[path.stem] = str(path.resolve())
     return tables

@@ -16,18 +16,7 @@ from silvan.cli.plain_text import clean
 from silvan.cli.whole_table import make_table
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS
-from silvan.report.evaluated import leading_model
-from silvan.report.site_tables import (
-    ReportTable,
-    choice_table,
-    comparison_table,
-    difference_table,
-    importance_table,
-    joining_table,
-    noisy_table,
-    subgroup_table,
-    threshold_table,
-)
+from silvan.report import site_tables
 from silvan.report.summary import summarise
 from silvan.util.readable import count_of, format_bytes, format_number
 
@@ -36,6 +25,9 @@ if TYPE_CHECKING:
     from silvan.study.run_folder import MetricsRow, Model, Record
 
 GAIN = {"gained": "green", "lost": "red", "level": "dim"}
+VERDICT = {"held": "green", "close": "yellow", "exceeded": "red", "not run": "dim"}
+
+_STYLES = GAIN | VERDICT
 
 _SHORT = {"Positive": "Pos.", "Test rows": "Rows", "Sensitivity": "Sens.", "Specificity": "Spec.", "Threshold": "At"}
 """Heads of the report's tables that a terminal has no room for."""
@@ -43,7 +35,7 @@ _SHORT = {"Positive": "Pos.", "Test rows": "Rows", "Sensitivity": "Sens.", "Spec
 _MOST_COLUMNS = 5
 """Columns that matter most, of which so many are shown."""
 
-_WORDS = ("In words", "Note")
+_WORDS = ("In words", "Note", "Verdict")
 """Columns after numbers that hold texts."""
 
 FILES = {
@@ -60,14 +52,15 @@ FILES = {
 
 def results(summary: dict[str, Any]) -> RenderableType:
     """Return how models compare at each site, and whether joining helps."""
-    noisy, compared, joining = noisy_table(summary), comparison_table(summary), joining_table(summary)
+    noisy, compared = site_tables.noisy_table(summary), site_tables.comparison_table(summary)
     if noisy is not None or compared is None:
         return Group() if noisy is None else shown(noisy, narrow=["Meaning"])
-    parts = [shown(compared)]
-    return Group(*parts, Text(), shown(joining, "Does joining help?")) if joining is not None else parts[0]
+    joining = site_tables.joining_table(summary)
+    more = [] if joining is None else [Text(), shown(joining, "Does joining help?")]
+    return Group(shown(compared), *more)
 
 
-def shown(table: ReportTable, first: str = "", narrow: Sequence[str] = ()) -> RenderableType:
+def shown(table: site_tables.ReportTable, first: str = "", narrow: Sequence[str] = ()) -> RenderableType:
     """Return a table of the report; ``first`` replaces its first head, and the columns ``narrow`` are left out."""
     drawn = make_table()
     kept = [i for i, head in enumerate(table.heads) if head not in narrow]
@@ -85,7 +78,7 @@ def shown(table: ReportTable, first: str = "", narrow: Sequence[str] = ()) -> Re
     for place, line in enumerate(table.rows):
         if place == table.rule:
             drawn.add_section()
-        cells = [Text(clean(line[i]), style=GAIN.get(table.tone(place, i), "")) for i in kept]
+        cells = [Text(clean(line[i]), style=_STYLES.get(table.tone(place, i), "")) for i in kept]
         for cell, i in zip(cells, kept, strict=True):
             if (place, i) in table.gains:
                 text, tone = table.gains[place, i]
@@ -94,24 +87,24 @@ def shown(table: ReportTable, first: str = "", narrow: Sequence[str] = ()) -> Re
     return Group(drawn, Text(), dim(Text(clean(table.note)))) if table.note else drawn
 
 
-def print_results(console: Console, record: "Record", *, everything: bool = False, few: bool = False) -> None:
+def print_results(record: "Record", *, everything: bool = False, few: bool = False) -> None:
     """Print how models compare, further metrics, some or all, unless ``few`` are wanted, and sentences."""
     summary = summarise(record)
     more = [] if few else further(summary)
     if everything:
         more = [all_metrics([*record.evaluation, *record.subgroups])]
-    print_parts(console, results(summary), *more, sentences(summary))
+    print_parts(results(summary), *more, sentences(summary))
 
 
 def further(summary: dict[str, Any]) -> list[RenderableType]:
     """Return what follows the comparison of models: few metrics, what sites chose, subgroups, columns that matter."""
-    model = f"{leading_model(summary['models']) or ''} model".capitalize()
+    model = f"{summary['leading'] or ''} model".capitalize()
     parts = [
-        (threshold_table(summary), model, ["Intercept", "Slope"]),
-        (choice_table(summary), "What each site uses", []),
-        (subgroup_table(summary), "", ["Note"]),
+        (site_tables.threshold_table(summary), model, ["Intercept", "Slope"]),
+        (site_tables.choice_table(summary), "What each site uses", []),
+        (site_tables.subgroup_table(summary), "", ["Note"]),
     ]
-    matter = importance_table(summary)
+    matter = site_tables.importance_table(summary)
     if matter is not None and summary["shuffled"]:
         parts.append((matter.first(_MOST_COLUMNS), "Columns that matter most", []))
     return [shown(table, first, narrow) for table, first, narrow in parts if table is not None]
@@ -121,12 +114,10 @@ def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
     """Return all figures of all models, in as many tables as it takes."""
     from silvan.learners.evaluation_frame import whole_frame
 
-    grouped = any(row.group for row in rows)
-    listed = []
-    for row in rows:
-        group = {"group": row.group} if grouped else {}
-        named = {"site": row.site, **group, "model": row.model, "rows": row.rows}
-        listed.append({**named, **row.figures, **row.more, "note": row.note})
+    names = ["site", *["group"] * any(row.group for row in rows), "model", "rows"]
+    listed = [
+        {**{name: getattr(row, name) for name in names}, **row.figures, **row.more, "note": row.note} for row in rows
+    ]
     return Text(str(whole_frame(listed, infer_schema_length=None)))
 
 
@@ -151,7 +142,7 @@ def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
 
 def differences(summary: dict[str, Any]) -> RenderableType:
     """Return a table of how the sites' tables differ, and what was done about it."""
-    table = difference_table(summary)
+    table = site_tables.difference_table(summary)
     if table is None:
         return dim(Text(clean(summary["alike"])))
     warned = [Text(f"! {clean(text)}", style="yellow") for text in summary["warnings"]]
@@ -185,19 +176,17 @@ def advice(advised: "Advice", widest: int) -> RenderableType:
     sentences = Group(*(Text(clean(text)) for text in advised.sentences()))
     if len(advised.sites) > widest:
         return sentences
-    table = make_table()
-    table.add_column("", overflow="fold", min_width=8)
-    for site in advised.sites:
-        table.add_column(Text(clean(site)), justify="right", overflow="fold")
-    for i, site in enumerate(advised.sites):
-        cells = (Text("–" if i == j else f"{d:.2f}") for j, d in enumerate(advised.distances[i]))
-        table.add_row(Text(clean(site)), *cells)
-    caption = Text(f"{advised.metric} distances between the sites' means and shares, on scales of 0 to 1")
-    return Group(table, Text(), dim(caption), Text(), sentences)
+    distances = zip(advised.sites, advised.distances, strict=True)
+    rows = [
+        [a, *("–" if a == b else f"{d:.2f}" for b, d in zip(advised.sites, far, strict=True))] for a, far in distances
+    ]
+    caption = f"{advised.metric} distances between the sites' means and shares, on scales of 0 to 1"
+    return Group(shown(site_tables.ReportTable(["", *advised.sites], rows, note=caption)), Text(), sentences)
 
 
-def print_parts(console: Console, *parts: RenderableType) -> None:
+def print_parts(*parts: RenderableType, console: Console | None = None) -> None:
     """Print parts with an empty line between them."""
+    console = console or Console()
     for part in parts:
         console.print(part, markup=False, highlight=False, soft_wrap=False)
         console.print()

@@ -9,6 +9,7 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from silvan.cli.plain_text import print_lines
 from silvan.errors import InputError
@@ -20,21 +21,16 @@ PORT = 8100
 
 
 def web(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A coordinator's or a site's folder, or one with runs; this one.")
-    ] = Path(),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any port that is free.")] = PORT,
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="An address of this machine that others reach; not needed here.")
-    ] = "127.0.0.1",
-    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="Of a coordinator, a site, or runs; this one.")] = Path(),
+    port: Annotated[int, Option(min=0, max=65535, help="Where to listen; 0: any port that is free.")] = PORT,
+    host: Annotated[str, Option(metavar="ADDRESS", help="This machine's address for others.")] = "127.0.0.1",
+    open_: Annotated[bool, Option("--open", help="Show the page in a browser.")] = False,
 ) -> None:
     """Show a folder as a live page: studies, progress, what left, approvals, results, start and stop."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InputError("the live page needs starlette and uvicorn: pip install '.[web]'")
     from silvan.web.access import LOOPBACK, Access
-    from silvan.web.app import make_app
-    from silvan.web.server import listen, serve
+    from silvan.web.app import listen, make_app, serve
 
     pages = pages_of(folder)
     with listen(host, port) as listener:

@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from silvan.report import curves, plots, site_tables
-from silvan.report.evaluated import further_metrics_of, leading_model
+from silvan.metrics import BY_KEY
+from silvan.report import charts, site_tables
 from silvan.report.summary import summarise_run
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
@@ -18,6 +18,13 @@ from silvan.util.readable import count_of, format_bytes, format_interval, format
 _HERE = Path(__file__).parent / "page"
 STYLE = _HERE / "style.css"
 """The style sheet, of this page and of others that should look the same."""
+
+_TABLES = (
+    *(site_tables.threshold_table, site_tables.column_table, site_tables.subgroup_table, site_tables.choice_table),
+    *(site_tables.weight_table, site_tables.distance_table, site_tables.joining_table, site_tables.noisy_table),
+    *(site_tables.message_table, site_tables.difference_table),
+)
+"""Tables that the page's template shows under the names of these functions."""
 
 _MOST_IMPORTANCES = 15
 
@@ -43,17 +50,22 @@ def without_controls(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
-def page_template(path: Path, **filters: Callable[..., str]) -> Template:
-    """Return the template of a page that is written to a file; every text from outside is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(path.parent),
+def page_environment(folder: Path, **filters: Callable[..., str]) -> Environment:
+    """Return the templates of a folder; every text from outside is escaped."""
+    made = Environment(
+        loader=FileSystemLoader(folder),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(filters)
-    return environment.get_template(path.name)
+    made.filters.update(filters)
+    return made
+
+
+def page_template(path: Path, **filters: Callable[..., str]) -> Template:
+    """Return the template of a page that is written to a file."""
+    return page_environment(path.parent, **filters).get_template(path.name)
 
 
 @cache
@@ -74,8 +86,8 @@ def _template() -> Template:
 def render(summary: dict[str, Any]) -> str:
     """Return the page of a summary as HTML."""
     models = summary["models"]
-    model = leading_model(models)
-    many = len(summary["sites"]) > plots.MANY
+    model = summary["leading"]
+    many = len(summary["sites"]) > charts.MANY
     page = _template().render(
         run=summary,
         own=" at this site" if len(summary["among"]) > len(summary["sites"]) else "",
@@ -84,27 +96,18 @@ def render(summary: dict[str, Any]) -> str:
         kind=dict(summary["settings"]).get("learner.kind", "forest"),
         distance=dict(summary["settings"]).get("learner.metric", "manhattan"),
         style=Markup(STYLE.read_text()),  # noqa: S704, our own file
-        comparison=None if summary["noisy"] else plots.comparison(summary),
-        legend=[(m, plots.swatch(m, models), plots.model_class(m, models)) for m in models],
-        panels=curves.roc_panels(summary),
+        comparison=None if summary["noisy"] else charts.comparison(summary),
+        legend=[(m, charts.swatch(m, models), charts.model_class(m, models)) for m in models],
+        panels=charts.roc_panels(summary),
         judged=_judged(summary, model) if model is not None else [],
         open=len(summary["sites"]) <= _OPEN,
         many=many,
         model=model,
         classes=_classes(summary),
         compared=site_tables.comparison_table(summary, sums_first=many),
-        thresholds=site_tables.threshold_table(summary),
-        meanings=[(metric.title, metric.meaning) for metric in further_metrics_of(summary["judged"])],
-        column_table=site_tables.column_table(summary),
-        subgroups=site_tables.subgroup_table(summary),
-        choice_table=site_tables.choice_table(summary),
-        weight_table=site_tables.weight_table(summary),
-        distance_table=site_tables.distance_table(summary),
-        joining=site_tables.joining_table(summary),
-        noisy=site_tables.noisy_table(summary),
-        messages=site_tables.message_table(summary),
-        differences=site_tables.difference_table(summary),
-        tree=None if summary["tree"] is None else plots.tree(summary["tree"]["lines"]),
+        **{make.__name__: make(summary) for make in _TABLES},
+        meanings=[(BY_KEY[key].title, BY_KEY[key].meaning) for key in summary["further"]],
+        tree=None if summary["tree"] is None else charts.tree(summary["tree"]["lines"]),
         importances=_importances(summary),
         dependence=_dependence(summary),
         between=format_interval,
@@ -126,41 +129,40 @@ def _judged(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
 def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[tuple[str, Markup]]:
     """Draw what is known of a site: ROC, calibration and decision curves, or predicted against actual."""
     where = f", {site['title']}"
-    one, several = site["models"][model], len(summary["classes"] or []) > 2
-    known = {of: groups for of, groups in one["groups"].items() if len(groups) > 1}
+    known = {of: groups for of, groups in site["models"][model]["groups"].items() if len(groups) > 1}
     if not known:
         return []
     if summary["classes"] is None:
         groups = next(iter(known.values()))
-        styles = {model: plots.model_class(model, summary["models"])}
-        return [("predicted against actual", curves.predicted_against_actual(model, groups, styles, where))]
-    if several:
+        styles = {model: charts.model_class(model, summary["models"])}
+        return [("predicted against actual", charts.predicted_against_actual(model, groups, styles, where))]
+    if len(summary["classes"]) > 2:
         styles = {of: f"c{i % 8}" for i, of in enumerate(summary["classes"])}
-        rocs = [(of, points) for of, groups in known.items() if of in styles and (points := curves.roc_points(groups))]
+        rocs = [(of, points) for of, groups in known.items() if of in styles and (points := charts.roc_points(groups))]
         lines = [(of, groups) for of, groups in known.items() if of in styles]
-        drawn = [("ROC, each class against the rest", curves.roc(rocs, styles, where))] if rocs else []
-        return [*drawn, ("calibration", curves.calibration(lines, styles, where=where))]
+        drawn = [("ROC, each class against the rest", charts.roc(rocs, styles, where))] if rocs else []
+        return [*drawn, ("calibration", charts.calibration(lines, styles, where=where))]
     return _panels_of_two(summary, site, model, next(iter(known)), where)
 
 
 def _panels_of_two(
     summary: dict[str, Any], site: dict[str, Any], model: str, of: str, where: str
 ) -> list[tuple[str, Markup]]:
-    styles = {m: plots.model_class(m, summary["models"]) for m in summary["models"]}
-    shown = curves.back_to_front([m for m in (*plots.MODELS, model) if m in site["models"]])
-    shown = list(dict.fromkeys(shown))
+    """Draw what is known of a site where there are two classes."""
+    styles = {m: charts.model_class(m, summary["models"]) for m in summary["models"]}
+    shown = list(dict.fromkeys(charts.back_to_front([m for m in (*charts.MODELS, model) if m in site["models"]])))
     groups = {m: site["models"][m]["groups"].get(of, []) for m in shown}
-    rocs = [(m, points) for m in shown if (points := curves.roc_points(groups[m]))]
-    panels = [("ROC", curves.roc(rocs, styles, where))] if rocs else []
+    rocs = [(m, points) for m in shown if (points := charts.roc_points(groups[m]))]
+    panels = [("ROC", charts.roc(rocs, styles, where))] if rocs else []
     lines = [(m, groups[m]) for m in shown if m != "pooled" and len(groups[m]) > 1]
     slope = site["models"][model]["more"].get("calibration_slope")
     title = "calibration" if slope is None else f"calibration, slope {slope:.2f}"
-    panels.append((title, curves.calibration(lines, styles, model, where)))
+    panels.append((title, charts.calibration(lines, styles, model, where)))
     benefit = {m: site["models"][m]["net_benefit"] for m in shown if m != "pooled"}
     decided = [(m, [(x, y) for x, y, _ in points]) for m, points in benefit.items() if points]
     if decided:
         everybody = [(x, y) for x, _, y in next(points for points in benefit.values() if points)]
-        panels.append(("decision curve", curves.decision(decided, everybody, styles, where)))
+        panels.append(("decision curve", charts.decision(decided, everybody, styles, where)))
     return panels
 
 
@@ -176,10 +178,8 @@ def _importances(summary: dict[str, Any]) -> list[tuple[str, str, Markup]]:
     if table is None:
         return []
     shares = [share for _, share in summary["importances"][:_MOST_IMPORTANCES]]
-    most = max(shares) or 1.0
-    return [
-        (name, text, plots.bar(max(share, 0.0) / most)) for (name, text), share in zip(table.rows, shares, strict=False)
-    ]
+    bars = [charts.bar(max(share, 0.0) / (max(shares) or 1.0)) for share in shares]
+    return [(name, text, drawn) for (name, text), drawn in zip(table.rows, bars, strict=False)]
 
 
 def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for one, (column, table) in zip(summary["dependence"], site_tables.dependence_tables(summary), strict=True):
         numbers = len(one["values"]) > 1 and not any(isinstance(value, str) for value in one["values"])
-        drawn = curves.dependence(column, one["values"], one["means"], styles) if numbers else None
+        drawn = charts.dependence(column, one["values"], one["means"], styles) if numbers else None
         found.append({"column": column, "curve": drawn, "table": table})
     return found
 
@@ -201,12 +201,9 @@ def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     most = max((site["sent"] for site in traffic["sites"]), default=0)
     drawn = []
     for site in traffic["sites"]:
-        parts = [
-            (i, f"{kind}: {format_bytes(site['by_kind'][kind])}", site["by_kind"][kind])
-            for i, kind in enumerate(kinds)
-            if site["by_kind"].get(kind)
-        ]
-        drawn.append((site, plots.stack(parts, most)))
+        sizes = [(i, kind, site["by_kind"].get(kind)) for i, kind in enumerate(kinds)]
+        parts = [(i, f"{kind}: {format_bytes(size)}", size) for i, kind, size in sizes if size]
+        drawn.append((site, charts.stack(parts, most)))
     return drawn
 
 

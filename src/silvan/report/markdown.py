@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 from silvan.report import site_tables
-from silvan.report.evaluated import leading_model
 from silvan.report.html import without_controls
 from silvan.report.site_tables import ReportTable
 from silvan.util.readable import count_of
@@ -21,7 +20,7 @@ def markdown(summary: dict[str, Any]) -> str:
         lines += [escape(text), ""]
     lines += _section("Site by site", site_tables.comparison_table(summary) if summary["metric"] else None)
     lines += _section("Does joining help?", site_tables.joining_table(summary))
-    lines += _section(f"In numbers, the {leading_model(summary['models'])} model", site_tables.threshold_table(summary))
+    lines += _section(f"In numbers, the {summary['leading']} model", site_tables.threshold_table(summary))
     lines += _section("Subgroups", site_tables.subgroup_table(summary))
     lines += _section("With noise", site_tables.noisy_table(summary))
     lines += _section("What the model looks at", site_tables.importance_table(summary))

@@ -3,9 +3,8 @@
 from typing import Any
 
 from silvan.learners.registry import LEARNERS
-from silvan.report.evaluated import leading_model
 from silvan.study.run_folder import Record
-from silvan.util.readable import count_of, format_count
+from silvan.util.readable import count_of, format_count, list_some
 
 SEEN = {
     "trusted": "Sums were trusted: the coordinator added the sites' parts, and saw each of them; with "
@@ -88,12 +87,14 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
     lost = [site["title"] for site in sites if site["certainty"] == "lost"]
     undefined = [site["title"] for site in sites if not any(v is not None for v in site["figures"].values())]
     if undefined and summary["noisy"] is None and metric is not None and not record.copy_for and record.by == "rows":
-        texts.append(f"No {metric['title']} is known at {_some(undefined)}: no test rows, or one class only.")
+        texts.append(
+            f"No {metric['title']} is known at {list_some(undefined, 'site', 6)}: no test rows, or one class only."
+        )
     if few:
-        texts.append(f"Too few test rows for a confidence interval of the gain: {_some(few)}.")
+        texts.append(f"Too few test rows for a confidence interval of the gain: {list_some(few, 'site', 6)}.")
     if lost:
-        texts.append(f"Significantly worse than the local model: {_some(lost)}.")
-    model = leading_model(summary["models"])
+        texts.append(f"Significantly worse than the local model: {list_some(lost, 'site', 6)}.")
+    model = summary["leading"]
     slopes = {
         site["title"]: slope
         for site in summary["judged"]
@@ -102,7 +103,9 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
     }
     off = [f"{site} ({slope:.2f})" for site, slope in slopes.items() if not _FAR_SLOPE[0] <= slope <= _FAR_SLOPE[1]]
     if off:
-        texts.append(f"Probabilities are not calibrated at {_some(off)}; the slope in brackets should be near 1.")
+        texts.append(
+            f"Probabilities are not calibrated at {list_some(off, 'site', 6)}; the slope in brackets should be near 1."
+        )
     if record.study.get("learner", {}).get("class_weight") == "balanced":
         texts.append("Classes were balanced, so probabilities are higher for rare classes than their share.")
     texts.append("Nothing is known of rows of other places or other times than those it was evaluated on.")
@@ -113,9 +116,9 @@ def _data(record: Record, summary: dict[str, Any]) -> list[str]:
     own = len(summary["among"]) > len(record.sites)
     rows = f"{count_of(summary['rows'], 'training row')}" + (" at this site" if own else "") if summary["rows"] else ""
     test = f"{summary['test_rows']:,} test rows" if summary["test_rows"] else ""
-    who = "parties" if record.by == "columns" else "sites"
+    noun, who = ("party", "parties") if record.by == "columns" else ("site", "sites")
     told = ", ".join(filter(None, [rows, test])) or "The number of rows is not disclosed"
-    texts = [f"{told}; {who}: {_some(summary['among'])}." if summary["among"] else ""]
+    texts = [f"{told}; {who}: {list_some(summary['among'], noun, 6)}." if summary["among"] else ""]
     if record.repeats:
         times = "once" if record.repeats == 1 else f"{record.repeats} times"
         texts.append(f"Every row was evaluated {times}, in {count_of(record.repeats * record.folds, 'split')}.")
@@ -171,7 +174,3 @@ def _citations(record: Record) -> list[str]:
             "C. Nadeau, Y. Bengio: Inference for the Generalization Error. Machine Learning 52, 2003 (intervals)."
         )
     return [*texts, f"silvan {version}, the software that made it.".replace(" ,", ",")]
-
-
-def _some(names: list[str], most: int = 6) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

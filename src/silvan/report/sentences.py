@@ -9,6 +9,8 @@ from silvan.learners.registry import LEARNERS
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_bytes, format_count, format_interval, signed
 
+_FLATTERED = "What each site uses was chosen on its test rows, as published: its metrics are too good."
+
 
 def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
     """Return sentences that describe a run."""
@@ -16,9 +18,8 @@ def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
     texts = (
         _own_outcome(record, summary) if own else _outcome(summary),
         _with_noise(summary),
-        _over_splits(summary),
-        _chosen_on_test_rows(summary),
-        _small_test_parts(summary),
+        "" if summary["honest"] else _FLATTERED,
+        _evaluated_rows(summary),
         _cost(record),
         _same_as_pooled(record),
     )
@@ -183,32 +184,20 @@ def _do(n: int) -> str:
     return "does" if n == 1 else "do"
 
 
-def _over_splits(summary: dict[str, Any]) -> str:
-    if not summary["repeats"]:
-        return ""
-    times = "once" if summary["repeats"] == 1 else f"{format_count(summary['repeats'])} times"
-    return (
-        f"Every row was evaluated {times}, by models that had not seen it ({count_of(summary['splits'], 'split')}); "
-        "intervals are "
-        "corrected for splits that share rows."
-    )
-
-
-def _chosen_on_test_rows(summary: dict[str, Any]) -> str:
-    if summary["honest"]:
-        return ""
-    return "What each site uses was chosen on its test rows, as published: its metrics are too good."
-
-
-def _small_test_parts(summary: dict[str, Any]) -> str:
+def _evaluated_rows(summary: dict[str, Any]) -> str:
+    """Return on how many rows models were evaluated, where that is not plain."""
     if summary["repeats"]:
-        return ""
+        times = "once" if summary["repeats"] == 1 else f"{format_count(summary['repeats'])} times"
+        splits = count_of(summary["splits"], "split")
+        return (
+            f"Every row was evaluated {times}, by models that had not seen it ({splits}); intervals are corrected for "
+            "splits that share rows."
+        )
     sizes = [site["test_rows"] for site in summary["sites"] if site["figures"] and summary["noisy"] is None]
-    if not sizes or min(sizes) >= 50 or len(sizes) < 2:
+    if len(sizes) < 2 or min(sizes) >= 50:
         return ""
-    spread = (
-        f"{min(sizes)} to {count_of(max(sizes), 'row')}" if min(sizes) < max(sizes) else count_of(min(sizes), "row")
-    )
+    most = count_of(max(sizes), "row")
+    spread = most if min(sizes) == max(sizes) else f"{min(sizes)} to {most}"
     return f"Test parts are small ({spread} a site), so single sites' metrics are rough."
 
 

@@ -8,7 +8,6 @@ import msgspec
 
 from silvan.algorithms.evaluation.evaluation import CERTAINTY
 from silvan.metrics import BY_KEY
-from silvan.report.evaluated import further_metrics_of, leading_model
 from silvan.util.readable import count_of, format_bytes, format_interval, format_metric, format_number, signed
 
 _WIDE = 6
@@ -98,10 +97,8 @@ def difference_table(summary: dict[str, Any]) -> ReportTable | None:
 
 def message_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return which messages left the sites, who saw what of them, and their bytes."""
-    rows = [
-        [kind["name"], kind["asks"], kind["answers"], kind["seen"], format_bytes(kind["sent"])]
-        for kind in summary["traffic"]["kinds"]
-    ]
+    told = ("name", "asks", "answers", "seen")
+    rows = [[*(kind[one] for one in told), format_bytes(kind["sent"])] for kind in summary["traffic"]["kinds"]]
     sent = "Sent" if summary["copy_for"] else "Sent by all"
     heads = ["Message", "Asked for", "Answered with", "The coordinator sees", sent]
     return ReportTable(heads, rows, texts=4) if rows else None
@@ -118,9 +115,8 @@ def importance_table(summary: dict[str, Any]) -> ReportTable | None:
     digits = min(max(2 - math.floor(math.log10(largest)), 0), 6)
     what = "Brier score" if len(summary["classes"] or ()) == 2 else "mean squared error"
     note = f"{what} on all sites' test rows, with the column shuffled at each site"
-    return ReportTable(
-        ["Feature", "Error grows by"], [[name, _figure(growth, digits)] for name, growth in listed], note=note
-    )
+    rows = [[name, _figure(growth, digits)] for name, growth in listed]
+    return ReportTable(["Feature", "Error grows by"], rows, note=note)
 
 
 def column_table(summary: dict[str, Any]) -> ReportTable | None:
@@ -204,19 +200,14 @@ def subgroup_table(summary: dict[str, Any]) -> ReportTable | None:
 
 def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, ReportTable]]:
     """Return the mean predictions with a column set to each of some values: a table for each column."""
-    return [
-        (
-            one["column"],
-            ReportTable(
-                [one["column"], *(one["means"] if len(one["means"]) > 1 else ["Mean prediction"])],
-                [
-                    [format_number(value) if isinstance(value, float | int) else str(value), *map(format_number, means)]
-                    for value, *means in zip(one["values"], *one["means"].values(), strict=True)
-                ],
-            ),
-        )
-        for one in summary["dependence"]
-    ]
+    tables = []
+    for one in summary["dependence"]:
+        heads = one["means"] if len(one["means"]) > 1 else ["Mean prediction"]
+        values = [format_number(value) if isinstance(value, float | int) else str(value) for value in one["values"]]
+        means = [list(map(format_number, line)) for line in one["means"].values()]
+        rows = [list(row) for row in zip(values, *means, strict=True)]
+        tables.append((one["column"], ReportTable([one["column"], *heads], rows)))
+    return tables
 
 
 def distance_table(summary: dict[str, Any]) -> ReportTable | None:
@@ -238,9 +229,9 @@ def distance_table(summary: dict[str, Any]) -> ReportTable | None:
 
 def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return how the model does at each site: AUC with its interval, calibration, and what a threshold gives."""
-    model = leading_model(summary["models"])
+    model = summary["leading"]
     known = [site for site in summary["judged"] if model in site["models"]]
-    further = [metric for metric in further_metrics_of(summary["judged"]) if metric.key not in _LEFT_OUT]
+    further = [BY_KEY[key] for key in summary["further"] if key not in _LEFT_OUT]
     if not further or not known or summary["noisy"]:
         return None
     auc = any(site["models"][model]["auc"] is not None for site in known)

@@ -4,31 +4,44 @@ Sentences and tables are made from the same rounded figures, so that they never 
 """
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from silvan.algorithms.evaluation.evaluation import MEAN_OF_SITES, certainty
-from silvan.errors import FormatError
+from silvan.errors import FormatError, SilvanError
 from silvan.federation.federation import OVERALL
-from silvan.metrics import METRICS, Metric
-from silvan.report.beside import read_beside
-from silvan.report.evaluated import FURTHER, evaluated_at_sites
+from silvan.metrics import METRICS, Metric, main_metrics
 from silvan.report.model_card import SEEN, importance_note, model_card
 from silvan.report.sentences import sentences
-from silvan.study.run_folder import RUN, MetricsRow, Record, Run
+from silvan.report.tree_outline import outline
+from silvan.study.run_folder import AUDIT, RUN, Counts, Kind, MetricsRow, Record, Run
+from silvan.util.files import try_json
 from silvan.util.readable import digits_of
 
+_TAKEN = (
+    *("name", "made", "status", "label", "classes", "features", "by", "copy_for", "repeats", "rounds", "bytes", "sums"),
+    *("agreement_rounds", "warnings", "versions", "seconds", "columns", "weights", "choices", "shared_forest"),
+    *("at_sites", "threshold", "clusters", "dependence"),
+)
+"""Fields of the record that a summary holds unchanged."""
+
+_OF_SUBGROUP = ("group", "site", "model", "rows", "figures", "note")
+
+_FURTHER = [metric for metric in METRICS if metric.title and not metric.main]
+"""The metrics that are shown beside the main ones."""
+
+_LARGEST = 1e100
+
 _SEEN = {
-    ("ask", "trusted"): "each site's answer",
-    ("ask", "ring"): "each site's answer",
-    ("ask", "masked"): "each site's answer",
-    ("total", "trusted"): "each site's part, and adds them",
-    ("total", "ring"): "only the sum over the sites",
-    ("total", "masked"): "only the sum over the sites",
+    "ask": "each site's answer",
+    "trusted": "each site's part, and adds them",
+    "ring": "only the sum over the sites",
+    "masked": "only the sum over the sites",
 }
-"""What the coordinator sees of an answer, by the message's verb and by how sums are formed."""
+"""What the coordinator sees of a reply: to ``ask``, or to ``total`` by how sums are formed."""
 
 
 def summarise_run(folder: str | Path) -> dict[str, Any]:
@@ -49,46 +62,43 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
     known = any(row.site == OVERALL for row in record.evaluation)
     overall = _site(record, OVERALL, metric, models) if known else None
     mean = _mean(sites, metric, models) if record.by == "rows" and not record.repeats else None
+    learner = record.study.get("learner", {})
+    judged = _evaluated_at_sites(record, models)
+    further = [one["more"] for site in judged for one in site["models"].values()]
+    importances = record.permutation or record.importances or {}
     summary: dict[str, Any] = {
-        "name": record.name,
-        "made": record.made,
-        "status": record.status,
-        "label": record.label,
-        "classes": record.classes,
-        "features": record.features,
-        "by": record.by,
-        "copy_for": record.copy_for,
+        **{name: msgspec.to_builtins(getattr(record, name)) for name in _TAKEN},
         "among": record.among or [site.name for site in record.sites],
         "rows": _rows(record, [site.rows for site in record.sites]),
         "test_rows": _rows(record, [site.test_rows for site in record.sites]),
         "metric": metric,
-        "honest": record.study.get("learner", {}).get("protocol") != "paper",
-        "repeats": record.repeats,
+        "honest": learner.get("protocol") != "paper",
+        "tau": learner.get("tau"),
         "splits": record.repeats * record.folds,
         "models": models,
+        "leading": "federated" if "federated" in models else models[-1] if models else None,
         "sites": sites,
         "mean": mean,
         "overall": overall,
         "lead": mean or overall or (sites[0] if record.copy_for and sites and record.evaluation else None),
         "noisy": _noisy(record, metric),
         "figures": _figures(record, 3 if metric is None else metric["digits"]),
-        "curves": [{"model": c.model, "of": c.of, "points": c.points} for c in record.curves],
-        "importances": sorted((record.permutation or record.importances or {}).items(), key=lambda item: -item[1]),
+        "judged": judged,
+        "further": [metric.key for metric in _FURTHER if any(more.get(metric.key) is not None for more in further)],
+        "subgroups": [{name: getattr(row, name) for name in _OF_SUBGROUP} for row in record.subgroups],
+        "curves": msgspec.to_builtins(record.curves),
+        "importances": sorted(importances.items(), key=lambda item: -item[1]),
+        "importance_note": "" if importances else importance_note(record),
         "shuffled": record.permutation is not None,
-        "rounds": record.rounds,
-        "agreement_rounds": record.agreement_rounds,
-        "bytes": record.bytes,
+        "distances": _distances(record),
         "sent": sum(ways.get("sent", 0) for ways in record.bytes.values()),
         "traffic": _traffic(record),
-        "sums": record.sums,
+        "seen": SEEN.get(record.sums, "") if record.by == "rows" else "",
         "differences": [(d.column, d.what, d.done) for d in record.differences],
-        "warnings": record.warnings,
+        "alike": _alike(record),
         "settings": _settings(record.study),
-        "versions": record.versions,
         "hashes": _hashes(record),
         "forests": [{"site": m.site, "trees": m.trees, "nodes": m.nodes, "hash": m.hash} for m in record.models],
-        "seconds": record.seconds,
-        **_beyond_figures(record, models),
         **(beside or {"tree": None, "audit": None, "complaints": []}),
         "looked_beside": beside is not None,
     }
@@ -100,30 +110,6 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
 def summary_json(summary: dict[str, Any]) -> str:
     """Return the summary as JSON, for programs, ending with a newline."""
     return msgspec.json.format(msgspec.json.encode(summary), indent=1).decode() + "\n"
-
-
-def _beyond_figures(record: Record, models: list[str]) -> dict[str, Any]:
-    """Return curves, columns, weights, distances, and what is said where something is not known."""
-    return {
-        "judged": evaluated_at_sites(record, models),
-        "columns": msgspec.to_builtins(record.columns),
-        "weights": msgspec.to_builtins(record.weights),
-        "tau": record.study.get("learner", {}).get("tau"),
-        "choices": record.choices,
-        "shared_forest": record.shared_forest,
-        "at_sites": record.at_sites,
-        "threshold": record.threshold,
-        "clusters": record.clusters,
-        "distances": _distances(record),
-        "dependence": msgspec.to_builtins(record.dependence),
-        "importance_note": "" if record.permutation or record.importances else importance_note(record),
-        "seen": SEEN.get(record.sums, "") if record.by == "rows" else "",
-        "alike": _alike(record),
-        "subgroups": [
-            {"group": r.group, "site": r.site, "model": r.model, "rows": r.rows, "figures": r.figures, "note": r.note}
-            for r in record.subgroups
-        ],
-    }
 
 
 def _distances(record: Record) -> dict[str, list[float]]:
@@ -147,14 +133,9 @@ def _leading(record: Record) -> dict[str, Any] | None:
     if metric is None:
         return None
     largest = max((abs(row.figures.get(metric.key) or 0.0) for row in record.evaluation), default=0.0)
-    return {
-        "key": metric.key,
-        "title": metric.title,
-        "meaning": metric.meaning,
-        "higher": metric.higher,
-        "digits": digits_of(largest) if metric.in_units else 3,
-        "ranks": metric.ranks,
-    }
+    digits = digits_of(largest) if metric.in_units else 3
+    named = {name: getattr(metric, name) for name in ("key", "title", "meaning", "higher", "ranks")}
+    return {**named, "digits": digits}
 
 
 def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any]:
@@ -189,13 +170,10 @@ def _noisy(record: Record, metric: dict[str, Any] | None) -> dict[str, Any] | No
     row = next((row for row in record.evaluation if row.epsilon is not None), None)
     if row is None or metric is None:
         return None
-    listed = [
-        (m.title, m.meaning, row.figures[m.key], *row.between.get(m.key, (None, None)))
-        for m in METRICS
-        if m.key in row.figures
-    ]
+    listed = [m for m in METRICS if m.key in row.figures]
+    figures = [(m.title, m.meaning, row.figures[m.key], *row.between.get(m.key, (None, None))) for m in listed]
     training = record.study.get("learner", {}).get("epsilon")
-    return {"epsilon": row.epsilon, "training": training, "rows": row.rows, "figures": listed}
+    return {"epsilon": row.epsilon, "training": training, "rows": row.rows, "figures": figures}
 
 
 def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
@@ -208,13 +186,8 @@ def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: li
     if metric is None or not metric["ranks"] or len(known) < 2:
         return None
     total = sum(site["test_rows"] for site in known)
-    line = {
-        "title": "site mean",
-        "rows": None,
-        "test_rows": total,
-        "positives": None,
-        "figures": {m: sum(s["exact"][m] * s["test_rows"] for s in known) / total for m in models},
-    }
+    figures = {m: sum(s["exact"][m] * s["test_rows"] for s in known) / total for m in models}
+    line = {"title": "site mean", "rows": None, "test_rows": total, "positives": None, "figures": figures}
     line = _compared(line, metric, {})
     for model, gain in line["gains"].items():
         line["intervals"][model] = _interval_of_mean(gain, model, known, metric["digits"])
@@ -226,10 +199,8 @@ def _interval_of_mean(
     gain: float | None, model: str, sites: list[dict[str, Any]], digits: int
 ) -> tuple[float | None, float | None]:
     """Return the interval of a mean of sites' gains, by their test rows, which differ; None unless all have one."""
-    total, ends = (
-        sum(site["test_rows"] for site in sites),
-        [site["intervals"].get(model, (None, None)) for site in sites],
-    )
+    total = sum(site["test_rows"] for site in sites)
+    ends = [site["intervals"].get(model, (None, None)) for site in sites]
     if gain is None or any(low is None or high is None for low, high in ends):
         return None, None
     shares = [site["test_rows"] / total for site in sites]
@@ -259,7 +230,8 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[st
             low, high = (round(x, metric["digits"]) + 0.0 for x in (low, high))
         line["intervals"][model] = low, high
         line["sure"][model] = certainty(gain, low, high)
-    line["verdict"] = verdict(line["gains"].get("federated"))
+    gain = line["gains"].get("federated")
+    line["verdict"] = "unknown" if gain is None else "gained" if gain > 0 else "lost" if gain < 0 else "level"
     used = next((row for row in rows.values() if row.use), None)
     if used is not None and "local" in rounded:  # without it nothing was compared
         line["use"] = f"{used.model} ({used.same_as})" if used.same_as else used.model
@@ -267,11 +239,6 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[st
     if (used is not None or line["low"] is not None) and "local" in rounded:
         line["certainty"] = line["sure"].get("federated", "unknown")
     return line
-
-
-def verdict(gain: float | None) -> str:
-    """Return a word for a gain against the site alone."""
-    return "unknown" if gain is None else "gained" if gain > 0 else "lost" if gain < 0 else "level"
 
 
 def _positives(record: Record) -> float | None:
@@ -282,62 +249,38 @@ def _positives(record: Record) -> float | None:
 def _figures(record: Record, digits: int) -> dict[str, Any]:
     """Return all metrics of all models at all sites."""
     main: list[Metric] = [m for m in METRICS if record.evaluation and m.key in record.evaluation[0].figures]
-    more = [m for m in FURTHER if any(row.more.get(m.key) is not None for row in record.evaluation)]
-    rows: list[MetricsRow] = sorted(record.evaluation, key=lambda r: (r.site == OVERALL,))
+    more = [m for m in _FURTHER if any(row.more.get(m.key) is not None for row in record.evaluation)]
+    rows = []
+    for r in sorted(record.evaluation, key=lambda r: r.site == OVERALL):
+        values = [*(r.figures.get(m.key) for m in main), *(r.more.get(m.key) for m in more)]
+        gain = {"gain": r.gain, "low": r.gain_low, "high": r.gain_high, "use": r.use}
+        rows.append({"site": r.site, "model": r.model, "rows": r.rows, "values": values, **gain})
     return {
         "core": len(main),
         "digits": [digits if metric.in_units else 3 for metric in (*main, *more)],
         "titles": [(metric.title, metric.meaning) for metric in (*main, *more)],
-        "rows": [
-            {
-                "site": r.site,
-                "model": r.model,
-                "rows": r.rows,
-                "values": [*(r.figures.get(m.key) for m in main), *(r.more.get(m.key) for m in more)],
-                "gain": r.gain,
-                "low": r.gain_low,
-                "high": r.gain_high,
-                "use": r.use,
-            }
-            for r in rows
-        ],
+        "rows": rows,
     }
 
 
 def _traffic(record: Record) -> dict[str, Any]:
     """Return bytes by site and by kind of message, with a description of each kind; the largest kinds first."""
-    kinds = {kind.name: kind for kind in record.kinds}
-    sent: dict[str, int] = {}
-    received: dict[str, int] = {}
-    by_site: dict[str, dict[str, int]] = {site.name: {} for site in record.sites}
+    known = {kind.name: kind for kind in record.kinds}
+    sent, received = Counter[str](), Counter[str]()
+    sites: dict[str, dict[str, Any]] = {site.name: {"sent": 0, "received": 0, "by_kind": {}} for site in record.sites}
     for t in record.traffic:
-        sent[t.kind] = sent.get(t.kind, 0) + t.sent
-        received[t.kind] = received.get(t.kind, 0) + t.received
-        by_site.setdefault(t.site, {})[t.kind] = t.sent
-    listed = [
-        {
-            "name": name,
-            "asks": kinds[name].asks if name in kinds else "",
-            "answers": kinds[name].answers if name in kinds else "",
-            "verb": kinds[name].verb if name in kinds else "",
-            "seen": _SEEN.get((kinds[name].verb if name in kinds else "", record.sums), "not known"),
-            "sent": sent[name],
-            "received": received[name],
-        }
-        for name in sorted(sent, key=lambda name: -sent[name])
-    ]
-    return {
-        "kinds": listed,
-        "sites": [
-            {
-                "name": site,
-                "sent": sum(t.sent for t in record.traffic if t.site == site),
-                "received": sum(t.received for t in record.traffic if t.site == site),
-                "by_kind": by_kind,
-            }
-            for site, by_kind in by_site.items()
-        ],
-    }
+        site = sites.setdefault(t.site, {"sent": 0, "received": 0, "by_kind": {}})
+        for counted, name in ((sent, "sent"), (received, "received")):
+            counted[t.kind] += getattr(t, name)
+            site[name] += getattr(t, name)
+        site["by_kind"][t.kind] = t.sent
+    kinds = []
+    for name in sorted(sent, key=lambda name: -sent[name]):
+        kind = known.get(name, Kind(name, "", "", ""))
+        seen = _SEEN.get(record.sums if kind.verb == "total" else kind.verb, "not known")
+        bytes_ = {"sent": sent[name], "received": received[name]}
+        kinds.append({**msgspec.structs.asdict(kind), "seen": seen, **bytes_})
+    return {"kinds": kinds, "sites": [{"name": name, **site} for name, site in sites.items()]}
 
 
 def _settings(study: dict[str, Any]) -> list[tuple[str, str]]:
@@ -355,3 +298,107 @@ def _hashes(record: Record) -> list[tuple[str, str]]:
     if record.pooled_hash:
         hashes.append(("pooled forest", record.pooled_hash))
     return [*hashes, ("study and tables", record.fingerprint)]
+
+
+# -- how models do at each site, beyond one metric: intervals, calibration, thresholds, and groups for curves
+
+
+def _evaluated_at_sites(record: Record, models: list[str]) -> list[dict[str, Any]]:
+    """Return what is known of models at each site, all rows together first."""
+    counts = {(c.site, c.model): c for c in record.counts}
+    rows, listed = {(row.site, row.model): row for row in record.evaluation}, []
+    for site in [OVERALL, *(site.name for site in record.sites)]:
+        known = [model for model in models if (site, model) in rows]
+        if known:
+            found = {m: _one(rows[site, m], counts.get((site, m), Counts(site, m)), record) for m in known}
+            note = next((rows[site, m].note for m in known if rows[site, m].note), "")
+            title, overall = "all rows" if site == OVERALL else site, site == OVERALL
+            listed.append({"title": title, "overall": overall, "models": found, "note": note})
+    return listed
+
+
+def _one(row: MetricsRow, counts: Counts, record: Record) -> dict[str, Any]:
+    """Return what is known of one model at one site; groups that cannot be are left out, as files may be damaged."""
+    return {
+        "rows": row.rows,
+        "auc": row.figures.get("auc"),
+        "numbers": {m.key: row.figures.get(m.key) for m in main_metrics(0) if m.key in row.figures},
+        "between": (row.more.get("auc_low"), row.more.get("auc_high")),
+        "more": {m.key: row.more.get(m.key) for m in _FURTHER if m.key in row.more},
+        "groups": {of: _groups(groups, record.classes is None) for of, groups in counts.groups.items()},
+        "net_benefit": [point for point in counts.net_benefit if _possible(*point) and 0 <= point[0] <= 1],
+    }
+
+
+def _groups(groups: list[tuple[float, float, float]], of_number: bool) -> list[tuple[float, float, float]]:
+    """Return groups of rising score, or prediction, that rows can be in."""
+    fine = [g for g in groups if _possible(*g) and g[2] >= 0 and (of_number or g[1] >= 0)]
+    return sorted(g for g in fine if of_number or 0.0 <= g[0] <= 1.0)
+
+
+def _possible(*numbers: float) -> bool:
+    """Return whether numbers can be added, squared and drawn."""
+    return all(abs(number) < _LARGEST for number in numbers)
+
+
+# -- what lies beside run.json: the model, of which a tree is shown, and an audit, if it is of this model
+
+
+class _Finding(msgspec.Struct, frozen=True):
+    title: str
+    verdict: str
+    measure: str = ""
+    note: str = ""
+    value: float | None = None
+    chance: float | None = None
+    limit: float | None = None
+
+
+class _Report(msgspec.Struct, frozen=True):
+    name: str
+    hash: str
+    findings: list[_Finding] = []
+    passed: bool = True
+
+
+class _Audit(msgspec.Struct, frozen=True):
+    reports: list[_Report]
+
+
+def read_beside(run: Run, record: Record) -> dict[str, Any]:
+    """Return what the files beside ``run.json`` add: ``tree``, ``audit``, and ``complaints`` about them."""
+    complaints: list[str] = []
+    return {"tree": _tree(run, record, complaints), "audit": _audit(run, record, complaints), "complaints": complaints}
+
+
+def _tree(run: Run, record: Record, complaints: list[str]) -> dict[str, Any] | None:
+    if record.by == "columns" or not record.models:
+        return None
+    first = record.models[0].site
+    try:
+        drawn = outline(run.forest(first or None))
+    except (SilvanError, OSError) as error:
+        complaints.append(f"The model could not be read, so no tree is shown: {error}")
+        return None
+    return None if drawn is None else drawn | {"site": first}
+
+
+def _audit(run: Run, record: Record, complaints: list[str]) -> dict[str, Any] | None:
+    """Return the findings of an audit of one of the run's models; of another model there are none."""
+    path = run.file(AUDIT[0])
+    if not path.is_file():
+        return None
+    audit = try_json(path, _Audit)
+    if audit is None:
+        complaints.append(f"{AUDIT[0]} beside this run is damaged, or no audit; it is left out.")
+        return None
+    reports = audit.reports
+    hashes = {model.hash for model in record.models}
+    other = [report.hash for report in reports if report.hash not in hashes]
+    if other:
+        complaints.append(
+            f"{AUDIT[0]} beside this run is of another model ({other[0][:12]}) and is left out: "
+            "run `silvan audit` again."
+        )
+    kept = [report for report in reports if report.hash in hashes]
+    return {"reports": msgspec.to_builtins(kept)} if kept else None

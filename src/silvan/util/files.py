@@ -8,17 +8,20 @@ import sqlite3
 import stat
 import tempfile
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from silvan.errors import InputError
+from silvan.errors import FormatError, InputError
 
 log = logging.getLogger("silvan.files")
 log.addHandler(logging.NullHandler())
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What is raised where JSON cannot be read: damaged, of something else, or nested as deep as only mischief is."""
+
+Content = TypeVar("Content")
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -82,3 +85,24 @@ def write_whole(path: str | Path, data: bytes, *, private: bool = False) -> None
         with contextlib.suppress(FileNotFoundError):
             Path(temporary).unlink()
         raise
+
+
+def read_json(path: Path, kind: type[Content], remedy: str) -> Content:
+    """Read a JSON file as a type; raise ``FormatError`` with what to do if it is damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except UNREADABLE:
+        raise FormatError(f"{path}: {remedy}") from None
+
+
+def try_json(path: Path, kind: type[Content]) -> Content | None:
+    """Read a JSON file as a type; None if it is not there, or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, *UNREADABLE):
+        return None
+
+
+def write_json(path: Path, content: msgspec.Struct, *, private: bool = False) -> None:
+    """Write a JSON file that people may read, too: indented."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(content)) + b"\n", private=private)

@@ -1,13 +1,19 @@
-"""Serves the pages of a folder: routes, forms, and a stream of events that keeps an open page up to date."""
+"""Serves the pages of a folder: routes, forms, and a stream of events that keeps an open page up to date.
+
+It listens on this machine's own address unless another is named.
+"""
 
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator
+import socket
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -16,7 +22,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from silvan.errors import SilvanError
+from silvan.errors import InputError, SilvanError
 from silvan.report.html import STYLE
 from silvan.web.access import Access, Guard
 from silvan.web.pages import File, Folder, Page, environment
@@ -26,6 +32,8 @@ log = logging.getLogger("silvan.web")
 _STATIC = Path(__file__).parent / "static"
 _PAUSE, _QUIET = 0.5, 15.0
 """Seconds between two looks at a folder, and after which a stream says that it is alive."""
+
+_ALL = ("", "0.0.0.0", "::", "*")  # noqa: S104  these are refused
 
 _MOST_BYTES, _MOST_NOTICES = 20_000, 50
 
@@ -110,12 +118,10 @@ class Pages:
     def moving(self, path: str) -> str:
         """Return the moving part of a page, as HTML."""
         try:
-            page = self.folder.page(path)
+            page = self.folder.page(path) or Page("", "base.html.jinja", {"problem": "This page is gone."})
         except (SilvanError, OSError) as error:
             page = Page("", "base.html.jinja", {"problem": describe(error)})
-        template = environment().get_template("base.html.jinja" if page is None else page.template)
-        if page is None:
-            page = Page("", "base.html.jinja", {"problem": "This page is gone."})
+        template = environment().get_template(page.template)
         context = template.new_context(self._values(page, path))
         return "".join(template.blocks["live"](context))
 
@@ -182,3 +188,37 @@ def _send(file: File) -> Response:
     if file.name:
         headers["Content-Disposition"] = f"attachment; filename*=utf-8''{quote(file.name)}"
     return Response(file.data, media_type=file.type, headers=headers)
+
+
+# -- the socket
+
+
+@contextmanager
+def listen(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen at an address; raise ``InputError`` if that cannot be done, or would be at all addresses."""
+    if host in _ALL:
+        raise InputError.about(
+            "host", "must be one address of this machine, by which the page is then opened, not all of them"
+        )
+    try:
+        made = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        why = (error.strerror or "no such address").lower()
+        raise InputError(f"{host}, port {port} cannot be used ({why}); name another --port or --host") from None
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def serve(app: ASGIApp, listener: socket.socket) -> None:
+    """Serve until interrupted; nothing is logged, since addresses may hold the token."""
+    plain: dict[str, Any] = {"http": "h11", "ws": "none", "lifespan": "off", "limit_concurrency": 200}
+    silent: dict[str, Any] = {
+        "access_log": False,
+        "log_level": "critical",
+        "server_header": False,
+        "proxy_headers": False,
+    }
+    config = uvicorn.Config(app, timeout_graceful_shutdown=1, **plain, **silent)
+    uvicorn.Server(config).run(sockets=[listener])

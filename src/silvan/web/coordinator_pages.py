@@ -116,20 +116,18 @@ class Presence:
 
     def _ask(self) -> None:
         session: Session | None = None
-        try:
-            while time.monotonic() - self._looked < _NOBODY_LOOKS:
-                try:
-                    if processes_of(self._hub)[0].pid is None:
-                        raise ConnectionError
-                    session = session or Session(self._hub.path / "admin", ADMIN, timeout=5.0)
-                    seen = session.sites()
-                    self._found = sorted(site for site, at in seen.items() if time.time() - at < RECENT)
-                except ConnectionError:
-                    self._found = []
-                    if session is not None:
-                        session.close()
-                    session = None
-                time.sleep(_ASK_EVERY)
-        finally:
-            if session is not None:
-                session.close()
+        while time.monotonic() - self._looked < _NOBODY_LOOKS:
+            try:
+                if processes_of(self._hub)[0].pid is None:
+                    raise ConnectionError
+                session = session or Session(self._hub.path / "admin", ADMIN, timeout=5.0)
+                seen = session.sites()
+                self._found = sorted(site for site, at in seen.items() if time.time() - at < RECENT)
+            except ConnectionError:
+                self._found = []
+                if session is not None:
+                    session.close()
+                session = None
+            time.sleep(_ASK_EVERY)
+        if session is not None:
+            session.close()

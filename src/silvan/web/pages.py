@@ -7,9 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from silvan.report.html import page_environment
 from silvan.util.readable import format_bytes, printable
 
 _HERE = Path(__file__).parent / "page"
@@ -69,15 +70,8 @@ def stamp(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
 @cache
 def environment() -> Environment:
     """Return the templates; every text is escaped, and what could turn or hide text is replaced."""
-    made = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_plain,
-    )
-    made.filters.update(format_bytes=format_bytes, moment=_moment, commands=_commands)
+    made = page_environment(_HERE, format_bytes=format_bytes, moment=_moment, commands=_commands)
+    made.finalize = _plain
     return made
 
 

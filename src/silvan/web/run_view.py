@@ -10,15 +10,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.service.process import Background
 from silvan.errors import InputError, SilvanError
-from silvan.report.beside import read_beside
 from silvan.report.html import render
-from silvan.report.summary import summarise
+from silvan.report.summary import read_beside, summarise
 from silvan.study.run_folder import RUN, Record, Run
 from silvan.study.toml_lines import read_toml
-from silvan.util.files import file_name
+from silvan.util.files import file_name, try_json
 
 COMMAND = "run"
 """What the process that runs a study is called: its log and its id are beside the run's other files."""
@@ -73,7 +72,7 @@ def process_of_run(folder: Path) -> Background:
 def look_at(folder: Path, locked: bool = False, cancelled: bool = False) -> RunView:
     """Return how a run stands; ``locked`` says that some job is at work on it."""
     record, problem = _read_record(folder)
-    progress = read_progress(folder / PROGRESS)
+    progress = try_json(folder / PROGRESS, StudyProgress)
     process = process_of_run(folder)
     started = process.pid is not None
     ended = progress is not None and progress.final and not (started and _began_later(folder))

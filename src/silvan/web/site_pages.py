@@ -16,7 +16,7 @@ from silvan.deploy.membership.site_log import LAST_ERROR
 from silvan.deploy.service.start_stop import prepare_site, process_of, start_site
 from silvan.deploy.service.status import site_status, study_state
 from silvan.deploy.studies.explain import Explanation, approve_study, explain
-from silvan.deploy.studies.send_results import KeptResults, read_results
+from silvan.deploy.studies.send_results import read_results
 from silvan.deploy.studies.study_table import remember_table
 from silvan.errors import FederationError, InputError, SilvanError
 from silvan.privacy.ledger import LEDGER, Line, read_lines, verify
@@ -76,9 +76,8 @@ class SiteFolderPages:
         study = self._find(digest) if first == "studies" else None
         if study is None or last not in ("", "explanation"):
             return None
-        if last:
-            return Page(study.name, "explanation.html.jinja", self._explanation(study))
-        return Page(study.name, "site_study.html.jinja", self._study(study))
+        values = self._explanation(study) if last else self._study(study)
+        return Page(study.name, "explanation.html.jinja" if last else "site_study.html.jinja", values)
 
     def file(self, path: str) -> File | None:
         """Return the report or the model of a study, once its signature was checked."""
@@ -86,7 +85,7 @@ class SiteFolderPages:
         study = self._find(parts[1]) if len(parts) == 3 and parts[0] == "studies" else None
         if study is None or parts[2] not in ("report", "model"):
             return None
-        kept = self._results(study)
+        kept = read_results(self.site, study)
         if parts[2] == "report":
             return File(report_of(kept.record, kept.run.folder), "text/html")
         if kept.model is None:
@@ -96,9 +95,6 @@ class SiteFolderPages:
     def _find(self, digest: str) -> Study | None:
         return next((study for study in self.site.studies() if study.digest == digest), None)
 
-    def _results(self, study: Study) -> KeptResults:
-        return read_results(self.site, study)
-
     def _lines(self) -> list[Line]:
         return read_lines(self.path) if (self.path / LEDGER).exists() else []
 
@@ -106,15 +102,10 @@ class SiteFolderPages:
         site, lines = self.site, self._lines()
         status = site_status(site, ask=False)
         counts = Counter(line.study for line in lines if line.outcome == "answered")
-        studies = [
-            (
-                study,
-                status.studies.get(study.unique_name, ""),
-                counts[study.unique_name],
-                (site.results_folder(study) / RUN).is_file(),
-            )
-            for study in reversed(site.studies())
-        ]
+        studies = []
+        for study in reversed(site.studies()):
+            state, there = status.studies.get(study.unique_name, ""), (site.results_folder(study) / RUN).is_file()
+            studies.append((study, state, counts[study.unique_name], there))
         values = {"status": status, "studies": studies, "lines": lines[: -_NEWEST - 1 : -1], "total": len(lines)}
         return {**values, "can_start": isinstance(site, JoinedSite)}
 
@@ -133,7 +124,7 @@ class SiteFolderPages:
         there = (site.results_folder(study) / RUN).is_file()
         if there:
             try:
-                sentences = sentences_of(self._results(study).record)
+                sentences = sentences_of(read_results(site, study).record)
             except (SilvanError, OSError) as error:
                 problem = str(error)
         return {
@@ -177,13 +168,8 @@ class SiteFolderPages:
 
     def actions(self) -> dict[str, Callable[[dict[str, str]], str]]:
         """Return what forms may do."""
-        return {
-            "start": self._start,
-            "stop": self._stop,
-            "approve": self._approve,
-            "decline": self._decline,
-            "withdraw": self._withdraw,
-        }
+        of_study = {"approve": self._approve, "decline": self._decline, "withdraw": self._withdraw}
+        return {"start": self._start, "stop": self._stop, **of_study}
 
     def _asked(self, form: dict[str, str]) -> Study:
         study = self._find(form.get("study", ""))
@@ -196,12 +182,8 @@ class SiteFolderPages:
         study = self._asked(form)
         if form.get("shown") != _shown(study, self.explanation(study)):
             raise InputError("what the study asks is no longer what this page showed; read it again, then decide")
-        made = approve_study(self.site, study)
-        kinds = len(made.messages or ())
-        return (
-            f"Approved: {count_of(kinds, 'kind')} of messages may leave. "
-            f"{remember_table(self.site, study, reasons=False)}"
-        )
+        kinds = count_of(len(approve_study(self.site, study).messages or ()), "kind")
+        return f"Approved: {kinds} of messages may leave. {remember_table(self.site, study, reasons=False)}"
 
     def _decline(self, form: dict[str, str]) -> str:
         self.site.decline(self._asked(form), form.get("why", ""))

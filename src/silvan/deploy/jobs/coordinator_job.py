@@ -7,8 +7,8 @@ from importlib.metadata import version
 from typing import Any
 
 from silvan.data.holdout import Fold
+from silvan.deploy.jobs.job_folder import remove_journal, remove_old_jobs
 from silvan.deploy.jobs.job_progress import INTERRUPTED, ProgressWriter
-from silvan.deploy.jobs.tidy import remove_journal, remove_old_jobs
 from silvan.deploy.membership.coordinator_folder import HUB, CoordinatorFiles
 from silvan.deploy.membership.flare_folder import FOLDER, FlareServer, Parties, copy_results
 from silvan.deploy.studies.new_rows import predict_new_rows

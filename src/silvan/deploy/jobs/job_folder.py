@@ -1,13 +1,22 @@
-"""Writes the folder of a FLARE job that runs a study: names of silvan's classes and the study's text, but no code."""
+"""Folders of FLARE's jobs: written, with names of silvan's classes and the study's text, but no code; and removed."""
 
+import contextlib
+import os
+import shutil
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from silvan.deploy.membership.startup_kit import write_job
 from silvan.errors import InputError
 from silvan.federate.options import check_quorum, make_sums
+from silvan.study.run_folder import JOURNAL, Run
 from silvan.study.study import Study
+
+JOB_DAYS = 7
+"""Days after which the folder of a job, with its logs, is removed when the next job begins."""
 
 
 def write_study_job(study: Study, folder: Path) -> None:
@@ -45,3 +54,42 @@ def job_name(study: Study) -> str:
 def job_arguments(study: Study, sites: list[str], without: dict[str, str] | None = None) -> dict[str, Any]:
     """Return what the classes of a job are made with, at the server and at the sites."""
     return {"study": study.text, "sites": sites, "without": without or {}, "version": version("silvan")}
+
+
+# -- what is no longer needed
+
+
+def remove_journal(run: Run) -> None:
+    """Remove the journal of a study that is done: it held every reply that the coordinator saw."""
+    for path in run.folder.glob(f"{JOURNAL}*"):
+        path.unlink(missing_ok=True)
+
+
+def remove_old_jobs(folder: Path, but: str = "") -> list[Path]:
+    """Remove folders of FLARE's jobs that nothing was written to for long; return them."""
+    oldest = time.time() - JOB_DAYS * 86400
+    removed = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir() and path.name != but and is_job(path.name) and _last_change(path) < oldest:
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(path)
+    return removed
+
+
+def mark_in_use(job: Path) -> None:
+    """Keep the folder of a job that may wait for weeks from counting as old; once a day, however often called."""
+    with contextlib.suppress(OSError):
+        if time.time() - job.stat().st_mtime > 86400:
+            os.utime(job)
+
+
+def is_job(name: str) -> bool:
+    """Whether a folder has the name of a job: FLARE calls each by a random number."""
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False
+
+
+def _last_change(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from silvan.deploy.jobs.tidy import mark_in_use
+from silvan.deploy.jobs.job_folder import mark_in_use
 from silvan.federation.outgoing import Event
 from silvan.study.listener import Listener
 from silvan.study.run_folder import Run
-from silvan.util.files import UNREADABLE, write_whole
+from silvan.util.files import write_whole
 
 PROGRESS = "progress.json"
 
@@ -67,14 +67,6 @@ class ProgressWriter(Listener):
         self._last = time.monotonic()
         write_whole(self._path, msgspec.json.encode(self.now))
         mark_in_use(self._folder)
-
-
-def read_progress(path: Path) -> StudyProgress | None:
-    """Read a progress file; None if there is none yet, or it cannot be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=StudyProgress)
-    except (OSError, *UNREADABLE):
-        return None
 
 
 def line_of(progress: StudyProgress) -> str:

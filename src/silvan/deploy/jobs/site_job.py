@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
+from silvan.deploy.jobs.job_folder import mark_in_use, remove_old_jobs
 from silvan.deploy.jobs.splits import SiteWithSplits, check_splits
-from silvan.deploy.jobs.tidy import mark_in_use, remove_old_jobs
 from silvan.deploy.membership.flare_folder import SETTINGS, FlareSite
 from silvan.deploy.membership.introductions import IntroducedSite, Ready, Receive, SignedKeys
 from silvan.deploy.membership.joined_site import MEMBER, JoinedSite

@@ -19,17 +19,7 @@ from silvan.util.readable import count_of
 
 
 class SiteWithSplits:
-    """A site that answers a study and the splits of it; ``last_error`` is that of the last answer.
-
-    Parameters
-    ----------
-    site
-        The site, as it answers the study itself.
-    files
-        Its folder.
-    study
-        The study.
-    """
+    """A site that answers a study, as ``site`` does, and its splits; ``last_error`` is that of the last answer."""
 
     def __init__(self, site: Site, files: SiteFiles, study: Study) -> None:
         self.site, self._files, self._study = site, files, study

@@ -20,28 +20,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from silvan.deploy.membership import startup_kit
-from silvan.deploy.membership.certificates import (
-    Authority,
-    ends_soon,
-    load_key,
-    make_key,
-    make_request,
-    pem,
-    read_certificate,
-)
+from silvan.deploy.membership import certificates, startup_kit
 from silvan.deploy.membership.fingerprint import N_WORDS_OF_ALL, fingerprint
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted
-from silvan.errors import FormatError, InputError
+from silvan.errors import InputError
 from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
-from silvan.util.files import UNREADABLE, write_whole
+from silvan.util.files import read_json, write_json, write_whole
 from silvan.util.folder_lock import lock_folder
 
 HUB = "hub.json"
 PORT = 8102
 INVITE_DAYS = 14
-_CERTIFICATES = "server/startup/server.crt", "admin/startup/client.crt"
+CERTIFICATES = "server/startup/server.crt", "admin/startup/client.crt"
+"""The certificates of the coordinator's own processes; each key lies beside its certificate."""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 _HOST = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
 
@@ -99,23 +92,19 @@ class Invite(Membership, frozen=True):
         """Raise an error for names that are none: the site's folder is called as the invitation says."""
         check_name("federation", self.federation)
         check_name("site", self.site)
-        check_host(self.host)
-        if not 1 <= self.port <= 65534:
-            raise InputError.wrong("port", "between 1 and 65534", self.port)
+        _check_host(self.host)
+        _check_port(self.port)
         read_public(self.coordinator)
-        read_certificate(self.root.encode())
+        certificates.read_certificate(self.root.encode())
 
     @classmethod
     def read(cls, path: Path) -> "Invite":
         """Read an invitation."""
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
-        except FileNotFoundError:
-            raise InputError(f"{path}: there is no such invitation") from None
-        except UNREADABLE:
-            raise FormatError(
-                f"{path}: not an invitation, or changed on its way; ask for it again, as a file, not as text"
-            ) from None
+        if not path.exists():
+            raise InputError(f"{path}: there is no such invitation")
+        return read_json(
+            path, cls, "not an invitation, or changed on its way; ask for it again, as a file, not as text"
+        )
 
 
 class CoordinatorFiles:
@@ -134,36 +123,32 @@ class CoordinatorFiles:
         check_name("name", name)
         for site in sites:
             check_name("site", site)
-        check_host(host)
+        _check_host(host)
         if len(sites) < 1 or len(set(sites)) < len(sites):
             raise InputError.about("site", "must name each site once, and at least one")
-        if not 1 <= port <= 65534:
-            raise InputError.about("port", f"must be between 1 and 65534, got {port}; the one after it is used too")
+        _check_port(port)
         if (path / HUB).exists():
             raise InputError(f"{path}: there is a federation already")
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         path = path.resolve()
-        authority = Authority.create(path / "authority", name)
+        authority = certificates.Authority.create(path / "authority", name)
         Key.generate().save(path / "coordinator.key")
         hosts = list(dict.fromkeys([host, "localhost", "127.0.0.1"]))
         startup_kit.write_server(path / "server", host, port)
         startup_kit.write_admin(path / "admin", host, port)
-        for name_ in _CERTIFICATES:
-            make_key((path / name_).with_suffix(".key"))
-            (path / name_).with_name("rootCA.pem").write_bytes(pem(authority.certificate))
+        for name_ in CERTIFICATES:
+            certificates.make_key((path / name_).with_suffix(".key"))
+            (path / name_).with_name("rootCA.pem").write_bytes(certificates.pem(authority.certificate))
         content = Content(name, host, port, hosts, {site: SiteEntry() for site in sites}, columns or [])
         write_json(path / HUB, content)
         hub = cls(path)
-        hub.renew(*_CERTIFICATES)
+        hub.renew(*CERTIFICATES)
         return hub
 
     def read(self) -> Content:
         """Read ``hub.json``."""
-        try:
-            return msgspec.json.decode((self.path / HUB).read_bytes(), type=Content)
-        except UNREADABLE:
-            raise FormatError(f"{self.path / HUB}: damaged; restore it from a backup") from None
+        return read_json(self.path / HUB, Content, "damaged; restore it from a backup")
 
     @contextmanager
     def changing(self) -> Iterator[Content]:
@@ -175,8 +160,8 @@ class CoordinatorFiles:
 
     def private_files(self) -> list[Path]:
         """Return the files that only the coordinator's owner may read."""
-        names = ("coordinator.key", "authority/root.key", "server/startup/server.key", "admin/startup/client.key")
-        return [self.path / name for name in names]
+        of_processes = [(self.path / name).with_suffix(".key") for name in CERTIFICATES]
+        return [self.path / "coordinator.key", self.path / "authority" / "root.key", *of_processes]
 
     @property
     def key(self) -> Key:
@@ -184,30 +169,30 @@ class CoordinatorFiles:
         return Key.load(self.path / "coordinator.key")
 
     @property
-    def authority(self) -> Authority:
+    def authority(self) -> certificates.Authority:
         """The authority that signs certificates."""
-        return Authority.load(self.path / "authority")
+        return certificates.Authority.load(self.path / "authority")
 
     @property
     def trusted(self) -> Trusted:
         """What sites trust: the coordinator's key, and the root certificate."""
-        return Trusted(self.key.public, pem(self.authority.certificate).decode())
+        return Trusted(self.key.public, certificates.pem(self.authority.certificate).decode())
 
     # -- certificates of its own processes
 
     def ending(self) -> list[str]:
         """Return which of the certificates of its own processes have ended, or are about to."""
-        read = {name: read_certificate((self.path / name).read_bytes()) for name in _CERTIFICATES}
-        return [name for name, certificate in read.items() if ends_soon(certificate)]
+        read = {name: certificates.read_certificate((self.path / name).read_bytes()) for name in CERTIFICATES}
+        return [name for name, certificate in read.items() if certificates.ends_soon(certificate)]
 
     def renew(self, *names: str) -> None:
         """Make certificates of its own processes anew, for the keys that they have; for processes that start."""
         content, authority = self.read(), self.authority
         for name in names:
-            key = load_key((self.path / name).with_suffix(".key"))
-            named: tuple[str, tuple[str, ...], str] = (content.host, tuple(content.hosts), "")
-            who, hosts, role = named if name.endswith("server.crt") else (startup_kit.ADMIN, (), "lead")
-            write_whole(self.path / name, authority.sign(make_request(key, who), who, hosts, role))
+            key, server = certificates.load_key((self.path / name).with_suffix(".key")), name.endswith("server.crt")
+            who, hosts = (content.host, content.hosts) if server else (startup_kit.ADMIN, [])
+            request = certificates.make_request(key, who)
+            write_whole(self.path / name, authority.sign(request, who, tuple(hosts), "" if server else "lead"))
 
     # -- sites
 
@@ -218,7 +203,7 @@ class CoordinatorFiles:
         with self.changing() as content:
             entry = _entry(content, site)
             entry.invited, entry.until = digest(secret.encode()), until
-            root, key = pem(self.authority.certificate).decode(), self.key.public.hex()
+            root, key = certificates.pem(self.authority.certificate).decode(), self.key.public.hex()
             place = (content.name, site, content.host, content.port, root, key)
             return Invite(*place, secret=secret, until=until, columns=content.columns)
 
@@ -261,12 +246,8 @@ class CoordinatorFiles:
 
     def fingerprints(self) -> dict[str, str]:
         """Return of each site that has joined the words that its owner compares with the coordinator."""
-        trusted = self.trusted
-        return {
-            name: trusted.words(name, read_public(entry.key), read_public(entry.seal))
-            for name, entry in self.read().sites.items()
-            if entry.key
-        }
+        trusted, joined = self.trusted, {name: entry for name, entry in self.read().sites.items() if entry.key}
+        return {n: trusted.words(n, read_public(entry.key), read_public(entry.seal)) for n, entry in joined.items()}
 
     def add(self, site: str) -> None:
         """Add a site, which can then be invited."""
@@ -342,12 +323,12 @@ def check_name(what: str, name: str) -> None:
         )
 
 
-def check_host(host: str) -> None:
+def _check_host(host: str) -> None:
     """Raise an error unless this can be the name or the number of a machine."""
     if not _HOST.fullmatch(host):
         raise InputError(f"the address must be the name or the number of a machine, got {host!r}")
 
 
-def write_json(path: Path, content: msgspec.Struct, *, private: bool = False) -> None:
-    """Write what people may read, too, as indented JSON."""
-    write_whole(path, msgspec.json.format(msgspec.json.encode(content)) + b"\n", private=private)
+def _check_port(port: int) -> None:
+    if not 1 <= port <= 65534:
+        raise InputError.about("port", f"must be between 1 and 65534, got {port}; the one after it is used too")

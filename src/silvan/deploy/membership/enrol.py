@@ -71,10 +71,9 @@ def check_versions(here: dict[str, str], there: dict[str, str], who: str) -> Non
     """Raise ``InputError`` if versions differ."""
     for name, ours in here.items():
         if there.get(name) != ours:
-            raise InputError(
-                f"{name} is {ours or 'not installed'} here and {there.get(name) or 'not installed'} at {who}; install "
-                "the same version on all machines"
-            )
+            known = [version or "not installed" for version in (ours, there.get(name))]
+            remedy = "install the same version on all machines"
+            raise InputError(f"{name} is {known[0]} here and {known[1]} at {who}; {remedy}")
 
 
 def check_clock(now: float, who: str) -> None:

@@ -22,14 +22,14 @@ from silvan.deploy.membership.introductions import Carrier, Credentials, SignedK
 from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.membership.site_log import keep_log
-from silvan.errors import FederationError, FormatError, InputError
+from silvan.errors import FederationError, InputError
 from silvan.federation.keys import COORDINATOR, Key, Roster
 from silvan.federation.signed import Signer
 from silvan.privacy.identity.seal import public_key
 from silvan.study.run_folder import JOURNAL, LEARNT, Run
 from silvan.study.study import Study
 from silvan.study.toml_lines import read_toml
-from silvan.util.files import UNREADABLE, write_whole
+from silvan.util.files import read_json, write_whole
 
 SETTINGS, FOLDER = "silvan.toml", "silvan"
 _PLACE, _ROSTERS, _INTRODUCTIONS = "flare.json", "rosters", "introductions.json"
@@ -111,10 +111,7 @@ def open_site(folder: Path) -> SiteFiles:
     if (folder / MEMBER).exists():
         return JoinedSite(folder)
     if (folder / _PLACE).is_file():
-        try:
-            place = msgspec.json.decode((folder / _PLACE).read_bytes(), type=_Place)
-        except UNREADABLE:
-            raise FormatError(f"{folder / _PLACE}: damaged; the next job writes it anew") from None
+        place = read_json(folder / _PLACE, _Place, "damaged; the next job writes it anew")
         return FlareSite(Path(place.workspace), place.site)
     if (folder / "local" / SETTINGS).is_file():
         certificate = folder / "startup" / "client.crt"
@@ -192,12 +189,9 @@ class FlareServer:
 def _read_introductions(run: Run) -> dict[str, SignedKeys]:
     """Return the introductions that a study began with; none if it has not begun."""
     path = run.file(_INTRODUCTIONS)
-    if not path.exists():
-        return {}
-    try:
-        return {one.name: one for one in msgspec.json.decode(path.read_bytes(), type=list[SignedKeys])}
-    except UNREADABLE:
-        raise FormatError(f"{path}: damaged; remove {run.folder} to begin the study anew") from None
+    remedy = f"damaged; remove {run.folder} to begin the study anew"
+    known = read_json(path, list[SignedKeys], remedy) if path.exists() else []
+    return {one.name: one for one in known}
 
 
 def copy_results(run: Run, folder: Path) -> None:

@@ -152,25 +152,17 @@ Ready = Callable[[], ChunkReply | None]
 """Returns a reply that says why a site does not answer yet; None if it does."""
 
 
+Begin = Callable[[Sequence[SignedKeys]], tuple[Receive, Ready]]
+
+
 class IntroducedSite:
     """Takes everybody's introductions, and after that the messages of the study.
 
-    Parameters
-    ----------
-    own
-        The site's own introduction.
-    begin
-        Returns what answers messages, and when, given the introductions; raises an error if they are not accepted.
-    plain
-        Returns the text of an error that may leave the site.
+    ``begin`` returns what answers messages, and when, given the introductions; it raises an error if they are not
+    accepted, whose text, as far as it may leave the site, ``plain`` returns.
     """
 
-    def __init__(
-        self,
-        own: SignedKeys,
-        begin: Callable[[Sequence[SignedKeys]], tuple[Receive, Ready]],
-        plain: Callable[[SilvanError], str],
-    ) -> None:
+    def __init__(self, own: SignedKeys, begin: Begin, plain: Callable[[SilvanError], str]) -> None:
         self._own, self._begin, self._plain = own, begin, plain
         self._accepted: list[SignedKeys] = []
         self._begun: tuple[Receive, Ready] | None = None

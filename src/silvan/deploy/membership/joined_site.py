@@ -23,33 +23,24 @@ from typing import Any
 import msgspec
 from cryptography import x509
 
-from silvan.deploy.membership import startup_kit
-from silvan.deploy.membership.certificates import (
-    check_certificate,
-    load_key,
-    make_key,
-    make_request,
-    pem,
-    read_certificate,
-)
+from silvan.deploy.membership import certificates, startup_kit
 from silvan.deploy.membership.coordinator_folder import (
     Invite,
     Membership,
     check_name,
     compare_rosters,
     roster_fingerprint,
-    write_json,
 )
 from silvan.deploy.membership.enrol import ask_coordinator, call, versions
-from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted
+from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest
 from silvan.deploy.membership.site_files import STORE, SiteFiles
-from silvan.errors import FederationError, FormatError, InputError
+from silvan.errors import FederationError, InputError
 from silvan.federation.keys import Roster, read_public
 from silvan.federation.store import FileStore
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.site_folder import SiteFolder
 from silvan.study.study import Study
-from silvan.util.files import UNREADABLE, write_whole
+from silvan.util.files import read_json, write_json, write_whole
 
 MEMBER, SETTINGS, ROSTER = "member.json", "site.toml", "roster.json"
 
@@ -63,12 +54,9 @@ class JoinedSite(SiteFiles):
 
     def __init__(self, path: str | Path) -> None:
         folder = Path(path).resolve()
-        try:
-            self.membership = msgspec.json.decode((folder / MEMBER).read_bytes(), type=Membership)
-        except FileNotFoundError:
-            raise InputError(f"{path}: no site here; `silvan site join INVITE` makes one") from None
-        except UNREADABLE:
-            raise FormatError(f"{folder / MEMBER}: damaged; restore it from a backup, or join again") from None
+        if not (folder / MEMBER).exists():
+            raise InputError(f"{path}: no site here; `silvan site join INVITE` makes one")
+        self.membership = read_json(folder / MEMBER, Membership, "damaged; restore it from a backup, or join again")
         self.startup = folder / "kit" / "startup"
         super().__init__(folder, folder / SETTINGS, self.membership.site)
 
@@ -99,13 +87,12 @@ class JoinedSite(SiteFiles):
         startup = path / "kit" / "startup"
         startup_kit.write_site(path / "kit", invite.site, invite.host, invite.port)
         (startup / "client.key").unlink(missing_ok=True)
-        request = make_request(make_key(startup / "client.key"), invite.site).decode()
+        request = certificates.make_request(certificates.make_key(startup / "client.key"), invite.site).decode()
         folder, store = SiteFolder(path), FileStore(path / STORE)
         bare = JoinRequest(site=invite.site, secret=invite.secret, request=request, versions=versions())
         asked = JoinRequest.make(bare, trusted, folder.key, store, told.proof_key)
         store.close()
-        granted = call(*invite.service, "/join", Granted, asked)
-        _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
+        _ask_for_certificate(invite, startup, "/join", asked)
         (startup / "rootCA.pem").write_text(invite.root)
         write_whole(path / SETTINGS, _settings_text(table, query, policy, memory, cluster, reading).encode())
         write_json(path / MEMBER, msgspec.convert(invite, Membership, from_attributes=True))
@@ -121,15 +108,13 @@ class JoinedSite(SiteFiles):
     @property
     def certificate(self) -> x509.Certificate:
         """The site's certificate."""
-        return read_certificate((self.startup / "client.crt").read_bytes())
+        return certificates.read_certificate((self.startup / "client.crt").read_bytes())
 
     def renew(self) -> None:
         """Renew the certificate by the site's key, also after its end; for a process that starts."""
-        startup, trusted = self.startup, self.membership.trusted
-        request = make_request(load_key(startup / "client.key"), self.name).decode()
-        asked = RenewRequest.make(trusted, self.folder.key, self.name, request)
-        granted = call(*self.membership.service, "/renew", Granted, asked)
-        _keep_certificate(startup, granted.check(trusted, asked.statement(trusted)), trusted)
+        request = certificates.make_request(certificates.load_key(self.startup / "client.key"), self.name).decode()
+        asked = RenewRequest.make(self.membership.trusted, self.folder.key, self.name, request)
+        _ask_for_certificate(self.membership, self.startup, "/renew", asked)
 
     # -- everybody's keys
 
@@ -206,12 +191,14 @@ class JoinedSite(SiteFiles):
             raise FederationError("the study came with other sites before")
 
 
-def _keep_certificate(startup: Path, certificate: x509.Certificate, trusted: Trusted) -> None:
-    """Write a site's certificate; raise an error unless it is for the site's key and by the federation's authority."""
-    check_certificate(certificate, read_certificate(trusted.root.encode()))
-    if certificate.public_key() != load_key(startup / "client.key").public_key():
+def _ask_for_certificate(own: Membership, startup: Path, path: str, asked: JoinRequest | RenewRequest) -> None:
+    """Ask for a site's certificate and write it; raise an error unless it is for the site's key, by the authority."""
+    trusted = own.trusted
+    certificate = call(*own.service, path, Granted, asked).check(trusted, asked.statement(trusted))
+    certificates.check_certificate(certificate, certificates.read_certificate(trusted.root.encode()))
+    if certificate.public_key() != certificates.load_key(startup / "client.key").public_key():
         raise FederationError("the coordinator answered with a certificate for another key")
-    write_whole(startup / "client.crt", pem(certificate))
+    write_whole(startup / "client.crt", certificates.pem(certificate))
 
 
 def _settings_text(

@@ -41,17 +41,7 @@ _LONGEST_REASON = 150
 
 
 class SiteFiles:
-    """What a site keeps for studies, whoever has set up its federation: settings, key, ledger, store, budget.
-
-    Parameters
-    ----------
-    path
-        The folder with all of it.
-    settings_file
-        What the owner edits: the table and the policy.
-    name
-        The site's name.
-    """
+    """What a site keeps for studies in a folder, whoever has set up its federation; its owner edits the settings."""
 
     known_settings: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(("table", "query", "cluster", "id", "predict", "notify"), str),

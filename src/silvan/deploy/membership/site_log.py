@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from silvan.errors import SilvanError
-from silvan.util.files import write_whole
+from silvan.util.files import try_json, write_whole
 
 SITE_LOG, LAST_ERROR = "log.txt", "last_error.json"
 
@@ -36,10 +36,7 @@ def note_error(folder: Path, study: str, error: Exception) -> None:
 
 def last_error(folder: Path) -> LastError | None:
     """Return the last error at a site; None if there was none, or what is kept of it cannot be read."""
-    try:
-        return msgspec.json.decode((folder / LAST_ERROR).read_bytes(), type=LastError)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return try_json(folder / LAST_ERROR, LastError)
 
 
 def keep_log(folder: Path) -> None:

@@ -13,7 +13,7 @@ COORDINATOR = f"{JOBS}Coordinator"
 PROJECT = "silvan"
 ADMIN = "coordinator@silvan"
 SCHEME = "tcp"
-_LAUNCHERS = "silvan.deploy.jobs.launchers."
+_LAUNCHERS, _COMMON = "silvan.deploy.jobs.launchers.", "nvflare.app_common."
 
 _OF_LEAD = "submit_job", "manage_job", "view", "operate"
 _OF_NOBODY = "clone_job", "download_job", "shell_commands", "byoc", "server-predeployed-flwr"
@@ -22,114 +22,70 @@ _OF_NOBODY = "clone_job", "download_job", "shell_commands", "byoc", "server-pred
 
 def write_server(folder: Path, host: str, port: int) -> None:
     """Write the server's folder; its key and certificate are ``startup/server.key`` and ``.crt``."""
-    server = {
-        "name": PROJECT,
-        "service": {"target": f"{host}:{port}", "scheme": SCHEME},
-        "admin_server": host,
-        "admin_port": port,
-        "ssl_private_key": "server.key",
-        "ssl_cert": "server.crt",
-        "ssl_root_cert": "rootCA.pem",
-        "connection_security": "mtls",
-    }
+    service = {"target": f"{host}:{port}", "scheme": SCHEME}
+    server = {"name": PROJECT, "service": service, "admin_server": host, "admin_port": port, **_tls("server")}
     _write(folder / "startup" / "fed_server.json", {"format_version": 2, "servers": [server]})
-    kept = folder / "kept"
-    storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
-    persistor = "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor"
+    kept, persistor = folder / "kept", f"{_COMMON}state_persistors.storage_state_persistor.StorageStatePersistor"
+    storage = f"{_COMMON}storages.filesystem_storage.FilesystemStorage"
     snapshots = {"path": storage, "args": {"root_dir": str(kept / "snapshots"), "uri_root": "/"}}
-    components = [
-        _component(
-            "job_scheduler",
-            "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
-            max_jobs=32,  # some may wait for approval for days
-            min_schedule_interval=0.1,
-            max_schedule_interval=1.0,
-        ),
-        _component(
-            "job_manager",
-            "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-            uri_root=str(kept / "jobs"),
-            job_store_id="job_store",
-        ),
-        _component("job_store", storage),
-        _component("process_launcher", f"{_LAUNCHERS}ServerLauncher"),
-    ]
+    scheduling = {"min_schedule_interval": 0.1, "max_schedule_interval": 1.0, "max_jobs": 32}  # some wait for days
+    of_jobs = {"uri_root": str(kept / "jobs"), "job_store_id": "job_store"}
+    limits = {"max_num_clients": 1000, "heart_beat_timeout": 60, "admin_timeout": 10.0}
     resources = {
         **_allowed_classes(),
-        "servers": [
-            {
-                "admin_storage": "transfer",
-                "max_num_clients": 1000,
-                "heart_beat_timeout": 60,
-                "download_job_url": "http://localhost/",
-                "admin_timeout": 10.0,
-            }
-        ],
+        "servers": [{"admin_storage": "transfer", "download_job_url": "http://localhost/", **limits}],
         "snapshot_persistor": {"path": persistor, "args": {"uri_root": "/", "storage": snapshots}},
-        "components": components,
+        "components": [
+            _component("job_scheduler", f"{_COMMON}job_schedulers.job_scheduler.DefaultJobScheduler", **scheduling),
+            _component("job_manager", "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", **of_jobs),
+            _component("job_store", storage),
+            _component("process_launcher", f"{_LAUNCHERS}ServerLauncher"),
+        ],
     }
     _write_local(folder, resources)
 
 
 def write_site(folder: Path, name: str, host: str, port: int) -> None:
     """Write a site's folder; its key and certificate are ``startup/client.key`` and ``.crt``."""
-    fed = {
-        "format_version": 2,
-        "servers": [{"name": PROJECT, "service": {"target": f"{host}:{port}", "scheme": SCHEME}, "identity": host}],
-        "client": {
-            "ssl_private_key": "client.key",
-            "ssl_cert": "client.crt",
-            "ssl_root_cert": "rootCA.pem",
-            "fqsn": name,
-            "is_leaf": True,
-            "connection_security": "mtls",
-        },
-    }
-    _write(folder / "startup" / "fed_client.json", fed)
-    gpu = "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager"
-    components = [
-        _component("resource_manager", gpu, num_of_gpus=0, mem_per_gpu_in_GiB=0, expiration_period=300),
-        _component(
-            "resource_consumer", "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
-        ),
-        _component("process_launcher", f"{_LAUNCHERS}SiteLauncher"),
-    ]
+    server = {"name": PROJECT, "service": {"target": f"{host}:{port}", "scheme": SCHEME}, "identity": host}
+    client = {**_tls("client"), "fqsn": name, "is_leaf": True}
+    _write(folder / "startup" / "fed_client.json", {"format_version": 2, "servers": [server], "client": client})
+    managers, consumers = f"{_COMMON}resource_managers", f"{_COMMON}resource_consumers"
+    no_gpu = {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300}
     resources = {
         **_allowed_classes(),
         "allow_log_streaming": False,
         "client": {"retry_timeout": 30, "compression": "Gzip"},
-        "components": components,
+        "components": [
+            _component("resource_manager", f"{managers}.gpu_resource_manager.GPUResourceManager", **no_gpu),
+            _component("resource_consumer", f"{consumers}.gpu_resource_consumer.GPUResourceConsumer"),
+            _component("process_launcher", f"{_LAUNCHERS}SiteLauncher"),
+        ],
     }
     _write_local(folder, resources)
 
 
 def write_admin(folder: Path, host: str, port: int) -> None:
     """Write the folder that submits studies; its key and certificate are ``startup/client.key`` and ``.crt``."""
+    # the server runs on this machine, whose public address may lead elsewhere from inside
+    server = {"server_identity": host, "scheme": SCHEME, "host": "localhost", "port": port}
     admin = {
         "project_name": PROJECT,
         "username": ADMIN,
-        "server_identity": host,
-        "scheme": SCHEME,
-        "host": "localhost",  # the server runs on this machine, whose public address may lead elsewhere from inside
-        "port": port,
-        "connection_security": "mtls",
         "uid_source": "user_input",
-        "with_file_transfer": True,
-        "upload_dir": "transfer",
-        "download_dir": "transfer",
+        **server,
+        "connection_security": "mtls",
         "client_key": "client.key",
         "client_cert": "client.crt",
         "ca_cert": "rootCA.pem",
+        "with_file_transfer": True,
+        "upload_dir": "transfer",
+        "download_dir": "transfer",
     }
     _write(folder / "startup" / "fed_admin.json", {"format_version": 1, "admin": admin})
     (folder / "transfer").mkdir(exist_ok=True)
-    limits = {
-        "idle_timeout": 900.0,
-        "login_timeout": 10.0,
-        "with_debug": False,
-        "authenticate_msg_timeout": 2.0,
-        "prompt": "> ",
-    }
+    seconds = {"idle_timeout": 900.0, "login_timeout": 10.0, "authenticate_msg_timeout": 2.0}
+    limits = {**seconds, "with_debug": False, "prompt": "> "}
     _write(folder / "local" / "resources.json", {"format_version": 1, "admin": limits})
 
 
@@ -146,13 +102,8 @@ def write_job(
 
     FLARE starts it when all sites are connected, or as many as the quorum says.
     """
-    meta = {
-        "name": name,
-        "resource_spec": {},
-        "min_clients": quorum or len(sites),
-        "mandatory_clients": [] if quorum else sites,
-        "deploy_map": {"app": ["server", *sites]},
-    }
+    needed = {"min_clients": quorum or len(sites), "mandatory_clients": [] if quorum else sites}
+    meta = {"name": name, "resource_spec": {}, **needed, "deploy_map": {"app": ["server", *sites]}}
     _write(folder / "meta.json", meta)
     config = folder / "app" / "config"
     workflow = {"id": "study", "path": coordinator, "args": arguments}
@@ -164,6 +115,11 @@ def write_job(
 
 def _allowed_classes() -> dict[str, Any]:
     return {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": [JOBS]}
+
+
+def _tls(kind: str) -> dict[str, Any]:
+    own = {"ssl_private_key": f"{kind}.key", "ssl_cert": f"{kind}.crt"}
+    return {**own, "ssl_root_cert": "rootCA.pem", "connection_security": "mtls"}
 
 
 def _component(id_: str, path: str, **arguments: Any) -> dict[str, Any]:
@@ -185,7 +141,7 @@ def _write_local(folder: Path, resources: dict[str, Any]) -> None:
 _FILE = {
     "class": "logging.handlers.RotatingFileHandler",
     "formatter": "plain",
-    "maxBytes": 10_000_000,
+    "maxBytes": 10**7,
     "backupCount": 3,
 }
 _LOG = {

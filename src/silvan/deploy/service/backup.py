@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from silvan.deploy.jobs.tidy import is_job
+from silvan.deploy.jobs.job_folder import is_job
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.flare_folder import SETTINGS, FlareServer, is_flare_server
 from silvan.deploy.membership.joined_site import JoinedSite

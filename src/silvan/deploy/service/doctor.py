@@ -15,22 +15,29 @@ from typing import NamedTuple
 import msgspec
 
 from silvan.deploy.membership.certificates import SOON, check_certificate, common_name, read_certificate
-from silvan.deploy.membership.coordinator_folder import HUB, CoordinatorFiles, compare_rosters, roster_fingerprint
+from silvan.deploy.membership.coordinator_folder import (
+    CERTIFICATES,
+    HUB,
+    CoordinatorFiles,
+    compare_rosters,
+    roster_fingerprint,
+)
 from silvan.deploy.membership.enrol import ask_coordinator, check_versions, versions
 from silvan.deploy.membership.flare_folder import FlareServer, FlareSite, is_flare_server, is_site, open_site
 from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.membership.startup_kit import JOBS
 from silvan.deploy.service.process import port_in_use
 from silvan.deploy.service.start_stop import process_of, processes_of
 from silvan.errors import InputError, SilvanError
+from silvan.federation.keys import Roster
 from silvan.privacy.file_marks import FileMarks
 from silvan.util.files import UNREADABLE
 from silvan.util.readable import count_of
 
 MIN_DISK = 1 << 30
 
-_ALLOWED = "silvan.deploy.jobs."
 _RESOURCES = "resources.json", "resources.json.default"
 
 _AT_HUB = "`silvan study stop` and `start` renew it"
@@ -67,10 +74,8 @@ def _check_folder(path: Path) -> Iterable[Check]:
 def _check_coordinator_files(hub: CoordinatorFiles) -> Iterator[Check]:
     content = hub.read()
     yield run_check("permissions", lambda: check_readers(hub.private_files()))
-    for name in ("server/startup/server.crt", "admin/startup/client.crt"):
-        yield run_check(
-            "certificate", partial(check_end, hub.path / name, hub.path / "authority" / "root.crt", _AT_HUB)
-        )
+    for name in CERTIFICATES:
+        yield run_check("certificate", partial(check_end, hub.path / name, hub.path / "authority/root.crt", _AT_HUB))
     running = [process.name for process in processes_of(hub) if process.pid is not None]
     for port, name in ((content.port, "server"), (content.port + 1, "enrol")):
         used = port_in_use("localhost", port)
@@ -85,9 +90,7 @@ def _check_coordinator_files(hub: CoordinatorFiles) -> Iterator[Check]:
     if missing:
         yield Check("roster", "look", f"not joined yet: {', '.join(missing)}")
     else:
-        yield Check(
-            "roster", "good", f"{count_of(len(content.sites), 'site')}; in words: {roster_fingerprint(hub.roster())}"
-        )
+        yield Check("roster", "good", _in_words(hub.roster()))
 
 
 def _check_server(server: FlareServer) -> Iterator[Check]:
@@ -107,14 +110,13 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
     yield run_check("settings", lambda: f"table {site.settings['table']}")
     if isinstance(site, JoinedSite):
         yield from _check_connection(site)
+        pid = process_of(site).pid
+        text = f"runs ({pid})" if pid else "not running (`silvan site start`)"
+        yield Check("process", "good" if pid else "look", text)
     if site.path.exists():
         yield run_check("files", lambda: _check_files(site))
     else:
         yield Check("files", "look", "no study has been here yet")
-    if isinstance(site, JoinedSite):
-        pid = process_of(site).pid
-        text = f"runs ({pid})" if pid else "not running (`silvan site start`)"
-        yield Check("process", "good" if pid else "look", text)
 
 
 def _check_connection(member: JoinedSite) -> Iterator[Check]:
@@ -162,10 +164,8 @@ def _allowed(workspace: Path) -> str:
         listed = msgspec.json.decode(path.read_bytes()).get("class_allow_list", [])
     except (*UNREADABLE, AttributeError):
         raise InputError(f"{path}: cannot be read as JSON") from None
-    if not isinstance(listed, list) or not any(isinstance(one, str) and _ALLOWED.startswith(one) for one in listed):
-        raise InputError(
-            f'{path}: FLARE refuses silvan\'s jobs; add "{_ALLOWED}" to class_allow_list, see docs/flare.md'
-        )
+    if not isinstance(listed, list) or not any(isinstance(one, str) and JOBS.startswith(one) for one in listed):
+        raise InputError(f'{path}: FLARE refuses silvan\'s jobs; add "{JOBS}" to class_allow_list, see docs/flare.md')
     return f"{path.name} lets silvan's jobs run"
 
 
@@ -176,17 +176,18 @@ def _same_versions(there: dict[str, str]) -> str:
 
 def _roster(member: JoinedSite) -> str:
     pinned, latest = member.roster(), member.latest_roster()
-    if pinned is None and latest is None:
-        return "not all sites have joined yet"
     known = pinned or latest
-    text = "" if known is None else f"{count_of(len(known.sites), 'site')}; in words: {roster_fingerprint(known)}"
-    if pinned is not None and latest is not None:
-        change = compare_rosters(pinned, latest)
-        if change.changed:
-            raise InputError(f"the coordinator tells of other keys than those kept here ({change.describe()})")
-        if change.added or change.removed:
-            text += f"; not accepted yet ({change.describe()}): see `silvan site roster {member.path}`"
-    return text
+    if known is None:
+        return "not all sites have joined yet"
+    change = compare_rosters(known, latest or known)
+    if change.changed:
+        raise InputError(f"the coordinator reports other keys than those kept here ({change.describe()})")
+    new = f"; not accepted yet ({change.describe()}): see `silvan site roster {member.path}`"
+    return f"{_in_words(known)}{new if change.describe() else ''}"
+
+
+def _in_words(roster: Roster) -> str:
+    return f"{count_of(len(roster.sites), 'site')}; in words: {roster_fingerprint(roster)}"
 
 
 def _versions() -> str:

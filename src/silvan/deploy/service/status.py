@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress, read_progress
+from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles, roster_fingerprint
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
@@ -17,6 +17,7 @@ from silvan.deploy.service.start_stop import process_of, processes_of
 from silvan.errors import InputError, SilvanError
 from silvan.privacy.ledger import LEDGER, read_lines
 from silvan.study.study import Study
+from silvan.util.files import try_json
 
 
 class CoordinatorSite(msgspec.Struct, frozen=True):
@@ -66,14 +67,13 @@ def coordinator_status(hub: CoordinatorFiles, connected: Collection[str] = ()) -
     content, words = hub.read(), hub.fingerprints()
     sites = {
         name: CoordinatorSite(
-            entry.joined[:10] or ("invited" if entry.invited else "not invited"),
-            name in connected,
-            words.get(name, ""),
+            entry.joined[:10] or ("invited" if entry.invited else "not invited"), name in connected, words.get(name, "")
         )
         for name, entry in content.sites.items()
     }
     complete = all(entry.key for entry in content.sites.values())
-    read = {path.parent.name: read_progress(path) for path in sorted((hub.path / "runs").glob(f"*/{PROGRESS}"))}
+    written = sorted((hub.path / "runs").glob(f"*/{PROGRESS}"))
+    read = {path.parent.name: try_json(path, StudyProgress) for path in written}
     return CoordinatorStatus(
         federation=content.name,
         host=content.host,
@@ -101,7 +101,6 @@ def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
     if member is not None and roster is None and ask:
         with contextlib.suppress(SilvanError):
             roster = member.pin_roster()
-
     return SiteStatus(
         site=site.name,
         federation="" if own is None else own.federation,
@@ -121,61 +120,53 @@ def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
 # -- for Prometheus
 
 
+Samples = dict[str, tuple[str, dict[tuple[str, str], float]]]
+"""By metric: what it says, and its value by label."""
+
+_OF_STUDIES: dict[str, tuple[str, Callable[[StudyProgress], float]]] = {
+    "silvan_study_round": ("The round that a study is in", lambda progress: progress.round),
+    "silvan_study_waiting": ("How many sites a study waits for", lambda progress: len(progress.waiting)),
+    "silvan_study_lost": ("How many sites a study goes on without", lambda progress: len(progress.lost)),
+    "silvan_study_failed": ("Whether a study failed", lambda progress: bool(progress.error)),
+    "silvan_study_done": ("Whether a study is done", lambda progress: progress.stage == "done"),
+}
+
+
 def metrics(status: CoordinatorStatus | SiteStatus) -> str:
-    """Return the figures of a status in the text format that Prometheus reads."""
+    """Return the numbers of a status in the text format that Prometheus reads."""
     found = _coordinator_metrics(status) if isinstance(status, CoordinatorStatus) else _site_metrics(status)
     lines = []
     for name, (text, values) in found.items():
         lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
-        lines += [f"{name}{_labels(labels)} {float(value):g}" for labels, value in values]
+        for (label, of), value in values.items():
+            escaped = of.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            lines.append(f'{name}{{{label}="{escaped}"}} {float(value):g}')
     return "\n".join(lines) + "\n"
 
 
-MetricsRow = dict[str, tuple[str, list[tuple[dict[str, str], float]]]]
-
-
-def _coordinator_metrics(status: CoordinatorStatus) -> MetricsRow:
-    studies = status.studies.items()
-    return {
-        "silvan_process_up": (
-            "Whether a process of the coordinator runs",
-            [({"process": name}, pid is not None) for name, pid in status.processes.items()],
-        ),
-        "silvan_site_connected": (
-            "Whether a site is connected",
-            [({"site": name}, site.connected) for name, site in status.sites.items()],
-        ),
-        "silvan_study_round": ("The round that a study is in", [({"study": name}, p.round) for name, p in studies]),
-        "silvan_study_waiting": (
-            "How many sites a study waits for",
-            [({"study": name}, len(p.waiting)) for name, p in studies],
-        ),
-        "silvan_study_lost": (
-            "How many sites a study goes on without",
-            [({"study": name}, len(p.lost)) for name, p in studies],
-        ),
-        "silvan_study_failed": ("Whether a study failed", [({"study": n}, bool(p.error)) for n, p in studies]),
-        "silvan_study_done": ("Whether a study is done", [({"study": n}, p.stage == "done") for n, p in studies]),
+def _coordinator_metrics(status: CoordinatorStatus) -> Samples:
+    running = {("process", name): pid is not None for name, pid in status.processes.items()}
+    connected = {("site", name): site.connected for name, site in status.sites.items()}
+    found: Samples = {
+        "silvan_process_up": ("Whether a process of the coordinator runs", {**running}),
+        "silvan_site_connected": ("Whether a site is connected", {**connected}),
     }
-
-
-def _site_metrics(status: SiteStatus) -> MetricsRow:
-    named = {"site": status.site}
-    waiting = sum(state.startswith("waits") for state in status.studies.values())
-    found: MetricsRow = {
-        "silvan_process_up": ("Whether the site's process runs", [(named, status.process is not None)]),
-        "silvan_studies_waiting": ("How many studies wait for the owner's approval", [(named, waiting)]),
-        "silvan_ledger_lines": ("How many lines the ledger has", [(named, status.ledger_lines)]),
-        "silvan_budget_spent": ("Epsilon that was spent", [(named, status.budget_spent)]),
-    }
-    if status.budget_limit is not None:
-        found["silvan_budget_limit"] = ("Epsilon that may be spent", [(named, status.budget_limit)])
+    for name, (text, value) in _OF_STUDIES.items():
+        found[name] = text, {("study", study): value(progress) for study, progress in status.studies.items()}
     return found
 
 
-def _labels(labels: dict[str, str]) -> str:
-    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
-    return "{" + ",".join(f'{key}="{value}"' for key, value in escaped.items()) + "}"
+def _site_metrics(status: SiteStatus) -> Samples:
+    waiting = sum(state.startswith("waits") for state in status.studies.values())
+    values = {
+        "silvan_process_up": ("Whether the site's process runs", status.process is not None),
+        "silvan_studies_waiting": ("How many studies wait for the owner's approval", waiting),
+        "silvan_ledger_lines": ("How many lines the ledger has", status.ledger_lines),
+        "silvan_budget_spent": ("Epsilon that was spent", status.budget_spent),
+        "silvan_budget_limit": ("Epsilon that may be spent", status.budget_limit),
+    }
+    at = "site", status.site
+    return {name: (text, {at: value}) for name, (text, value) in values.items() if value is not None}
 
 
 def as_data(status: CoordinatorStatus | SiteStatus) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from silvan.deploy.jobs.job_folder import check_number_of_sites, job_arguments, job_name
-from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress, line_of, read_progress
+from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress, line_of
 from silvan.deploy.membership import startup_kit
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.studies.send_results import is_done, sites_without_results
@@ -20,7 +20,7 @@ from silvan.errors import FederationError
 from silvan.federation.flare import Session
 from silvan.study.run_folder import JOURNAL, Run
 from silvan.study.study import Study
-from silvan.util.files import write_whole
+from silvan.util.files import try_json, write_whole
 from silvan.util.folder_lock import is_locked
 
 RECENT = 20.0
@@ -64,17 +64,7 @@ class Attempts:
 
 
 class Supervisor:
-    """Runs one study to its end.
-
-    Parameters
-    ----------
-    hub
-        The coordinator's folder.
-    study
-        The study.
-    report
-        Called with a line of text whenever something changes.
-    """
+    """Runs one study to its end; ``report`` is called with a line of text whenever something changes."""
 
     coordinator = startup_kit.COORDINATOR
     """The class that runs at the server; a subclass may name another that the server's folder allows."""
@@ -82,7 +72,7 @@ class Supervisor:
     def __init__(self, hub: CoordinatorFiles, study: Study, report: Callable[[str], None] = lambda text: None) -> None:
         self.hub, self.study, self._report = hub, study, report
         self.run = Run(hub.path / "runs" / study.folder)
-        self.sites = study.site_names or self._first_sites() or list(hub.read().sites)
+        self.sites = study.site_names or try_json(self.run.file(_SITES), list[str]) or list(hub.read().sites)
         hub.roster(self.sites)
         check_number_of_sites(study, len(self.sites))
         self._session: Session | None = None
@@ -125,11 +115,8 @@ class Supervisor:
             progress = self._follow(self._submit(dict.fromkeys(set(self.sites) - set(here), "is not there")))
             if progress is not None and progress.final:  # who has not got them now does not take them
                 break
-        lacking = self._lacking()
-        if lacking:
-            self._tell(
-                f"the study is done; {_listed(lacking)} did not get the results: run it again when they are there"
-            )
+        if lacking := _listed(self._lacking()):
+            self._tell(f"the study is done; {lacking} did not get the results: run it again when they are there")
         return self.run
 
     def _lacking(self) -> list[str]:
@@ -147,13 +134,6 @@ class Supervisor:
                 return here
             self._tell(f"the study is done; waiting for {_listed(expected)} to connect, and get the results")
             time.sleep(0.25)
-
-    def _first_sites(self) -> list[str]:
-        """Return the sites that the study began with; none if it has not."""
-        try:
-            return msgspec.json.decode(self.run.file(_SITES).read_bytes(), type=list[str])
-        except (OSError, msgspec.DecodeError):
-            return []
 
     def cancel(self) -> bool:
         """End the study's job, and the command that waits for it; return whether there was anything to end."""
@@ -186,7 +166,7 @@ class Supervisor:
 
     def progress(self) -> StudyProgress | None:
         """Read the study's progress; None if there is none yet."""
-        return read_progress(self.run.file(PROGRESS))
+        return try_json(self.run.file(PROGRESS), StudyProgress)
 
     def _progress_of(self, job: str) -> StudyProgress | None:
         """Read the progress that a job has written; None if it has written none yet."""
@@ -324,4 +304,4 @@ class Supervisor:
 
 
 def _listed(sites: list[str]) -> str:
-    return f"site{'s' if len(sites) > 1 else ''} {', '.join(sites)}"
+    return f"site{'s' if len(sites) > 1 else ''} {', '.join(sites)}" if sites else ""

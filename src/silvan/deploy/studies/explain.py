@@ -5,6 +5,8 @@ Which messages would leave is found by a trial. An approval holds exactly this l
 
 from typing import NamedTuple
 
+import msgspec
+
 from silvan.algorithms.kept_results import KeepResults
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.studies.send_results import LEAST
@@ -40,8 +42,7 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
     try:
         check_parameters(study)  # which a site's process does not
     except InputError as error:
-        lines = ["It cannot run: its text is wrong.", str(error)]
-        return Explanation(lines, [], None)
+        return Explanation(["It cannot run: its text is wrong.", str(error)], [], None)
     lines = _lines_for_party(study, sites) if study.by_columns else _lines(study, sites)
     if study.spec.uses_sums:
         lines.append(f"Sums are {_SUMS[study.sums]}.")
@@ -125,13 +126,9 @@ def _results(study: Study, n_sites: int) -> str:
 
 
 def approve_study(
-    member: SiteFiles,
-    study: Study,
-    messages: list[str] | None = None,
-    sites: list[str] | None = None,
-    tasks: int | None = None,
+    member: SiteFiles, study: Study, messages: list[str] | None = None, tasks: int | None = None
 ) -> Approval:
-    """Approve what ``explain`` shows of a study, for the site's owner, or the kinds, sites and tasks that are named."""
+    """Approve what ``explain`` shows of a study, for the site's owner, or the kinds and tasks that are named."""
     asked = explain(member, study).asked
     if asked is None:
         if not messages:
@@ -143,13 +140,7 @@ def approve_study(
         asked = Approval(study=study.unique_name, messages=[], sites=named, losses=study.losses(named))
     if study.site_names is None and member.roster() is None:
         raise InputError("not all sites have joined, so it is not known who takes part; approve it when they have")
-    made = Approval(
-        study=study.unique_name,
-        messages=messages or asked.messages,
-        tasks=tasks or asked.tasks,
-        sites=[*sites, member.name] if sites else asked.sites,
-        losses=asked.losses,
-    )
+    made = msgspec.structs.replace(asked, messages=messages or asked.messages, tasks=tasks or asked.tasks)
     member.policy.check_approval(made)
     member.undo_decline(study)
     return member.folder.approvals.approve(made)
@@ -227,8 +218,8 @@ def _of_forest(study: Study) -> list[str]:
     if smallest < _SECRET_LEAF:
         lines.append(
             f"Leaves may have {count_of(smallest, 'row')}: partitions then tell which rows share a label, encrypted or "
-            "not. Where "
-            f"labels must stay secret, min_samples_leaf should be {_SECRET_LEAF} or more (min_leaf in your policy)."
+            f"not. Where labels must stay secret, min_samples_leaf should be {_SECRET_LEAF} or more (min_leaf in your "
+            "policy)."
         )
     if study.parameters.get("auditor"):
         lines.append("Your splits, column by number and threshold, are shown to the coordinator (auditor = true).")

@@ -5,7 +5,6 @@ and noted in ledgers like any other.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.site_files import PREDICTIONS
@@ -20,15 +19,6 @@ from silvan.study.parse import predicting
 from silvan.study.run_folder import Record, Run, SiteRows
 from silvan.study.steps import note_traffic, start_record
 from silvan.study.study import Study
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """How many rows were predicted, and where the predictions are."""
-
-    rows: int
-    party: str
-    file: str
 
 
 def next_prediction(hub: CoordinatorFiles, study: Study) -> Study:
@@ -68,20 +58,16 @@ def predict_new_rows(federation: Federation, study: Study, run: Run, stage: Call
     record = start_record(study, study.unique_name)
     record.by, record.label, record.sums = "columns", study.label, federation.sums.name
     record.sites = [SiteRows(name, rows) for name in federation.sites]
-    record.rounds, record.agreement_rounds, record.bytes = (
-        federation.rounds,
-        federation.agreement_rounds,
-        federation.bytes,
-    )
+    record.rounds, record.agreement_rounds = federation.rounds, federation.agreement_rounds
+    record.bytes, record.status = federation.bytes, "done"
     note_traffic(record, federation)
-    record.status = "done"
     run.write(record)
     return record
 
 
-def what_was_predicted(hub: CoordinatorFiles, study: Study) -> Predicted:
-    """Return how many rows a study has predicted, and where the predictions are."""
+def what_was_predicted(hub: CoordinatorFiles, study: Study) -> tuple[int, str, str]:
+    """Return how many rows a study has predicted, at which party, and in which file there."""
     trained = Run(hub.path / "runs" / study.model_folder)
     holder = read_model(trained, trained.read()).kept.label_holder
     record = Run(hub.path / "runs" / study.folder).read()
-    return Predicted(record.sites[0].rows, holder, f"{PREDICTIONS}/{study.folder}.csv")
+    return record.sites[0].rows, holder, f"{PREDICTIONS}/{study.folder}.csv"

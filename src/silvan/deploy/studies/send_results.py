@@ -32,6 +32,12 @@ _SHARED = (
 )
 """Fields of the record that tell of no single site. What is not named here or below is left out of copies."""
 
+_OF_ALL_SITES = ("differences", "warnings", "columns", "weights", "clusters", "distances")
+"""Fields that tell of every site: for studies whose sites see all metrics."""
+
+_OVERALL = ("permutation", "dependence", "curves")
+"""Fields of sums over all sites."""
+
 
 # -- at a site
 
@@ -125,18 +131,13 @@ def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Recor
     """Return the copy for a site; in a study over columns only the label's ``holder`` gets figures."""
     everything = study.figures == "all"
     overall = everything or _sees_overall(record, site, holder)
+    whole = (*_SHARED, *(_OF_ALL_SITES if everything else ()), *(_OVERALL if overall else ()))
     return Record(
-        **{name: getattr(record, name) for name in _SHARED},
+        **{name: getattr(record, name) for name in whole},
         copy_for=site,
         among=[one.name for one in record.sites],
         sites=[one for one in record.sites if everything or record.by == "columns" or one.name == site],
-        differences=record.differences if everything else [],
-        warnings=record.warnings if everything else [],
-        columns=record.columns if everything else [],
-        weights=record.weights if everything else [],
         choices={name: text for name, text in record.choices.items() if everything or name == site},
-        clusters=record.clusters if everything else {},
-        distances=record.distances if everything else {},
         models=[_renamed(model, site) for model in record.models if model.site in ("", site)],
         at_sites=[name for name in record.at_sites if name == site],
         bytes={name: n for name, n in record.bytes.items() if name == site},
@@ -144,9 +145,6 @@ def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Recor
         evaluation=[row for row in record.evaluation if _may_see(record, study, site, holder, row)],
         subgroups=[row for row in record.subgroups if _may_see(record, study, site, holder, row)],
         counts=[counts for counts in record.counts if _may_see(record, study, site, holder, counts)],
-        permutation=record.permutation if overall else None,
-        dependence=record.dependence if overall else [],
-        curves=record.curves if overall else [],
     )
 
 

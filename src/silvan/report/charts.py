@@ -1,0 +1,372 @@
+"""Draws charts as inline SVG: no script, nothing to load.
+
+Horizontal positions of tracks and bars are per cent, so that a chart is as wide as the page allows while text, marks
+and lines keep their size. What is known of scores (ROC, calibration and decision curves, predicted against actual
+numbers) is drawn in squares with ticks. Colours and line widths are in the page's style sheet, by class, so that they
+follow the reader's light or dark mode.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from silvan.util.readable import count_of, format_number
+
+MARGIN = 3.0
+"""Per cent left free at both ends of a track, so that marks are not cut."""
+
+MANY = 12
+"""From more sites on, what is over all of them comes first, and long tables are folded."""
+
+MODELS = ("local", "federated", "pooled")
+"""Models that have a mark and a colour of their own."""
+
+Line = dict[str, Any]
+
+
+def svg(name: str, *inner: str, **attributes: str | float) -> Markup:
+    """Return an element; texts are escaped, and numbers have two decimals at most."""
+    written = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
+    numbers = {key: f"{round(value, 2):g}" for key, value in written.items() if not isinstance(value, str)}
+    parts = (Markup(' {}="{}"').format(key, value) for key, value in {**written, **numbers}.items())
+    return Markup("<{0}{1}>{2}</{0}>").format(name, Markup("").join(parts), Markup("").join(inner))
+
+
+def model_class(model: str, models: Sequence[str]) -> str:
+    """Return the style class of a model: three have their own, others take the next free one."""
+    if model in MODELS:
+        return f"m-{model}"
+    others = [m for m in models if m not in MODELS]
+    return f"m-other{others.index(model) % 4}"
+
+
+# -- scales
+
+
+def nice_scale(low: float, high: float, top: float | None = None, wanted: int = 5) -> list[float]:
+    """Return round ticks that enclose both ends; no tick is above ``top``."""
+    if high - low < 1e-9:
+        low, high = low - 0.05, high + 0.05
+    rough = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = [round(i * step, 10) for i in range(first, last + 1)]
+    return ticks if top is None else [t for t in ticks if t <= top + 1e-9]
+
+
+def tick_labels(ticks: Sequence[float]) -> list[str]:
+    """Return labels of ticks, with as many digits as they need."""
+    for digits in range(7):
+        if all(abs(round(t, digits) - t) < 1e-9 * max(map(abs, ticks)) for t in ticks if t):
+            return [f"{t:.{digits}f}" for t in ticks]
+    return [f"{t:g}" for t in ticks]
+
+
+def _place(value: float, ticks: Sequence[float]) -> float:
+    span = ticks[-1] - ticks[0] or 1.0
+    return MARGIN + (100 - 2 * MARGIN) * (value - ticks[0]) / span
+
+
+# -- the comparison: a track for each site
+
+
+def comparison(summary: Line) -> dict[str, Any] | None:
+    """Draw each site's figures on one scale, with a line from the site alone to the federated forest."""
+    metric, models = summary["metric"], summary["models"]
+    sums = [line for line in (summary["mean"], summary["overall"]) if line is not None]
+    lines = [*sums, *summary["sites"]] if len(summary["sites"]) > MANY else [*summary["sites"], *sums]
+    values = [v for line in lines for v in line["figures"].values() if v is not None]
+    if metric is None or not values:
+        return None
+    ticks = nice_scale(min(values), max(values), None if metric["key"] == "rmse" else 1.0)
+    tracks = [(line, _track(line, models, ticks, metric)) for line in lines]
+    rule = len(sums) if lines[0] in sums else len(summary["sites"])  # where a line is drawn between sites and sums
+    return {"axis": _axis(ticks), "tracks": tracks, "rule": rule if sums and summary["sites"] else -1}
+
+
+def _axis(ticks: Sequence[float]) -> Markup:
+    labels = zip(ticks, tick_labels(ticks), strict=True)
+    texts = (svg("text", text, x=f"{_place(t, ticks):.2f}%", y=14) for t, text in labels)
+    return svg("svg", *texts, class_="axis", height=20, aria_hidden="true")
+
+
+def _track(line: Line, models: Sequence[str], ticks: Sequence[float], metric: Line) -> Markup:
+    grid = (f"{_place(t, ticks):.2f}%" for t in ticks)
+    parts = [svg("line", class_="grid", x1=x, x2=x, y1=0, y2="100%") for x in grid]
+    at = {m: f"{_place(v, ticks):.2f}%" for m, v in line["figures"].items() if v is not None}
+    if not at:
+        parts.append(svg("text", "no test rows here, or one class only", class_="none", x="50%", y="50%", dy=4))
+    if "local" in at and "federated" in at:
+        way = f"way {line['sure'].get('federated', '')}"
+        parts.append(svg("line", class_=way, x1=at["local"], x2=at["federated"], y1="50%", y2="50%"))
+    texts = {m: f"{m} {line['figures'][m]:.{metric['digits']}f}" for m in at}
+    for model in sorted(at, key=lambda m: ("pooled", "local", "federated").index(m) if m in _SHAPES else 1.5):
+        title, shape = svg("title", texts[model]), _SHAPES.get(model, _OTHER)
+        parts.append(svg("svg", title, shape, class_=f"mark {model_class(model, models)}", x=at[model], y="50%"))
+    said = f"{metric['title']} at {line['title']}: {', '.join(texts.values()) or 'not defined'}"
+    return svg("svg", *parts, class_="track", role="img", aria_label=said)
+
+
+_SHAPES = {
+    "local": Markup('<circle r="7.5"/>'),
+    "federated": Markup('<circle r="4.5"/>'),
+    "pooled": Markup('<path d="M0-15V10"/>'),
+}
+_OTHER = Markup('<path d="M0 11 5 19h-10Z"/>')
+"""Marks that can be told apart where they meet: a ring around a dot, a bar that sticks out, a wedge below."""
+
+
+def swatch(model: str, models: Sequence[str]) -> Markup:
+    """Draw a model's mark for the legend."""
+    y, style = 12 if model in _SHAPES else 0, f"mark {model_class(model, models)}"
+    mark = svg("svg", _SHAPES.get(model, _OTHER), class_=style, x=10, y=y)
+    return svg("svg", mark, class_="swatch", width=20, height=24, aria_hidden="true")
+
+
+# -- a tree
+
+
+def tree(lines: list[Line]) -> Markup:
+    """Draw the outline of a tree as lists in lists, which wrap where a page is narrow; the style draws its branches."""
+    parts, level = [Markup("")], -1
+    for line in lines:
+        parts.append(Markup("<ul><li>") if line["level"] > level else Markup("</li><li>"))
+        if line["level"] < level:
+            parts[-1] = Markup("</li></ul>") * (level - line["level"]) + parts[-1]
+        level = line["level"]
+        text = f"… {count_of(line['cut'], 'leaf')}, {line['answer']}" if line["cut"] else f"→ {line['answer']}"
+        answer = Markup(' <b class="{}">{}</b>').format("cut" if line["cut"] else "answer", text)
+        parts.append(Markup("<bdi>{}</bdi>{}").format(line["text"], answer if line["answer"] else ""))
+    return Markup("").join([*parts, Markup("</li></ul>") * (level + 1)])
+
+
+# -- bars
+
+
+def bar(share: float) -> Markup:
+    """Draw one bar, as long as a share of the track."""
+    drawn = svg("rect", width=f"{100 * share:.2f}%", height=14, rx=2)
+    return svg("svg", drawn, class_="bar", height=14, aria_hidden="true")
+
+
+def stack(parts: list[tuple[int, str, int]], most: int) -> Markup:
+    """Draw a bar of parts: (number of the colour, title, size) each; ``most`` fills the track."""
+    drawn, at = [], 0.0
+    for colour, title, size in parts:
+        width = 100 * size / max(most, 1)
+        x, wide = f"{at:.3f}%", f"{width:.3f}%"
+        drawn.append(svg("rect", svg("title", title), class_=f"k{colour % 10}", x=x, width=wide, height=18))
+        at += width
+    return svg("svg", *drawn, class_="stack", height=18, aria_hidden="true")
+
+
+# -- squares with ticks, in which curves and dots are drawn
+
+Points = list[tuple[float, float]]
+Groups = Sequence[tuple[float, float, float]]
+
+_SIDE, _LEFT, _TOP, _BELOW = 220.0, 56.0, 8.0, 40.0
+_BANDS = 10
+"""Dots of a calibration curve."""
+
+_ORDER = ("pooled", "local", "", "federated")
+"""Models from back to front; others lie between."""
+
+
+class Axis(NamedTuple):
+    """Rising ticks of an axis, its name, and what the ticks are called if not by their numbers."""
+
+    ticks: Sequence[float]
+    name: str
+    labels: Sequence[str] = ()
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """What stands at each tick."""
+        return self.labels or tick_labels(self.ticks)
+
+    def place(self, value: float) -> float:
+        """Return where a value lies, from 0 to 1 between the outer ticks."""
+        return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+class Chart:
+    """A square with ticks; what is drawn beyond its edges is cut off."""
+
+    def __init__(self, label: str, x: Axis, y: Axis) -> None:
+        self.label, self.x, self.y = label, x, y
+        self.parts: list[Markup] = []
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Return the place of a point."""
+        return _LEFT + _SIDE * self.x.place(x), _TOP + _SIDE * (1.0 - self.y.place(y))
+
+    def line(self, points: Points, style: str) -> None:
+        """Draw a line through points."""
+        path = "M" + "L".join("{:.1f} {:.1f}".format(*self.at(*point)) for point in points)
+        self.parts.append(svg("path", class_=style, d=path))
+
+    def dots(self, points: list[tuple[float, float, float, str]], style: str) -> None:
+        """Draw dots: place, radius and title of each."""
+        for x, y, radius, title in points:
+            left, top = self.at(x, y)
+            self.parts.append(svg("circle", svg("title", title), class_=style, cx=left, cy=top, r=radius))
+
+    def draw(self) -> Markup:
+        """Return the chart."""
+        grid, texts, bottom = "", list[Markup](), _TOP + _SIDE
+        for t, text in zip(self.x.ticks, self.x.texts, strict=True):
+            left, _ = self.at(t, self.y.ticks[0])
+            grid += f"M{left:.1f} {_TOP:.0f}v{_SIDE:.0f}"
+            texts.append(svg("text", text, class_="tx", x=left, y=bottom + 16))
+        for t, text in zip(self.y.ticks, self.y.texts, strict=True):
+            _, top = self.at(self.x.ticks[0], t)
+            grid += f"M{_LEFT:.0f} {top:.1f}h{_SIDE:.0f}"
+            texts.append(svg("text", text, class_="ty", x=_LEFT - 6, y=top + 4))
+        texts.append(svg("text", self.x.name, class_="tx name", x=_LEFT + _SIDE / 2, y=bottom + 34))
+        turned = f"translate(11 {_TOP + _SIDE / 2:.0f}) rotate(-90)"
+        texts.append(svg("text", self.y.name, class_="tx name", transform=turned))
+        x, y, side = _LEFT - 4, _TOP - 4, _SIDE + 8
+        inside = svg("svg", *self.parts, x=x, y=y, width=side, height=side, viewBox=f"{x:g} {y:g} {side:g} {side:g}")
+        view = f"0 0 {_LEFT + _SIDE + 14:g} {bottom + _BELOW:g}"
+        inner = [svg("path", class_="grid", d=grid), *texts, inside]
+        return svg("svg", *inner, class_="roc", viewBox=view, role="img", aria_label=self.label)
+
+
+def back_to_front(models: Sequence[str]) -> list[str]:
+    """Return models in the order in which they are drawn."""
+    return sorted(models, key=lambda m: _ORDER.index(m if m in _ORDER else ""))
+
+
+# -- ROC curves
+
+
+def roc_points(groups: Groups) -> Points:
+    """Return the ROC curve of groups of rising score: false and true positive rates; none without both classes."""
+    negatives, positives = (sum(group[i] for group in groups) for i in (1, 2))
+    if not negatives > 0 or not positives > 0:
+        return []
+    points, x, y = [(0.0, 0.0)], 0.0, 0.0
+    for _, others, own in sorted(groups, reverse=True):
+        x, y = x + others / negatives, y + own / positives
+        points.append((min(x, 1.0), min(y, 1.0)))
+    return points
+
+
+def roc(curves: list[tuple[str, Points]], styles: dict[str, str], where: str = "", corner: float = 1.0) -> Markup:
+    """Draw ROC curves by name; ``corner`` is how much of both axes is shown, from the upper left."""
+    ticks = [t * corner for t in SHARES]
+    rising = [round(1.0 - t, 10) for t in reversed(ticks)]
+    chart = Chart(f"ROC curves{where}", Axis(ticks, "false positive rate"), Axis(rising, "true positive rate"))
+    if corner == 1.0:
+        chart.line([(0, 0), (1, 1)], "chance")
+    for name, points in curves:
+        chart.line(points, f"curve {styles[name]}")
+    return chart.draw()
+
+
+def roc_panels(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Draw the curves of each class over all rows; where all are near the corner, also the corner enlarged."""
+    classes = list(dict.fromkeys(curve["of"] for curve in summary["curves"]))
+    styles = {model: model_class(model, summary["models"]) for model in summary["models"]}
+    panels = []
+    for of in classes:
+        found = {c["model"]: c["points"] for c in summary["curves"] if c["of"] == of and len(c["points"]) > 1}
+        curves = [(model, found[model]) for model in back_to_front([m for m in found if m in styles])]
+        if not curves:
+            continue
+        title = f"{summary['label']} = {of}" + (" against the rest" if len(classes) > 1 else "")
+        panels.append({"title": title, "svg": roc(curves, styles, f" of {title}, all rows together")})
+        if len(classes) == 1 and all(_area(points) > 0.9 for _, points in curves):
+            panels.append({"title": "the corner, enlarged", "svg": roc(curves, styles, ", the corner", corner=0.25)})
+    return panels
+
+
+def _area(points: Points) -> float:
+    return sum((bx - ax) * (ay + by) / 2 for (ax, ay), (bx, by) in pairwise(points))
+
+
+# -- calibration, decisions, numbers
+
+
+def calibration(curves: list[tuple[str, Groups]], styles: dict[str, str], dotted: str = "", where: str = "") -> Markup:
+    """Draw how often rows are of the class against the mean score of their group, with dots on one of the curves."""
+    chart = Chart(f"Calibration{where}", Axis(SHARES, "score"), Axis(SHARES, "share of the class"))
+    chart.line([(0, 0), (1, 1)], "chance")
+    for name, groups in curves:
+        known = [(score, own / (others + own), others + own) for score, others, own in _joined(groups)]
+        chart.line([(score, share) for score, share, _ in known], f"curve {styles[name]}")
+        if name == dotted:
+            said = "{:.0%} of {} with a mean score of {:.2f}"
+            dots = [(x, y, n, said.format(y, count_of(round(n), "row"), x)) for x, y, n in known]
+            chart.dots(_sized(dots), f"dot {styles[name]}")
+    return chart.draw()
+
+
+def _joined(groups: Groups) -> list[tuple[float, float, float]]:
+    """Join groups of rising score to a few of about as many rows each: mean score, other rows, rows of the class."""
+    total = sum(others + own for _, others, own in groups)
+    joined, seen, mass, others, own = list[tuple[float, float, float]](), 0.0, 0.0, 0.0, 0.0
+    for score, more, more_own in groups:
+        mass, others, own = mass + score * (more + more_own), others + more, own + more_own
+        seen += more + more_own
+        if others + own > 0 and seen >= total * (len(joined) + 1) / _BANDS - 1e-9:
+            joined.append((mass / (others + own), others, own))
+            mass, others, own = 0.0, 0.0, 0.0
+    return joined
+
+
+def decision(curves: list[tuple[str, Points]], everybody: Points, styles: dict[str, str], where: str = "") -> Markup:
+    """Draw net benefit by threshold, beside acting on everybody and on nobody."""
+    highest = max(y for _, points in [*curves, ("", everybody)] for _, y in points)
+    ticks = nice_scale(-0.15 * max(highest, 0.02), max(highest, 0.02), wanted=4)
+    chart = Chart(f"Decision curve{where}", Axis(SHARES, "threshold"), Axis(ticks, "net benefit"))
+    chart.line([(0, 0), (1, 0)], "nobody")
+    low = ticks[0] - 0.1 * (ticks[-1] - ticks[0])  # lines run out of the chart, not to its far end
+    chart.line([(x, max(y, low)) for x, y in everybody], "chance")
+    for name, points in curves:
+        chart.line([(x, max(y, low)) for x, y in points], f"curve {styles[name]}")
+    return chart.draw()
+
+
+def predicted_against_actual(name: str, groups: Groups, styles: dict[str, str], where: str = "") -> Markup:
+    """Draw the mean of the number against the mean prediction of each group of rows."""
+    values = [value for group in groups for value in group[:2]]
+    ticks = nice_scale(min(values), max(values), wanted=4)
+    chart = Chart(f"Predicted against actual{where}", Axis(ticks, "predicted"), Axis(ticks, "actual"))
+    chart.line([(ticks[0], ticks[0]), (ticks[-1], ticks[-1])], "chance")
+    dots = [
+        (p, y, n, f"{count_of(round(n), 'row')}: predicted {format_number(p)}, actual {format_number(y)}")
+        for p, y, n in groups
+    ]
+    chart.dots(_sized(dots), f"dot {styles[name]}")
+    return chart.draw()
+
+
+def _sized(dots: list[tuple[float, float, float, str]]) -> list[tuple[float, float, float, str]]:
+    """Return dots with areas in proportion to their rows."""
+    most = max((n for *_, n, _ in dots), default=1.0) or 1.0
+    return [(x, y, 1.5 + 3.5 * math.sqrt(max(n, 0.0) / most), title) for x, y, n, title in dots]
+
+
+# -- partial dependence
+
+
+def dependence(column: str, values: Sequence[float], means: dict[str, list[float]], styles: dict[str, str]) -> Markup:
+    """Draw mean predictions of rows, by class, with a column set to each of some numbers."""
+    every = [mean for line in means.values() for mean in line]
+    x, y = (nice_scale(min(numbers), max(numbers), wanted=4) for numbers in (values, every))
+    chart = Chart(f"Mean prediction by {column}", Axis(x, column), Axis(y, "mean prediction"))
+    for name, line in means.items():
+        points = list(zip(values, line, strict=True))
+        chart.line(points, f"curve {styles[name]}")
+        dots = [(a, b, 3.0, f"{column} = {format_number(a)}: {format_number(b)}") for a, b in points]
+        chart.dots(dots, f"dot {styles[name]}")
+    return chart.draw()
