@@ -31,7 +31,7 @@ def find_cut(hist: np.ndarray, bases: np.ndarray, n_bins: np.ndarray, categorica
         block = hist[base : base + n_bins[f]]
         held = (np.flatnonzero(block[1:, 0]) + 1).tolist()
         if categorical[f]:  # in the order of their share of the second class, exactly
-            held.sort(key=lambda b: Fraction(int(block[b, 2]), max(int(block[b, 1:].sum()), 1)))  # noqa: B023
+            held.sort(key=lambda b: Fraction(int(block[b, 2]), max(int(block[b, 1:].sum()), 1)))
         missing = block[0, 0] > 0
         for missing_left in (True, False) if missing else (False,):
             sides = np.cumsum(block[held], axis=0) + missing_left * block[0]
