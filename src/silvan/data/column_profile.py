@@ -24,8 +24,7 @@ _PADDED = (
 )
 _MOST_CATEGORIES = 50
 _SPREAD = (np.arange(40) + 0.5) / 40
-_FEW = 20
-"""In a smaller table nothing is suspected of its values."""
+_FEW = 20  # in a smaller table nothing is suspected of its values
 
 
 @dataclass(frozen=True)

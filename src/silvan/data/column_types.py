@@ -28,8 +28,7 @@ A label may be "folded": its classes are names whose case, and blanks around the
 
 _PARTS = get_args(DatePart)
 
-_SHARE = 0.1
-"""A column of which at least this share is numbers, or dates, is not one of text."""
+_SHARE = 0.1  # a column of which at least this share is numbers, or dates, is not one of text
 
 _UNIT = r"\s[A-Za-zµ°][\w/%°^]*|(mg|µg|ug|kg|g|cm|mm|ml|dl|mmol)(/\w+)?"
 _ALMOST = rf"^[$€£]?\s*[+\-−–]?\d[\d.,'’\s]*(%|‰|[$€£]|{_UNIT})?$"

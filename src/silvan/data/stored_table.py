@@ -26,11 +26,8 @@ from silvan.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-_MOST = 1 << 26
-"""Bytes of a file or of a database's rows that are read together, where memory is not limited to fewer."""
-
-_PIECE = 1 << 22
-"""Bytes of a file that are looked at together, where its cells are looked at as they are written."""
+_MOST = 1 << 26  # bytes of a file or of a database's rows that are read together, where memory is not limited to fewer
+_PIECE = 1 << 22  # bytes of a file that are looked at together, where its cells are looked at as they are written
 
 Frames = Callable[[Sequence[str], int], "Iterator[pl.DataFrame]"]
 """Reads columns as the source has them, so many rows at a time."""

@@ -10,8 +10,7 @@ import numpy as np
 from silvan.data.schema import Schema
 from silvan.util.kernels import njit
 
-SET_WORDS = 4
-"""64-bit words of a set: one bit for each of the 256 bins that a byte can hold."""
+SET_WORDS = 4  # 64-bit words of a set: one bit for each of the 256 bins that a byte can hold
 
 
 @njit(nogil=True, cache=True, inline="always")

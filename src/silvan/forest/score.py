@@ -18,8 +18,7 @@ from silvan.forest.walk import Nodes, pack
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
-ERROR_CAP = 1 << 31
-"""Largest squared error of one row, in fixed point: sums over up to 2^31 rows fit 62 bits."""
+ERROR_CAP = 1 << 31  # largest squared error of one row, in fixed point: sums over up to 2^31 rows fit 62 bits
 
 
 @njit(nogil=True, cache=True)
