@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from experiments import tables_by_name as datasets
 from sklearn.datasets import load_digits, load_wine
 
-from silvan import datasets
 from silvan.errors import InputError
 
 CHOSEN_BY = (

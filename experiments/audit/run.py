@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from experiments import tables_by_name as datasets
 from experiments.audit.backdoors import KINDS
 from sklearn.base import clone
 
 import silvan as sv
-from silvan import datasets
 from silvan.auditing import rebuild_from_boxes, rebuild_from_counts
 from silvan.auditing.attribute import guess_attributes
 from silvan.auditing.backdoor import backdoor_trees

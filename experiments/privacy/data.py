@@ -2,9 +2,9 @@
 
 import numpy as np
 import polars as pl
+from experiments import tables_by_name as datasets
 
 import silvan as sv
-from silvan import datasets
 
 SETS = {"Telco": "telco_churn", "Adult": "adult", "spambase": "spambase", "Pima": "pima", "covertype": "covtype"}
 MOST_ROWS = 20_000

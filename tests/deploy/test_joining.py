@@ -15,7 +15,7 @@ from experiments.attacks import invitation_paths
 from helpers.joining import make_hub, serving, write_table
 from helpers.runs import silvan
 
-from silvan.data import batches as sv_batches
+from silvan.data import stored_table as sv_batches
 from silvan.deploy.membership import enrol
 from silvan.deploy.membership.certificates import (
     Authority,
@@ -585,7 +585,7 @@ def test_a_table_is_looked_at_within_memory(tmp_path, monkeypatch):
     def whole(*_, **__):
         raise AssertionError("the whole table")
 
-    for name in ("read_table", "open_table", "read_batches"):
+    for name in ("read_table", "open_table"):
         monkeypatch.setattr(f"silvan.data.table.{name}", whole)
     csv, base = tmp_path / "a.csv", tmp_path / "a.sqlite"
     csv.write_text("age,label\n" + "".join(f"{i},{i % 2}\n" for i in range(3000)))

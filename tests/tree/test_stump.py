@@ -59,7 +59,7 @@ def histograms(draw):
 def test_the_least_error(drawn):
     codes, y, mass, hist, bases, n_bins, categorical = drawn
     cut = find_cut(hist, bases, n_bins, categorical, 1)
-    feature, last, missing_left = cut.where
+    feature, last, missing_left = cut[:3]
     best = naive(hist, bases, n_bins, categorical, 1)
     if feature < 0:
         assert best == 0
@@ -89,7 +89,7 @@ def test_sides_are_large_enough(drawn, min_leaf):
     codes, _, _, hist, bases, n_bins, categorical = drawn
     numeric = np.zeros_like(categorical)
     cut = find_cut(hist, bases, n_bins, numeric, min_leaf)
-    feature, last, missing_left = cut.where
+    feature, last, missing_left = cut[:3]
     best = naive(hist, bases, n_bins, numeric, min_leaf)
     if feature < 0:
         assert best == 0
@@ -100,6 +100,6 @@ def test_sides_are_large_enough(drawn, min_leaf):
     total = hist[bases[0] : bases[0] + n_bins[0]].sum(axis=0)
     assert abs(2 * int(cut.left[0] - cut.left[1]) - int(total[1] - total[2])) == best
     cut = find_cut(hist, bases, n_bins, categorical, min_leaf)
-    if cut.where[0] >= 0 and categorical[cut.where[0]]:
-        left = set_bits(cut.words[None])[0][codes[:, cut.where[0]]]
+    if cut.feature >= 0 and categorical[cut.feature]:
+        left = set_bits(cut.words[None])[0][codes[:, cut.feature]]
         assert min(left.sum(), (~left).sum()) >= min_leaf

@@ -16,8 +16,7 @@ from silvan.util.user_warnings import warn_user
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_DENSE_BYTES = 2_000_000_000
-"""A sparse matrix that is larger when dense is refused."""
+_DENSE_BYTES = 2_000_000_000  # a sparse matrix that is larger when dense is refused
 
 
 def densify(X: Any, *, warn: bool) -> Any:

@@ -28,13 +28,11 @@ Series = nw.Series[Any]
 MARKERS = frozenset(("na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", ".", "-"))
 """Texts, in small letters, that stand for nothing wherever they are not the name of a category or a class."""
 
-MISSING = -1
-UNKNOWN = -2
-NEITHER = -3
-"""Places of cells that hold nothing, hold what has no code, or hold what is neither a number nor text."""
+MISSING = -1  # the place of a cell that holds nothing
+UNKNOWN = -2  # of one that has no code
+NEITHER = -3  # of one that holds neither a number nor text
 
-_CLOSE = 1 << 16
-"""Whole numbers within so many of each other are counted rather than sorted."""
+_CLOSE = 1 << 16  # whole numbers within so many of each other are counted rather than sorted
 
 
 def text_columns(schema: Schema) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from silvan.data.batches import Batched
 from silvan.data.cells import MARKERS, MISSING, Series, cell_dates, cell_numbers, distinct, fold, is_text
 from silvan.data.schema import CROWDED, MAX_CATEGORIES
+from silvan.metrics import count_scores, roc_auc
 from silvan.util.cell_text import cell_text
 from silvan.util.readable import count_of, format_names
 
@@ -24,8 +25,7 @@ _PADDED = (
 )
 _MOST_CATEGORIES = 50
 _SPREAD = (np.arange(40) + 0.5) / 40
-_FEW = 20
-"""In a smaller table nothing is suspected of its values."""
+_FEW = 20  # in a smaller table nothing is suspected of its values
 
 
 @dataclass(frozen=True)
@@ -179,15 +179,8 @@ def _auc_alone(kind: str, numbers: np.ndarray, places: np.ndarray, found: int, t
         shares = np.bincount(places[known], weights=truth[known], minlength=found) / np.maximum(rows, 1)
         numbers = np.where(known, shares[places], np.nan)
     known = ~np.isnan(numbers)
-    share = _auc(numbers[known], truth[known])
+    (counts,) = count_scores(np.stack([numbers[known]] * 2, axis=1), truth[known], exact=True)
+    share = roc_auc(*counts)
+    if np.isnan(share):  # all that are known are of one class
+        share = 0.5
     return None if np.count_nonzero(known) < len(truth) / 2 else max(share, 1 - share)
-
-
-def _auc(values: np.ndarray, truth: np.ndarray) -> float:
-    """Return the share of pairs of the two classes that values put in order; ties count half."""
-    positive, negative = values[truth], values[~truth]
-    if not len(positive) or not len(negative):
-        return 0.5
-    ordered = np.sort(negative)
-    below = np.searchsorted(ordered, positive, "left") + np.searchsorted(ordered, positive, "right")
-    return float(below.sum() / (2 * len(positive) * len(negative)))

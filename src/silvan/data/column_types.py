@@ -28,8 +28,7 @@ A label may be "folded": its classes are names whose case, and blanks around the
 
 _PARTS = get_args(DatePart)
 
-_SHARE = 0.1
-"""A column of which at least this share is numbers, or dates, is not one of text."""
+_SHARE = 0.1  # a column of which at least this share is numbers, or dates, is not one of text
 
 _FEW_CODES = 20
 """Text of a data frame with more different numbers is taken for a column of numbers in which some cells are broken."""

@@ -21,8 +21,7 @@ from silvan.errors import FederationError, InputError, SilvanError
 log = logging.getLogger("silvan.site")
 
 _CONNECT_SECONDS = 10
-_MESSAGE = 1 << 23
-"""Bytes of one piece of a message: Dask warns of more in one piece."""
+_MESSAGE = 1 << 23  # bytes of one piece of a message: Dask warns of more in one piece
 
 _CLIENTS: dict[str, Any] = {}
 

@@ -138,12 +138,7 @@ def mostly_unknown(frame: Frame, schema: Schema) -> dict[str, int]:
 
 
 def encode_features(
-    frame: Frame,
-    schema: Schema,
-    *,
-    fill_absent: bool = False,
-    strict: bool = True,
-    first_row: int = 1,
+    frame: Frame, schema: Schema, *, fill_absent: bool = False, strict: bool = True, first_row: int = 1
 ) -> NDArray[np.float32]:
     """Return the schema's features as an array, one row a row, one column a feature.
 

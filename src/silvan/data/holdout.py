@@ -11,8 +11,7 @@ from silvan.data.batches import Batched, Whole
 from silvan.data.disk_arrays import Folder, scratch
 from silvan.data.encode import label_column
 
-_PIECE = 1 << 16
-"""Rows that are sorted at a time."""
+_PIECE = 1 << 16  # rows that are sorted at a time
 
 
 class Fold(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 from silvan.data.batches import Batched
 from silvan.data.dask_cluster import Cluster
 from silvan.data.partition_files import Partitions
+from silvan.data.stored_table import StoredTable, typed_frames
 from silvan.data.typed_table import check_names
 from silvan.data.worker_frames import Looked, look_at, read_slice
 from silvan.errors import SchemaError
@@ -37,9 +38,8 @@ class Partitioned(Batched):
     casts: dict[str, str]
     of_numbers: list[str]  # columns that hold numbers in all partitions
 
-    def _open(self, source: Any, label: str) -> Any:
+    def _open(self, source: Any, label: str) -> StoredTable:
         """Look at all partitions, and at all cells of text."""
-        self.what = "the table"
         if isinstance(source, Partitions):
             paths = [str(path) for path in source.paths()]
             self.cluster, sources = Cluster(source.cluster), list[Any](paths)
@@ -51,11 +51,11 @@ class Partitioned(Batched):
         self.numbers, self.sources = [place + 1 for place in full], [sources[place] for place in full]
         self.sizes = np.array([looked[place].rows for place in full], np.int64)
         columns = list(looked[0].columns) if looked else []
-        check_names(columns, self.what)
+        check_names(columns, "the table")
         kinds = self._kinds([looked[place] for place in full], columns)
-        texts = [name for name, kind in kinds.items() if kind == "text"]
         self.of_numbers = [name for name, kind in kinds.items() if kind in ("whole numbers", "numbers")]
-        return columns, int(self.sizes.sum()), self._read_typed(self._frames, texts)
+        texts = [name for name, kind in kinds.items() if kind == "text"]
+        return typed_frames("the table", columns, texts, int(self.sizes.sum()), self._frames, self.kinds, self.room)
 
     def name_of(self, place: int) -> str:
         """Return what one of the partitions with rows is called, for messages."""

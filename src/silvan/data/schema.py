@@ -19,15 +19,9 @@ from silvan.util.cell_text import Plain
 from silvan.util.notebook import html_table
 from silvan.util.readable import format_names
 
-MISSING_BIN = 0
-"""Every column's bin 0 holds its missing values; values start at bin 1."""
-
-MAX_BINS = 255
-"""The most value bins a column may have: with the bin of missing values, a bin fits one byte."""
-
-MAX_CATEGORIES = MAX_BINS - 1
-"""The most named categories of a column; one more bin is left for all others."""
-
+MISSING_BIN = 0  # every column's bin 0 holds its missing values; values start at bin 1
+MAX_BINS = 255  # the most value bins a column may have: with the bin of missing values, a bin fits one byte
+MAX_CATEGORIES = MAX_BINS - 1  # the most named categories of a column; one more bin is left for all others
 CROWDED = f"has more than {MAX_CATEGORIES} categories: the most frequent are kept apart, the others count as one"
 """What people are told of such a column."""
 

@@ -8,15 +8,17 @@ from silvan.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-_KINDS = {
-    "Boolean": "true and false",
-    "Date": "dates",
-    "Datetime": "times",
-    "String": "text",
-    "Categorical": "text",
-    "Enum": "text",
-    "Null": "",
+_TYPES = {
+    "whole numbers": "Int64",
+    "numbers": "Float64",
+    "true and false": "Boolean",
+    "text": "String",
+    "dates": "Date",
+    "times": "Datetime",
 }
+"""Types of polars by what a column holds, in words."""
+
+_KINDS = {name: kind for kind, name in _TYPES.items()} | {"Categorical": "text", "Enum": "text", "Null": ""}
 
 
 class Looked(NamedTuple):
@@ -53,14 +55,6 @@ def read_frame_of(source: Any, names: list[str], casts: dict[str, str], start: i
     """Return some rows of some columns of a partition; some columns are of the type that other partitions need."""
     import polars as pl
 
-    types: dict[str, Any] = {
-        "whole numbers": pl.Int64,
-        "numbers": pl.Float64,
-        "true and false": pl.Boolean,
-        "text": pl.String,
-        "dates": pl.Date,
-        "times": pl.Datetime,
-    }
     if isinstance(source, str):
         try:
             frame = _scan(source).select(names).slice(start, None if stop is None else stop - start).collect()
@@ -69,7 +63,8 @@ def read_frame_of(source: Any, names: list[str], casts: dict[str, str], start: i
     else:
         frame = _converted(source.iloc[start:stop]).select(names)
     try:
-        return frame.cast({name: types[kind] for name, kind in casts.items() if name in names and kind in types})
+        some = {name: _TYPES[kind] for name, kind in casts.items() if name in names and kind in _TYPES}
+        return frame.cast({name: getattr(pl, dtype) for name, dtype in some.items()})
     except pl.exceptions.PolarsError:  # its message quotes cells
         raise InputError("a partition's columns are of other types than before; was the table changed?") from None
 

@@ -31,11 +31,8 @@ log_odds  the weighted sum of their leaf values, a number a class, is mapped to 
         the probabilities that these make are scaled to add up to 1
 """
 
-COMBINES: tuple[Combine, ...] = get_args(Combine)
-"""Ways in which trees make an answer."""
-
-DEPTH_CAP = 4096
-"""No tree is deeper; ``max_depth=None`` means this."""
+COMBINES: tuple[Combine, ...] = get_args(Combine)  # ways in which trees make an answer
+DEPTH_CAP = 4096  # no tree is deeper; ``max_depth=None`` means this
 
 ARRAYS = {
     "offsets": np.int64,  # (trees + 1,) where each tree's nodes begin
@@ -60,8 +57,7 @@ CALIBRATION_ARRAYS = {
 }
 """More arrays, of forests that combine log-odds and of no others."""
 
-EXTRA_ARRAYS = {**STAGE_ARRAYS, **CALIBRATION_ARRAYS}
-"""All arrays that only some ways of combining have."""
+EXTRA_ARRAYS = {**STAGE_ARRAYS, **CALIBRATION_ARRAYS}  # all arrays that only some ways of combining have
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +160,7 @@ class ForestArrays:
     def hash(self) -> str:
         """SHA-256 of the trees and the names of columns and classes; nothing of where they came from."""
         schema = self.schema
-        named = (
-            [(f.name, f.kind, f.categories, f.other) for f in schema.features],
-            schema.label.classes,
-            self.combine,
-        )
+        named = ([(f.name, f.kind, f.categories, f.other) for f in schema.features], schema.label.classes, self.combine)
         digest = hashlib.sha256(msgspec.json.encode(named))
         for name, dtype in {**ARRAYS, **EXTRA_ARRAYS}.items():
             array = getattr(self, name)

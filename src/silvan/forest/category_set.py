@@ -3,13 +3,14 @@
 Bit b of a set is bin b of the column; bit 0 is the bin of missing values. A set is four 64-bit words.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from silvan.data.schema import Schema
 from silvan.util.kernels import njit
 
-SET_WORDS = 4
-"""64-bit words of a set: one bit for each of the 256 bins that a byte can hold."""
+SET_WORDS = 4  # 64-bit words of a set: one bit for each of the 256 bins that a byte can hold
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -22,6 +23,13 @@ def set_bits(sets: np.ndarray) -> np.ndarray:
     """Unpack sets: bool (sets, 256), one column a bin."""
     octets = np.ascontiguousarray(sets, "<u8").view(np.uint8).reshape(len(sets), 8 * SET_WORDS)
     return np.unpackbits(octets, axis=1, bitorder="little").view(np.bool_)
+
+
+def make_set(bins: Iterable[int]) -> np.ndarray:
+    """Return the set of some bins: uint64 (4,)."""
+    bits = np.zeros(64 * SET_WORDS, np.bool_)
+    bits[list(bins)] = True
+    return np.packbits(bits, bitorder="little").view("<u8").astype(np.uint64)
 
 
 def known_bins(schema: Schema) -> np.ndarray:

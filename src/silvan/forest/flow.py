@@ -14,12 +14,10 @@ from silvan.forest.arrays import ForestArrays
 from silvan.forest.walk import BLOCK, Nodes, U
 from silvan.util.kernels import njit
 
-ROWS = 1 << 15
-"""Rows that go down together: their lists and a column fit the cache."""
+ROWS = 1 << 15  # rows that go down together: their lists and a column fit the cache
 
 
-ROWS_ADDED = 1 << 14
-"""Rows that go down together where answers are added up, which have to fit as well."""
+ROWS_ADDED = 1 << 14  # rows that go down together where answers are added up, which have to fit as well
 
 
 class FlowColumns(NamedTuple):

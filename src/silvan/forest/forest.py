@@ -9,17 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from silvan.errors import InputError
+from silvan.errors import FormatError, InputError
 from silvan.forest import predict, silvan_file
 from silvan.forest.arrays import ARRAYS, ForestArrays, not_none
 from silvan.forest.check import check
 from silvan.forest.importance import permutation_importances
 from silvan.forest.shap import Shap, shap_values
+from silvan.util.files import write_whole
 from silvan.util.notebook import html_table
 from silvan.util.readable import count_of
 
-_MOST_SHOWN = 5
-"""Columns that a summary names."""
+_MOST_SHOWN = 5  # columns that a summary names
 
 
 class Forest(ForestArrays):
@@ -165,12 +165,15 @@ class Forest(ForestArrays):
 
     def save(self, path: str | Path) -> None:
         """Write a ``.silvan`` file."""
-        silvan_file.save(self, path)
+        write_whole(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a ``.silvan`` file; everything in it is checked."""
-        return silvan_file.load(path, cls)
+        try:
+            return cls.from_bytes(Path(path).read_bytes())
+        except FormatError as error:
+            raise type(error)(f"{path}: {error}") from None
 
     @classmethod
     def from_sklearn(cls, model: Any) -> Self:

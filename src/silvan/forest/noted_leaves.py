@@ -11,8 +11,7 @@ from silvan.util.kernels import njit
 
 _MOST_LEAVES = 1 << 16
 
-_ROWS = 1 << 10
-"""Rows whose totals stay in the cache while trees are added up."""
+_ROWS = 1 << 10  # rows whose totals stay in the cache while trees are added up
 
 
 class Noted(NamedTuple):

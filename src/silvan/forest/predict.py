@@ -18,8 +18,8 @@ from silvan.util.kernels import njit
 from silvan.util.readable import format_names
 from silvan.util.threads import thread_count, thread_map
 
-_MANY_ROWS = 1 << 10
-"""So many rows go down trees together; fewer, block by block."""
+_MANY_ROWS = 1 << 10  # so many rows go down trees together; fewer, block by block
+_STAGE_ROWS = 1 << 16  # rows whose leaves are in memory at a time
 
 
 def as_matrix(schema: Schema, X: Any) -> np.ndarray:
@@ -76,43 +76,6 @@ def _add_by_walk(X: np.ndarray, first: int, stop: int, nodes: Nodes, adding: Add
             for i in range(n):
                 if line < 0 or not adding.skip[line, begin + i]:
                     add_leaf(U(begin + i), nodes.leaf[U(place[i])], adding.weights[t], adding, total)
-
-
-@njit(nogil=True, cache=True)
-def _add_stages(
-    X: np.ndarray,
-    first: int,
-    stop: int,
-    nodes: Nodes,
-    vote: np.ndarray,
-    weights: np.ndarray,
-    group: np.ndarray,
-    say: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Count the votes of each stage's trees and add the stage's say to the winners in ``out``."""
-    place = np.empty(BLOCK, np.uint32)
-    votes = np.zeros((BLOCK, out.shape[1]))
-    for begin in range(first, stop, BLOCK):
-        n = min(BLOCK, stop - begin)
-        for t in range(weights.shape[0]):
-            if weights[t] > 0.0:
-                walk(X, begin, n, t, nodes, place)
-                for i in range(n):
-                    votes[i, vote[nodes.leaf[U(place[i])]]] += weights[t]
-            if t + 1 < weights.shape[0] and group[t + 1] == group[t]:
-                continue
-            for i in range(n):
-                most, winners = 0.0, 0
-                for k in range(out.shape[1]):
-                    if votes[i, k] > most:
-                        most, winners = votes[i, k], 1
-                    elif votes[i, k] == most:
-                        winners += 1
-                for k in range(out.shape[1]):
-                    if votes[i, k] == most:
-                        out[begin + i, k] += say[group[t]] / winners
-                    votes[i, k] = 0.0
 
 
 class Tally(Totals):
@@ -296,13 +259,18 @@ def scores_if_any(
 
 
 def _stage_scores(forest: ForestArrays, X: np.ndarray, n_jobs: int | None) -> np.ndarray:
-    nodes, vote, out = pack(forest), leaf_votes(forest), np.zeros((len(X), forest.n_outputs))
+    """Count the votes of each stage's trees; the winners share its say."""
+    out, vote = np.zeros((len(X), forest.n_outputs)), leaf_votes(forest)
     group, say = not_none(forest.group), not_none(forest.say)
-
-    def one(first: int, stop: int) -> None:
-        _add_stages(X, first, stop, nodes, vote, forest.weights, group, say, out)
-
-    _in_parts(one, len(X), n_jobs)
+    for first in range(0, len(X), _STAGE_ROWS):
+        some = out[first : first + _STAGE_ROWS]
+        nodes = leaves_of(forest, X[first : first + _STAGE_ROWS], n_jobs) + forest.offsets[:-1]
+        for stage, says in enumerate(say):
+            votes = np.zeros_like(some)
+            for t in np.flatnonzero((group == stage) & (forest.weights > 0)):
+                votes[np.arange(len(some)), vote[forest.leaf[nodes[:, t]]]] += forest.weights[t]
+            won = votes == votes.max(axis=1, keepdims=True)
+            some += won * (says / won.sum(axis=1, keepdims=True))
     return out / say.sum()
 
 
@@ -317,5 +285,4 @@ def _odds_scores(forest: ForestArrays, sums: np.ndarray) -> np.ndarray:
     return shares / shares.sum(axis=1, keepdims=True)
 
 
-_FAR_ODDS = 500.0
-"""Log-odds beyond are as good as certain, and exponentials stay finite."""
+_FAR_ODDS = 500.0  # log-odds beyond are as good as certain, and exponentials stay finite

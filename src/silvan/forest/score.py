@@ -18,8 +18,9 @@ from silvan.forest.walk import Nodes, pack
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
-ERROR_CAP = 1 << 31
-"""Largest squared error of one row, in fixed point: sums over up to 2^31 rows fit 62 bits."""
+ERROR_CAP = 1 << 31  # largest squared error of one row, in fixed point: sums over up to 2^31 rows fit 62 bits
+
+_NOTHING = Noted(np.zeros(0, np.int64), np.zeros((0, 0), np.uint16))
 
 
 @njit(nogil=True, cache=True)
@@ -32,42 +33,6 @@ def _note(first: int, tree: int, nodes: Nodes, buffers: Buffers, noted: Noted) -
         if nodes.leaf[node] >= 0:
             for i in range(buffers.begin[node - root], buffers.end[node - root]):
                 noted.leaves[tree, noted.rows[first + buffers.rows[i]]] = nodes.leaf[node] - first_leaf
-
-
-@njit(nogil=True, cache=True)
-def _count_votes(
-    columns: FlowColumns,
-    y: np.ndarray,
-    ends: np.ndarray,
-    trees: np.ndarray,
-    nodes: Nodes,
-    vote: np.ndarray,
-    buffers: Buffers,
-    noted: Noted,
-    out: np.ndarray,
-) -> None:
-    """Count rows by class and by their leaf's vote, for some trees.
-
-    Rows are sorted by class, and ``ends`` has where each class ends. So they are in every leaf: those of one class
-    stand together, and many leaves have one class only.
-    """
-    for first in range(0, len(y), ROWS):
-        for t in trees:
-            flow(columns, first, min(ROWS, len(y) - first), t, nodes, buffers)
-            _note(first, t, nodes, buffers, noted)
-            root = nodes.offsets[t]
-            for node in range(root, nodes.offsets[t + 1]):
-                at, stop = buffers.begin[node - root], buffers.end[node - root]
-                if nodes.leaf[node] < 0 or at == stop:
-                    continue
-                voted = vote[nodes.leaf[node]]
-                last = y[first + buffers.rows[stop - 1]]
-                for label in range(y[first + buffers.rows[at]], last):
-                    before = at
-                    while first + buffers.rows[at] < ends[label]:
-                        at += 1
-                    out[t, label, voted] += at - before
-                out[t, last, voted] += stop - at
 
 
 @njit(nogil=True, cache=True)
@@ -131,7 +96,7 @@ def score_trees(
         count_by_masks(rows, np.flatnonzero(small), nodes, vote, out, threads)
     if (asked & ~small).any():
         for some in rows:
-            _count_by_flow(forest, some, np.flatnonzero(asked & ~small), nodes, vote, out, threads)
+            _count_by_flow(forest, some, np.flatnonzero(asked & ~small), vote, out, threads)
     return out
 
 
@@ -143,22 +108,19 @@ def _sort(X: np.ndarray, y: np.ndarray, n_classes: int, rows: np.ndarray, leaves
 
 
 def _count_by_flow(
-    forest: ForestArrays,
-    rows: SortedRows,
-    trees: np.ndarray,
-    nodes: Nodes,
-    vote: np.ndarray,
-    out: np.ndarray,
-    threads: int,
+    forest: ForestArrays, rows: SortedRows, trees: np.ndarray, vote: np.ndarray, out: np.ndarray, threads: int
 ) -> None:
     """Count rows by class and by the vote of their leaf, for trees of any size."""
-    columns, place = lay_out(forest, rows.X), Noted(rows.columns, rows.leaves)
-    codes = np.repeat(np.arange(len(rows.ends)), np.diff(rows.ends, prepend=0))
-
-    def count(some: np.ndarray) -> None:
-        _count_votes(columns, codes, rows.ends, some, nodes, vote, make_buffers(forest, len(rows.X)), place, out)
-
-    _by_trees(trees, threads, count)
+    n_classes, n = len(rows.ends), len(rows.X)
+    codes, counts = (
+        np.repeat(np.arange(n_classes), np.diff(rows.ends, prepend=0)),
+        np.zeros(forest.value.shape, np.int64),
+    )
+    every, line_of, noted = np.ones((1, n), np.bool_), np.zeros(len(forest), np.int64), Noted(rows.columns, rows.leaves)
+    labels_at_leaves(forest, rows.X, codes, codes[:0], trees, every, line_of, counts, threads, noted)
+    tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets) // 2 + 1)  # of each leaf
+    places = (tree_of[:, None] * n_classes + np.arange(n_classes)) * n_classes + vote[:, None]
+    out += np.bincount(places.ravel(), counts.ravel(), out.size).astype(np.int64).reshape(out.shape)
 
 
 def _noted_and_others(n: int, n_trees: int, noted: Noted | None) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -196,29 +158,19 @@ def score_numbers(
         raise InputError.about("y", "must be finite")
     out = np.zeros((len(forest), 2), np.int64)
     asked = np.ones(len(forest), np.bool_) if absent is None else ~abstaining(forest, absent)
+    trees, nodes = np.flatnonzero(asked), pack(forest)
     for rows, leaves in _noted_and_others(len(X), len(forest), noted):
         some, labels = (X, numbers) if len(rows) == len(X) else (X[rows], numbers[rows])
-        _add_by_flow(forest, some, labels, scale, np.flatnonzero(asked), leaves, out, thread_count(n_jobs))
+        columns, place = lay_out(forest, some), Noted(np.arange(len(some)), leaves)
+
+        def add(
+            part: np.ndarray, columns: FlowColumns = columns, labels: np.ndarray = labels, place: Noted = place
+        ) -> None:
+            buffers = make_buffers(forest, len(labels))
+            _add_errors(columns, labels, scale, part, nodes, forest.value, buffers, place, out)
+
+        _by_trees(trees, thread_count(n_jobs), add)
     return out
-
-
-def _add_by_flow(
-    forest: ForestArrays,
-    X: np.ndarray,
-    y: np.ndarray,
-    scale: float,
-    trees: np.ndarray,
-    leaves: np.ndarray,
-    out: np.ndarray,
-    threads: int,
-) -> None:
-    """Count rows and add up squared errors of trees."""
-    columns, nodes, place = lay_out(forest, X), pack(forest), Noted(np.arange(len(X)), leaves)
-
-    def add(some: np.ndarray) -> None:
-        _add_errors(columns, y, scale, some, nodes, forest.value, make_buffers(forest, len(X)), place, out)
-
-    _by_trees(trees, threads, add)
 
 
 def _check_rows(forest: ForestArrays, X: np.ndarray, y: np.ndarray | None = None) -> None:
@@ -246,11 +198,12 @@ def labels_at_leaves(
     line_of: np.ndarray,
     out: np.ndarray,
     n_jobs: int | None = None,
+    noted: Noted = _NOTHING,
 ) -> None:
     """Add to ``out``, int64 (leaves, columns), how many rows of each code some ``trees`` send to their leaves.
 
     ``drawn`` has lines of rows that are counted, and ``line_of`` is the line of each tree. ``amounts``, one a row or
-    none at all, are added up in the second column.
+    none at all, are added up in the second column. With ``noted``, leaves are noted on the way.
     """
     _check_rows(forest, X, codes)
     lines = line_of[trees] if len(line_of) == len(forest) else np.array([-1])
@@ -260,7 +213,7 @@ def labels_at_leaves(
 
     def count(some: np.ndarray) -> None:
         buffers = make_buffers(forest, len(X))
-        _count_labels(columns, codes, amounts, drawn, line_of, some, nodes, buffers, out)
+        _count_labels(columns, codes, amounts, drawn, line_of, some, nodes, buffers, noted, out)
 
     _by_trees(trees, thread_count(n_jobs), count)
 
@@ -275,6 +228,7 @@ def _count_labels(
     trees: np.ndarray,
     nodes: Nodes,
     buffers: Buffers,
+    noted: Noted,
     out: np.ndarray,
 ) -> None:
     for first in range(0, len(codes), ROWS):
@@ -285,6 +239,7 @@ def _count_labels(
                 buffers.rows[listed] = i  # overwritten unless the row is drawn
                 listed += here[first + i]
             flow_listed(columns, first, n, listed, t, nodes, buffers)
+            _note(first, t, nodes, buffers, noted)
             root = nodes.offsets[t]
             for node in range(root, nodes.offsets[t + 1]):
                 leaf = nodes.leaf[node]

@@ -27,8 +27,7 @@ from silvan.forest.walk import Nodes, U, goes_right, pack
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
-_ROWS = 16
-"""Rows that a thread takes at a time."""
+_ROWS = 16  # rows that a thread takes at a time
 
 
 class Shap(NamedTuple):

@@ -5,7 +5,6 @@ is refused. It guards against damage and clumsy edits, not against forgery: that
 made to harm, so its content is checked as if there were no digest.
 """
 
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,20 +13,13 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError
 from silvan.forest.arrays import ARRAYS, EXTRA_ARRAYS, ForestArrays
 from silvan.forest.tensors import read_tensors, write_tensors
-from silvan.util.files import write_whole
 
-F = TypeVar("F", bound=ForestArrays)
-"""The class of forest to make, which checks its arrays."""
+F = TypeVar("F", bound=ForestArrays)  # the class of forest to make, which checks its arrays
 
 FORMAT = "silvan forest"
 VERSION = 1
 
 _OPTIONAL = {**EXTRA_ARRAYS, "gain": np.float64}
-
-
-def save(forest: ForestArrays, path: str | Path) -> None:
-    """Write a forest to a file."""
-    write_whole(path, to_bytes(forest))
 
 
 def to_bytes(forest: ForestArrays) -> bytes:
@@ -36,14 +28,6 @@ def to_bytes(forest: ForestArrays) -> bytes:
     arrays = {name: array for name, array in named if array is not None}
     words = {"schema": forest.schema.to_json(), "combine": forest.combine, "hash": forest.hash}
     return write_tensors(FORMAT, VERSION, words, arrays)
-
-
-def load(path: str | Path, make: type[F]) -> F:
-    """Read a file."""
-    try:
-        return from_bytes(Path(path).read_bytes(), make)
-    except FormatError as error:
-        raise type(error)(f"{path}: {error}") from None
 
 
 def from_bytes(data: bytes, make: type[F]) -> F:

@@ -19,8 +19,7 @@ from silvan.forest.node_counts import rows_at_nodes, sum_at_nodes, sums_at_nodes
 from silvan.forest.parity import check_means
 from silvan.util.user_warnings import warn_user
 
-F = TypeVar("F", bound=ForestArrays)
-"""The class of forest to make, which checks its arrays."""
+F = TypeVar("F", bound=ForestArrays)  # the class of forest to make, which checks its arrays
 
 _LARGEST = np.finfo(np.float32).max
 

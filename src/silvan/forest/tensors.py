@@ -11,14 +11,7 @@ from safetensors.numpy import save as safetensors_bytes
 
 from silvan.errors import FormatError, VersionError
 
-_TYPES = {
-    np.bool_: "BOOL",
-    np.int32: "I32",
-    np.int64: "I64",
-    np.uint64: "U64",
-    np.float32: "F32",
-    np.float64: "F64",
-}
+_TYPES = {np.bool_: "BOOL", np.int32: "I32", np.int64: "I64", np.uint64: "U64", np.float32: "F32", np.float64: "F64"}
 """The names of the element types in safetensors."""
 
 

@@ -14,8 +14,7 @@ from silvan.forest.arrays import ForestArrays
 from silvan.forest.category_set import is_category_split, known_bins, set_bits
 from silvan.forest.parity import check_answers, check_means, import_extra, leaf_terms, probing_rows
 
-TOLERANCE = 1e-12
-"""Answers may differ by this share of the largest leaf value: treelite adds trees up in another order."""
+TOLERANCE = 1e-12  # answers may differ by this share of the largest leaf value: treelite adds trees up in another order
 
 
 def to_treelite(forest: ForestArrays) -> Any:

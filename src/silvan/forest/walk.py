@@ -15,9 +15,7 @@ from silvan.util.kernels import njit
 MISSING_RIGHT, MISSING_LEFT = -1, -2
 """Kinds of numeric split; a kind of 0 or more is a split by category and is its row of ``sets``."""
 
-BLOCK = 64
-"""Rows that walk together."""
-
+BLOCK = 64  # rows that walk together
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from silvan.datasets import heart_disease, income, load
+from silvan.datasets import heart_disease, income
 from silvan.errors import InputError
 from silvan.util.files import write_whole
 from silvan.util.readable import format_count
@@ -159,8 +159,13 @@ def _own_rows(n: int | None, frame: "pl.DataFrame", site: str) -> dict[str, "pl.
 
 
 def _native(name: str) -> "pl.DataFrame":
-    frame: Any = load(name, anywhere=False).frame.to_native()
-    return frame
+    """Return a table of scikit-learn's, its label in the column ``label``."""
+    import polars as pl
+    from sklearn import datasets
+
+    bunch = getattr(datasets, f"load_{name}")()
+    frame = pl.DataFrame(bunch.data, schema=list(map(str, bunch.feature_names)))
+    return frame.with_columns(pl.Series("label", bunch.target))
 
 
 # -- files

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from silvan.data.readers.query import is_url
 from silvan.data.readers.table_file import Table
-from silvan.data.table import open_cells, read_arrow
+from silvan.data.stored_table import open_cells, read_arrow
 from silvan.errors import InputError
 from silvan.study.parse import READING
 from silvan.study.toml_lines import suggest

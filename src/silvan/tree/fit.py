@@ -25,8 +25,7 @@ from silvan.tree.sampling import RowSampling, SamplingKeys
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
-_ROWS_AT_ONCE = 1 << 21
-"""Trees grow side by side in batches of about so many rows: enough work a call, little memory."""
+_ROWS_AT_ONCE = 1 << 21  # trees grow side by side in batches of about so many rows: enough work a call, little memory
 
 _NOT_THERE = {
     "absolute_error": "trees grow on sums, which tell no medians",
@@ -309,13 +308,7 @@ def add_trees(
 
 
 def grow_forest(
-    table: Binned,
-    measure: Measure,
-    schema: Schema,
-    settings: Settings,
-    plan: Plan,
-    keys: SamplingKeys,
-    threads: int,
+    table: Binned, measure: Measure, schema: Schema, settings: Settings, plan: Plan, keys: SamplingKeys, threads: int
 ) -> Forest:
     """Grow all trees where all rows are in one place."""
     trees = range(settings.n_estimators)

@@ -23,8 +23,7 @@ import numpy as np
 from silvan.tree.objectives import GINI, SQUARED_ERROR, Objective, objective_of
 from silvan.util.kernels import leading_zeros, njit
 
-LOG_SCALE = 1 << 20
-"""Entropy is made of n log2 n in units of 2^-20, so that sums are exact."""
+LOG_SCALE = 1 << 20  # entropy is made of n log2 n in units of 2^-20, so that sums are exact
 
 _TABLE_BITS = 14
 _LOG2_E = 1.4426950408889634

@@ -135,6 +135,7 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
         split.append((parents.node, made.feature, made.bin, made.missing_left, made.words, made.gain))
 
         left, total = made.left, made.total
+        signs = np.array(plan.monotonic, np.int8)
         stats = np.stack([left, total - left], axis=1).reshape(-1, total.shape[1])
         children = Frontier(
             n + np.arange(2 * len(found)),
@@ -143,7 +144,7 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
             np.repeat(parents.seed, 2) if plan.by_tree else child_seeds(parents.seed).reshape(-1),
             np.zeros(2 * len(found), np.int32),
             np.repeat(rule.needs_gain & (made.gain <= 0.0), 2),
-            None if parents.bounds is None else _bounds_below(parents.bounds, made, plan, rule),
+            None if parents.bounds is None else child_bounds(parents.bounds, signs[made.feature], left, total, rule),
         )
         born.append((children.tree, children.depth, stats))
         n += 2 * len(found)
@@ -167,11 +168,6 @@ def _led_to_gain(grown: Grown) -> np.ndarray:
     left = grown.n_trees + 2 * np.arange(len(grown.node))
     led: np.ndarray = (grown.gain > 0.0) | is_split[left] | is_split[left + 1]
     return led
-
-
-def _bounds_below(bounds: np.ndarray, made: Splits, plan: Plan, rule: Rule) -> np.ndarray:
-    signs = np.array(plan.monotonic, np.int8)[made.feature]
-    return child_bounds(bounds, signs, made.left, made.total, rule)
 
 
 def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:

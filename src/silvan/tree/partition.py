@@ -165,9 +165,7 @@ def count_sides(bits: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
     """Count the rows that go left at each node; None if there are not as many bits as rows."""
     if not is_bit_per_row(bits, sizes):
         return None
-    counts = np.zeros(len(sizes), np.int64)
-    _count_sides(bits, byte_starts(sizes), counts)
-    return counts
+    return np.diff(np.append(0, np.cumsum(np.bitwise_count(bits), dtype=np.int64))[byte_starts(sizes)])
 
 
 def is_bit_per_row(bits: np.ndarray, sizes: np.ndarray) -> bool:
@@ -177,18 +175,6 @@ def is_bit_per_row(bits: np.ndarray, sizes: np.ndarray) -> bool:
         return False
     cut = np.flatnonzero(rest)
     return not (bits[begin[cut + 1] - 1] >> rest[cut]).any()
-
-
-@njit(nogil=True, cache=True)
-def _count_sides(bits: np.ndarray, begin: np.ndarray, counts: np.ndarray) -> None:
-    for node in range(counts.shape[0]):
-        n = 0
-        for at in range(begin[node], begin[node + 1]):
-            byte = int(bits[at])
-            byte -= (byte >> 1) & 0x55
-            byte = (byte & 0x33) + ((byte >> 2) & 0x33)
-            n += (byte + (byte >> 4)) & 0x0F
-        counts[node] = n
 
 
 @njit(nogil=True, cache=True)

@@ -24,11 +24,8 @@ RowSampling = bool | float
 ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION, TIES = 1, 2, 3, 4, 5, 6
 """Purposes of a hash, in the top byte of every hashed message; draws for different purposes are independent."""
 
-DRAW_STEPS = 1 << 16
-"""So many numbers a row may have in the draw of a tree."""
-
-TREES_A_HASH = 4
-"""Trees that share the 64 bits of one hash."""
+DRAW_STEPS = 1 << 16  # so many numbers a row may have in the draw of a tree
+TREES_A_HASH = 4  # trees that share the 64 bits of one hash
 
 
 class SamplingKeys(NamedTuple):
@@ -215,8 +212,7 @@ class Monotonic(NamedTuple):
         return Monotonic(self.signs, self.bounds[which]) if len(self.signs) else self
 
 
-FREE = Monotonic(np.zeros(0, np.int8), np.zeros((0, 2)))
-"""Nothing is asked of predictions."""
+FREE = Monotonic(np.zeros(0, np.int8), np.zeros((0, 2)))  # nothing is asked of predictions
 
 
 class Ties(NamedTuple):

@@ -88,8 +88,7 @@ def list_counted(
     return Counted(slots, entries.astype(np.uint64), (features >= 0).sum(axis=1).astype(np.uint32))
 
 
-_ROWS_A_WALK = 1 << 13
-"""So many rows are moved, then counted: their codes stay in the processor's cache meanwhile."""
+_ROWS_A_WALK = 1 << 13  # so many rows are moved, then counted: their codes stay in the processor's cache meanwhile
 
 
 @njit(nogil=True, cache=True)

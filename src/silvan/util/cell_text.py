@@ -9,8 +9,7 @@ import numpy as np
 
 Plain = str | int | float | bool
 
-STRANGE = "\0"
-"""The text of a value that is neither a number, nor true or false, nor text."""
+STRANGE = "\0"  # the text of a value that is neither a number, nor true or false, nor text
 
 
 def cell_text(value: Plain) -> str:

@@ -14,14 +14,12 @@ from msgspec import Meta, inspect
 
 from silvan.errors import InputError
 
-NOT_EMPTY = r"\S"
-"""The pattern of a text that is not empty."""
+NOT_EMPTY = r"\S"  # the pattern of a text that is not empty
 
 _PLURALS = {inspect.StrType: "texts", inspect.IntType: "whole numbers", inspect.FloatType: "numbers"}
 
 
-NOT_A_KEY = Meta(extra={"key": False})
-"""Marks the field of a struct that is not in the file."""
+NOT_A_KEY = Meta(extra={"key": False})  # marks the field of a struct that is not in the file
 
 
 def about(**more: Any) -> Meta:

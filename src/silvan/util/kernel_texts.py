@@ -5,8 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
 
-_WITH_CONSTANTS = ("data", "bins", "tree", "forest")
-"""Folders of files whose constants kernels use."""
+_WITH_CONSTANTS = ("data", "bins", "tree", "forest")  # folders of files whose constants kernels use
 
 
 def digest_of_kernels() -> str:

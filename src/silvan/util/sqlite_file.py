@@ -9,11 +9,8 @@ from pathlib import Path
 from silvan.errors import InputError
 from silvan.util.files import keep_private
 
-_MEMORY = ":memory:"
-"""SQLite's address of a database in memory."""
-
-_WAITS = (0.01, 0.05, 0.2, 1.0)
-"""Seconds to wait before another try to write ahead."""
+_MEMORY = ":memory:"  # SQLite's address of a database in memory
+_WAITS = (0.01, 0.05, 0.2, 1.0)  # seconds to wait before another try to write ahead
 
 
 def open_database(

@@ -4,10 +4,10 @@ import numpy as np
 import polars as pl
 import pytest
 from algorithms.bofrf.test_clusters import TOGETHER, unlike
+from experiments import tables_by_name
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan import datasets
 from silvan.algorithms.bofrf.clusters import find_clusters
 from silvan.errors import InputError
 
@@ -145,7 +145,7 @@ def test_advice_needs_a_federation():
 @pytest.mark.needs("data")
 def test_hospitals_with_their_own_ways():
     """One hospital wrote cholesterol down as 0."""
-    data = datasets.load("heart_disease_4sites")
+    data = tables_by_name.load("heart_disease_4sites")
     fed = federate(data.frame.to_native(), site=data.site, label=data.label)
     advised = sv.advise(fed)
     assert advised.oddest("switzerland")[0] == "chol"

@@ -228,6 +228,5 @@ def _purest(hist: np.ndarray, features: np.ndarray, bins: Bins, settings: Boosti
 def _least_error(hist: np.ndarray, bases: np.ndarray, bins: Bins, settings: Boosting, total: np.ndarray) -> _Split:
     """Return the split whose sides, voting for different classes, make the least error."""
     cut = find_cut(hist, bases, bins.n_bins, bins.categorical, int(settings.min_samples_leaf))
-    feature, last, missing_left = cut.where.tolist()
     first = int(2 * (cut.left[0] - cut.left[1]) < total[0] - total[1])
-    return feature, last, bool(missing_left), cut.words, [first, 1 - first]
+    return cut.feature, cut.bin, cut.missing_left, cut.words, [first, 1 - first]

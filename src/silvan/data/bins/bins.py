@@ -206,9 +206,7 @@ def _put_codes(column: np.ndarray, n_codes: int, out: np.ndarray) -> None:
         out[i] = np.uint8(column[i] + 1) if 0 <= column[i] < n_codes else MISSING_BIN
 
 
-_MOST_CELLS = 14
-"""Cells of a table that narrows the search for a value's code number at most 2 to this power."""
-
+_MOST_CELLS = 14  # cells of a table that narrows the search for a value's code number at most 2 to this power
 U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
 
 

@@ -16,11 +16,8 @@ from silvan.errors import InputError, SchemaError
 from silvan.util.cell_text import cell_text
 from silvan.util.kernels import njit
 
-_SHIFT = 23
-"""Medians are rounded to powers of two: the sign and the exponent are kept."""
-
-_MOST = 1 << 16
-"""There are never more classes."""
+_SHIFT = 23  # medians are rounded to powers of two: the sign and the exponent are kept
+_MOST = 1 << 16  # there are never more classes
 
 
 class Sizes:

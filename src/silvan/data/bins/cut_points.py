@@ -19,11 +19,8 @@ from silvan.data.schema import MAX_BINS
 from silvan.errors import FormatError, InputError
 from silvan.util.kernels import njit
 
-CODES = 256
-"""How many codes one byte has."""
-
-_MUCH = 4
-"""A value with the rows of so many bins, such as zero in many columns, has cuts on both sides in every tree."""
+CODES = 256  # how many codes one byte has
+_MUCH = 4  # a value with the rows of so many bins, such as zero in many columns, has cuts on both sides in every tree
 
 
 def check_max_bins(max_bins: int) -> None:

@@ -15,26 +15,20 @@ import numpy as np
 
 from silvan.util.kernels import njit
 
-COARSE_BITS = 14
-"""Most bits of the first pass: the sign, the exponent and five bits of the fraction."""
-
-FINE_BITS = 12
-"""Most bits the second pass adds inside a heavy cell."""
+COARSE_BITS = 14  # most bits of the first pass: the sign, the exponent and five bits of the fraction
+FINE_BITS = 12  # most bits the second pass adds inside a heavy cell
 
 _DETAIL, _MOST_DETAIL = 64, 4096
 """Fine cells for each bin's share of rows in a coarse cell, and for a whole column: few bins are placed well, many
 need it less."""
 
-CELL_BUDGET = 26
-"""All columns' coarse cells together number at most 2 to this power."""
-
+CELL_BUDGET = 26  # all columns' coarse cells together number at most 2 to this power
 FINE_BUDGET = 25
 """All columns' fine cells together number at most 2 to this power, besides those of heavy cells with only two.
 
 So a wide table is looked into less deeply."""
 
-LARGEST = 0x7F7FFFFF
-"""Image of the largest float32; what lies beyond is infinite or not a number."""
+LARGEST = 0x7F7FFFFF  # image of the largest float32; what lies beyond is infinite or not a number
 
 
 class Grid(NamedTuple):

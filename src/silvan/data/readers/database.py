@@ -22,11 +22,8 @@ from silvan.util.cell_text import value_text
 if TYPE_CHECKING:
     import polars as pl
 
-_BATCH_BYTES = 1 << 26
-"""Bytes of a batch, where no limit is given."""
-
-_CELL = 96
-"""Bytes that a value takes while it is read, about."""
+_BATCH_BYTES = 1 << 26  # bytes of a batch, where no limit is given
+_CELL = 96  # bytes that a value takes while it is read, about
 
 _LEAVE_OUT = "leave it out of the query, or say in it what you want of it"
 

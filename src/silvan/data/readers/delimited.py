@@ -8,7 +8,7 @@ import codecs
 import csv
 import io
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
@@ -19,8 +19,7 @@ from silvan.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-_HEAD, _BLOCK = 1 << 16, 1 << 26
-"""Bytes of a file that are looked at first, and that are read at a time into memory."""
+_HEAD = 1 << 16  # bytes of a file that are looked at first
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _COMMA = r"^\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*$"
@@ -62,12 +61,6 @@ class Delimited:
         self.commas = table.decimal == "," or (table.decimal is None and self.separator == ";")
 
     @property
-    def plain(self) -> bool:
-        """Whether polars reads the file as it lies."""
-        special = self.table.is_zip or self.skip or self.commas or self.table.missing or self.encoding is not None
-        return not special and self.separator == ","
-
-    @property
     def notes(self) -> list[str]:
         """What was found out of how the file is written."""
         found = []
@@ -97,26 +90,22 @@ class Delimited:
         called = self.table.renamed(names)
         return [called[name] for name in names]
 
-    def typed(self, sample: int) -> "pl.DataFrame":
-        """Read with types guessed from the first rows; all cells as text if a later row breaks the guess.
+    def typed(self) -> "pl.DataFrame | None":
+        """Read with polars' types, guessed from the first rows; None if a later row breaks the guess.
 
-        So it is if the last cells of some rows are missing, since polars fills up short rows without a word.
+        Also None for files that need more than polars does, or if the last cells of some rows are missing, since polars
+        fills up short rows without a word.
         """
         import polars as pl
 
-        if not self.plain:
-            return self.frame()
+        special = self.table.is_zip or self.skip or self.commas or self.table.missing or self.encoding is not None
+        if special or self.separator != ",":
+            return None
         try:
-            frame = pl.read_csv(self.table.file, infer_schema_length=sample, glob=False)
+            frame = pl.read_csv(self.table.file, infer_schema_length=10_000, glob=False)
         except (pl.exceptions.PolarsError, OSError):
-            return self.frame()
-        return self.frame() if frame.width > 1 and frame[:, -1].null_count() else self._named(frame)
-
-    def frame(self, columns: Sequence[str] | None = None) -> "pl.DataFrame":
-        """Read all cells as text; only some columns, if any are named."""
-        import polars as pl
-
-        return pl.concat([frame if columns is None else frame.select(columns) for frame in self.frames(_BLOCK)])
+            return None
+        return None if frame.width > 1 and frame[:, -1].null_count() else self._named(frame)
 
     def frames(self, size: int) -> "Iterator[pl.DataFrame]":
         """Yield all cells as text, a piece of the file at a time."""

@@ -6,6 +6,7 @@ standard library and PostgreSQL's is called by itself; SQLAlchemy finds the othe
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from silvan.data.readers import postgres_copy, sqlite_values
@@ -17,37 +18,34 @@ _NO_DATABASE = "{where} is not an SQLite database, or is damaged"
 _BUSY = "{where} is being written by another program; try again when it is done"
 
 
-class Dialect(NamedTuple):
-    """The rules for one kind of database."""
-
-    title: str
-    extra: str
-    """The optional dependency that has the driver."""
-    driver: str
-    """What SQLAlchemy calls the database and its driver; a module, where SQLAlchemy is not needed."""
-    port: int
-    begin: tuple[str, ...]
-    """What is sent first: one state of the database, where the server can do that, and only reading."""
-    text_order: str
-    """The order of texts by their bytes: the server's language may change."""
-    connect: Callable[[Any, Any, str | None], Any]
-    """Connects, by the driver, an address (SQLite: a query) and a password."""
-    kind: Callable[[Sequence[Any]], type | str] | None
-    """Python's type for a column as the driver describes it, or the name of a type that cannot be used; None where
-    only values have types."""
-    errors: Mapping[str, str]
-    """What errors mean, by their code or the class that it begins with."""
-    said: Callable[[BaseException], tuple[str, str]]
-    """The code and the text of a driver's error."""
-    faulty: str = ""
-    """How the codes begin of errors in a query, whose text quotes no value; those of values begin with 22."""
-    password_advice: str = OWN_ADVICE
-
-
 def _of_server(error: BaseException) -> tuple[str, str]:
     """Return the code and the text of an error of MySQL, SQL Server or Oracle."""
     first = error.args[0] if error.args else ""
     return str(getattr(first, "code", first)), " ".join(str(error.args[-1]).split())[:300] if error.args else ""
+
+
+class Dialect(NamedTuple):
+    """The rules for one kind of database.
+
+    ``begin`` is what is sent first: one state of the database, where the server can do that, and only reading.
+    ``text_order`` orders texts by their bytes: the server's language may change. ``connect`` takes the driver, an
+    address (SQLite: a query) and a password. ``kind`` gives the Python type of a column as the driver describes it, or
+    the name of a type that cannot be used; it is None where only values have types. ``errors`` say what errors mean, by
+    their code or the class that it begins with.
+    """
+
+    title: str
+    extra: str  # the optional dependency that has the driver
+    driver: str  # what SQLAlchemy calls the database and its driver; a module, where SQLAlchemy is not needed
+    port: int
+    begin: tuple[str, ...]
+    text_order: str
+    connect: Callable[[Any, Any, str | None], Any]
+    kind: Callable[[Sequence[Any]], type | str] | None
+    errors: Mapping[str, str] = MappingProxyType({})
+    said: Callable[[BaseException], tuple[str, str]] = _of_server  # the code and the text of a driver's error
+    faulty: str = ""  # how codes begin of errors in a query, whose text quotes no value; those of values begin with 22
+    password_advice: str = OWN_ADVICE
 
 
 # -- MySQL and MariaDB, by PyMySQL
@@ -56,22 +54,12 @@ def _of_server(error: BaseException) -> tuple[str, str]:
 def _connect_mysql(driver: Any, address: Address, password: str | None) -> Any:
     import pymysql.cursors
 
-    named: dict[str, Any] = {"cursorclass": pymysql.cursors.SSCursor}  # rows as they come
     context = address.tls()
-    if context is not None:
-        named["ssl"] = context
-    elif address.ssl == "disable":
-        named["ssl_disabled"] = True
-    return driver.connect(
-        host=address.host,
-        port=address.port,
-        user=address.user,
-        password=password or "",
-        database=address.database,
-        charset="utf8mb4",
-        connect_timeout=address.timeout,
-        **named,
-    )
+    named: dict[str, Any] = {"ssl_disabled": True} if address.ssl == "disable" else {}
+    named |= {} if context is None else {"ssl": context}
+    named |= {"database": address.database, "charset": "utf8mb4", "connect_timeout": address.timeout}
+    rows_as_they_come = pymysql.cursors.SSCursor
+    return driver.connect(**address.login(password or ""), cursorclass=rows_as_they_come, **named)
 
 
 _MYSQL: dict[int, type | str] = {
@@ -126,15 +114,8 @@ def _connect_oracle(driver: Any, address: Address, password: str | None) -> Any:
     named: dict[str, Any] = {"protocol": "tcp"}
     if context is not None:
         named = {"protocol": "tcps", "ssl_context": context, "ssl_server_dn_match": address.ssl == "verify-full"}
-    return driver.connect(
-        user=address.user,
-        password=password,
-        host=address.host,
-        port=address.port,
-        service_name=address.database,
-        tcp_connect_timeout=address.timeout,
-        **named,
-    )
+    named |= {"service_name": address.database, "tcp_connect_timeout": address.timeout}
+    return driver.connect(**address.login(password), **named)
 
 
 _ORACLE: dict[str, type | str] = {
@@ -209,7 +190,6 @@ DIALECTS = {
         connect=_connect_mysql,
         kind=_mysql_kind,
         errors={"1792": _WOULD_WRITE},
-        said=_of_server,
     ),
     "mssql": Dialect(
         title="SQL Server",
@@ -220,8 +200,6 @@ DIALECTS = {
         text_order="{} COLLATE Latin1_General_100_BIN2",
         connect=lambda driver, to, password: driver.connect(odbc_text(to, password), timeout=int(to.timeout)),
         kind=_mssql_kind,
-        errors={},
-        said=_of_server,
     ),
     "oracle": Dialect(
         title="Oracle",
@@ -233,6 +211,5 @@ DIALECTS = {
         connect=_connect_oracle,
         kind=_oracle_kind,
         errors={"1456": _WOULD_WRITE},
-        said=_of_server,
     ),
 }

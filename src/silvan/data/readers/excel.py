@@ -1,6 +1,6 @@
 """Read a sheet of an Excel file, all cells as text: what a column is, is found out as for text files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from silvan.data.readers.table_file import Table
@@ -25,20 +25,11 @@ class Sheet:
         """Return the names in the first row."""
         return self._names
 
-    def frame(self, columns: Sequence[str] | None = None) -> "pl.DataFrame":
-        """Return all cells as text; only some columns, if any are named."""
-        frame = self._rows.rename(dict(zip(self._rows.columns, self._names, strict=True)))
-        frame = frame if columns is None else frame.select(columns)
-        missing = list(self.table.missing)
-        return frame.with_columns(c.set(c.str.strip_chars().is_in(missing), None) for c in frame) if missing else frame
-
     def frames(self, size: int) -> "Iterator[pl.DataFrame]":
         """Yield all cells as text."""
-        yield self.frame()
-
-    def typed(self, sample: int) -> "pl.DataFrame":
-        """Return all cells as text: a sheet has types of cells, not of columns."""
-        return self.frame()
+        frame = self._rows.rename(dict(zip(self._rows.columns, self._names, strict=True)))
+        missing = list(self.table.missing)
+        yield frame.with_columns(c.set(c.str.strip_chars().is_in(missing), None) for c in frame) if missing else frame
 
     def complaints(self) -> dict[str, str]:
         """Return nothing: a sheet has one way to write numbers."""

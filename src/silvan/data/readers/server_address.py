@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Mapping
 from ssl import CERT_NONE, SSLContext, create_default_context
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from silvan.data.readers.query import Query
@@ -30,6 +30,10 @@ class Address(NamedTuple):
     def socket_file(self) -> str:
         """The file of the server's socket, if it is reached by one."""
         return f"{self.host.rstrip('/')}/.s.PGSQL.{self.port}" if self.host.startswith("/") else ""
+
+    def login(self, password: str | None) -> dict[str, Any]:
+        """Return who connects where, by the names that drivers use."""
+        return {"host": self.host, "port": self.port, "user": self.user, "password": password}
 
     def tls(self) -> SSLContext | None:
         """Return the rules for an encrypted connection; None where none is asked for."""
