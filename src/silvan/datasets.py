@@ -27,3 +27,13 @@ def income() -> "pl.DataFrame":
     import polars as pl  # slow to import
 
     return pl.read_csv(Path(__file__).parent / "data" / "tables" / "income.csv.gz")
+
+
+def from_sklearn(name: str) -> "pl.DataFrame":
+    """Return a table of scikit-learn's, its label in the column ``label``."""
+    import polars as pl  # slow to import
+    from sklearn import datasets
+
+    bunch = getattr(datasets, f"load_{name}")()
+    frame = pl.DataFrame(bunch.data, schema=list(map(str, bunch.feature_names)))
+    return frame.with_columns(pl.Series("label", bunch.target))

@@ -328,9 +328,9 @@ def local(
 
 def write_site_tables(folder: Path, n: int) -> dict[str, str]:
     """Write a table for each of n sites: every n-th row of scikit-learn's breast cancer data."""
-    from silvan.datasets import load
+    from silvan.datasets import from_sklearn
 
-    frame, tables = load("breast_cancer", anywhere=False).frame.to_native().rename({"label": "benign"}), {}
+    frame, tables = from_sklearn("breast_cancer").rename({"label": "benign"}), {}
     for i in range(n):
         path = folder / f"site-{i + 1}.csv"
         frame.gather_every(n, i).write_csv(path)

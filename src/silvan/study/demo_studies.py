@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from silvan.datasets import heart_disease, income
+from silvan.datasets import from_sklearn, heart_disease, income
 from silvan.errors import InputError
 from silvan.util.files import write_whole
 from silvan.util.readable import format_count
@@ -80,7 +80,7 @@ def breast_cancer(n: int | None, repeats: int | None) -> Demo:
     """Return the study of clinics of uneven size and share of malignant tumours."""
     import polars as pl  # slow to import
 
-    frame = _native("breast_cancer")
+    frame = from_sklearn("breast_cancer")
     malignant = 1 - frame["label"].to_numpy()  # scikit-learn has benign as 1
     frame = frame.drop("label").with_columns(malignant=pl.Series(np.where(malignant == 1, "yes", "no")))
     hands = split_unevenly(malignant, n or 5)
@@ -97,7 +97,7 @@ def breast_cancer(n: int | None, repeats: int | None) -> Demo:
 
 def diabetes(n: int | None, repeats: int | None) -> Demo:
     """Return the study of clinics that predict a number."""
-    frame = _native("diabetes").rename({"label": "progression"})
+    frame = from_sklearn("diabetes").rename({"label": "progression"})
     hands = split_unevenly(np.zeros(len(frame), np.int64), n or 4)
     return Demo(
         {name: frame[rows] for name, rows in zip(CLINICS, hands, strict=False)},
@@ -116,7 +116,7 @@ def columns(n: int | None, repeats: int | None) -> Demo:
 
     if n is not None or repeats is not None:
         raise InputError("--sites and --repeats are for rows; here a clinic and a laboratory hold columns")
-    frame = _native("breast_cancer")
+    frame = from_sklearn("breast_cancer")
     frame = frame.with_columns(patient=pl.Series(range(1000, 1000 + len(frame))))
     names = [name for name in frame.columns if name not in ("label", "patient")]
     malignant = pl.Series("malignant", np.where(frame["label"].to_numpy() == 0, "yes", "no"))
@@ -156,16 +156,6 @@ def _own_rows(n: int | None, frame: "pl.DataFrame", site: str) -> dict[str, "pl.
         raise InputError(f"--sites is for data that is dealt out; here every {site} is a site of its own")
     names = frame[site].unique(maintain_order=True).to_list()
     return {name: frame.filter(frame[site] == name).drop(site) for name in names}
-
-
-def _native(name: str) -> "pl.DataFrame":
-    """Return a table of scikit-learn's, its label in the column ``label``."""
-    import polars as pl
-    from sklearn import datasets
-
-    bunch = getattr(datasets, f"load_{name}")()
-    frame = pl.DataFrame(bunch.data, schema=list(map(str, bunch.feature_names)))
-    return frame.with_columns(pl.Series("label", bunch.target))
 
 
 # -- files
