@@ -88,7 +88,7 @@ def on_rows(name: str, seed: int) -> Iterator[Line]:
         yield name, "(AUC of the forest itself)", label, seed, classification(proba, case.outsiders.y)["auc"], ""
         for attack in (membership_by_confidence, membership_by_support, guess_attributes, exact_thresholds):
             yield line(name, label, seed, attack(release, case))
-        yield line(name, label, seed, single_row_leaves(release, case.members, drawn))
+        yield line(name, label, seed, single_row_leaves(release, case, drawn))
 
 
 def small(name: str, seed: int) -> Iterator[Line]:

@@ -52,10 +52,10 @@ def test_attributes_are_guessed_for_members_only():
 
 
 def test_leaves_of_one_row():
-    assert single_row_leaves(off(), case().members).value > 0.2
-    assert single_row_leaves(on(2), case().members).value == 0.0
+    assert single_row_leaves(off(), case()).value > 0.2
+    assert single_row_leaves(on(2), case()).value == 0.0
     drawn = rows_of_trees(make_key(0, "rows of a drill"), np.arange(200, dtype=np.uint64), 0, 30, True)
-    held = single_row_leaves(on(5), case().members, drawn)
+    held = single_row_leaves(on(5), case(), drawn)
     assert held.note == "the smallest leaf holds 5 rows"
     assert held.low is None  # all leaves are counted
 

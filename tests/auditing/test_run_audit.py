@@ -51,8 +51,8 @@ def test_draws_are_those_that_trees_were_grown_on(model, fed):
     model.fit(fed)
     drawn = model.sampled_rows(fed)
     assert drawn.shape == (len(model.forest_), sum(fed.rows.values()))
-    members = case_of(fed, fed.schema, 0).members
-    assert single_row_leaves(Release(model.forest_), members, drawn).note == "the smallest leaf holds 4 rows"
+    case = case_of(fed, fed.schema, 0)
+    assert single_row_leaves(Release(model.forest_), case, drawn).note == "the smallest leaf holds 4 rows"
 
 
 def test_a_table_of_members_is_enough_for_some(fed):

@@ -96,6 +96,13 @@ def gained(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
     return middle / missed, (middle - _Z * error) / missed, (middle + _Z * error) / missed
 
 
+def gained_apart(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
+    """Return the same where the attacker's rows are not those of the guesses."""
+    missed = max(1.0 - float(others.mean()), 1.0 / len(others))
+    gap, low, high = mean_gap(ours, others)
+    return gap / missed, low / missed, min(1.0, high / missed)
+
+
 def cells_found(right: np.ndarray) -> np.ndarray:
     """Match guessed rows with members one to one; return each member's share of cells that are right.
 
@@ -156,6 +163,13 @@ _KNOWN = (
         limit=0.25,
     ),
     Finding(
+        "leaf_labels",
+        "Labels by least squares",
+        "the trees; all columns of the rows that were learnt from, no label",
+        "labels recovered, of those that guesses miss",
+        limit=0.25,
+    ),
+    Finding(
         "assignment",
         "Patient-site assignment",
         "whatever reaches whoever adds; a patient's row",
@@ -198,6 +212,7 @@ HELPS: dict[str, str] = {
     "membership": _LARGER,
     "support": _LARGER,
     "attribute": _LARGER,
+    "leaf_labels": "fewer trees of larger leaves, as n_estimators = 20 and min_samples_leaf = 50, or epsilon",
     "lonely": "min_samples_leaf in [learner] or min_leaf in [policy], 2 or more",
     "ranges": _LARGER,
     "reconstruction": _LARGER,
