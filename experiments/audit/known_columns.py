@@ -25,24 +25,20 @@ from silvan.auditing.run_audit import seen_by_trees
 from silvan.federation.federation import Federation
 from silvan.tree.fit import Settings
 
-ROWS, COLUMNS, SITES = 600, 5, 4
+ROWS, COLUMNS, SITES = 1600, 5, 4
 
 PLANS: dict[str, dict[str, Any]] = {
-    "defaults: 100 trees, leaves of 2, drawn rows": {},
+    "defaults": {},
     "leaves of 10": {"min_samples_leaf": 10},
     "leaves of 20": {"min_samples_leaf": 20},
     "leaves of 50": {"min_samples_leaf": 50},
-    "leaves of 50, no draws": {"min_samples_leaf": 50, "bootstrap": False},
-    "leaves of 50, no draws, 400 trees of one column a node": {
-        "min_samples_leaf": 50,
-        "bootstrap": False,
-        "n_estimators": 400,
-        "max_features": 1,
-    },
-    "leaves of 50, 20 trees": {"min_samples_leaf": 50, "n_estimators": 20},
     "20 trees": {"n_estimators": 20},
     "400 trees": {"n_estimators": 400},
-    "no draws": {"bootstrap": False},
+    "8 bins": {"max_bins": 8},
+    "`bootstrap=False`": {"bootstrap": False},
+    "`bootstrap=False`, leaves of 50": {"bootstrap": False, "min_samples_leaf": 50},
+    "20 trees, leaves of 20": {"n_estimators": 20, "min_samples_leaf": 20},
+    "20 trees, leaves of 50": {"n_estimators": 20, "min_samples_leaf": 50},
     "epsilon 10": {"epsilon": 10.0},
     "epsilon 1": {"epsilon": 1.0},
 }

@@ -83,6 +83,7 @@ def test_a_private_forest_is_held_to_its_bound():
     assert report["membership"].value < 0.731
     assert "no attacker is above 0.731" in report["membership"].note
     assert report["lonely"].verdict == "not run"  # what leaves say has noise
+    assert report["leaf_labels"].low < 0 < report["leaf_labels"].undefended
 
 
 # -- the command line

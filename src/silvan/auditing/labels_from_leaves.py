@@ -23,7 +23,7 @@ from silvan.forest.forest import Forest
 
 MOST = 20_000
 STEPS = 200
-DAMPING = 0.1
+DAMPING = 0.01
 """Pulls a little towards the forest's own predictions, where equations do not decide."""
 
 NEAR = 0.1
