@@ -99,7 +99,7 @@ LEARNERS: dict[str, LearnerSpec] = {
     spec.name: spec
     for spec in (
         LearnerSpec("horizontal", declared.HistogramForestParameters, (_HISTOGRAM, _FOREST), lossless=True),
-        LearnerSpec("site_trees", declared.MergedForestParameters, (_MERGED, _FOREST)),
+        LearnerSpec("site_trees", declared.MergedForestParameters, (_MERGED, _FOREST), refits_leaves=True),
         LearnerSpec(
             "auto_forest",
             declared.AutoForestParameters,
