@@ -1,6 +1,6 @@
 """What settings do to two attacks: labels by least squares over leaves, and rows from boxes (TimberStrike).
 
-    python -m experiments.audit.known_columns            # two minutes; prints the tables of docs/audit.md
+    python -m experiments.audit.known_columns            # a few minutes; prints the tables of docs/audit.md
 
 Honest forests of four sites, ``HistogramForest`` and ``MergedForest``, of a table whose labels are coin flips, so that
 no column predicts them, and of breast cancer. One setting differs from the defaults at a time. Rows are rebuilt as the
@@ -8,7 +8,8 @@ audit does, from a drill of few rows with the same settings.
 """
 
 import argparse
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ from silvan.tree.fit import Settings
 
 ROWS, COLUMNS, SITES = 1600, 5, 4
 
-PLANS: dict[str, dict[str, Any]] = {
+PLANS: dict[str, dict[str, Any] | None] = {
+    "undefended: exact counts, leaves of one row": None,
     "defaults": {},
     "leaves of 10": {"min_samples_leaf": 10},
     "leaves of 20": {"min_samples_leaf": 20},
@@ -54,15 +56,28 @@ def coin_flips(seed: int) -> tuple[dict[str, pl.DataFrame], sv.Schema]:
     return {f"site {i}": frame[i::SITES] for i in range(SITES)}, schema
 
 
-def read_labels(name: str, plan: dict[str, Any], seed: int) -> Iterator[Finding]:
-    """Solve for labels in forests from sums, in merged ones, and in these with leaves of other sites' rows."""
+def attacked(name: str, plan: dict[str, Any] | None, seed: int) -> Iterator[Finding | None]:
+    """Attack labels of forests from sums, merged, and merged and re-estimated; then rebuild rows. No plan: undefended.
+
+    An epsilon is for forests from sums.
+    """
     parts, schema = coin_flips(seed) if name == "coin flips" else tables(name, seed)
     fed = sv.federate_rows(parts, test=0.5, test_by="row", schema=schema, random_state=seed, n_jobs=1)
     case = case_of(fed, schema, seed)
+    few = few_rows(case, list(range(len(schema.features))), BOX_ROWS, BOX_COLUMNS, False)
+    if plan is None:
+        yield labels_from_leaves(undefended_release(case.members, 2, 100, seed), case)
+        yield from (None, None)
+        yield reconstruct_from_boxes(undefended_release(few.members, 2, 100, seed, bootstrap=False), few)
+        return
     yield _solved(sv.HistogramForest(**plan, random_state=seed), fed, case)
-    if "epsilon" not in plan:
-        yield _solved(sv.MergedForest(**plan, random_state=seed), fed, case)
-        yield _solved(sv.MergedForest(**plan, recount=True, random_state=seed), fed, case)
+    if "epsilon" in plan:
+        yield from (None, None)
+        yield reconstruct_from_boxes(_private(few, plan, seed), few)
+        return
+    yield _solved(sv.MergedForest(**plan, random_state=seed), fed, case)
+    yield _solved(sv.MergedForest(**plan, recount=True, random_state=seed), fed, case)
+    yield reconstruct_from_boxes(release_of(few.members, Settings(**{"n_estimators": 100, **plan}), seed), few)
 
 
 def _solved(model: Any, fed: Federation, case: Case) -> Finding:
@@ -70,35 +85,20 @@ def _solved(model: Any, fed: Federation, case: Case) -> Finding:
     return labels_from_leaves(Release(forest), case, seen_by_trees(model, fed, forest))
 
 
-def rebuild_rows(name: str, plan: dict[str, Any], seed: int) -> Iterator[Finding]:
-    """Rebuild a few rows from bare trees, and from trees with exact counts of leaves."""
-    parts, schema = coin_flips(seed) if name == "coin flips" else tables(name, seed)
-    fed = sv.federate_rows(parts, test=0.5, test_by="row", schema=schema, random_state=seed, n_jobs=1)
-    few = few_rows(case_of(fed, schema, seed), list(range(len(schema.features))), BOX_ROWS, BOX_COLUMNS, False)
-    if "epsilon" in plan:
-        frame = pl.DataFrame(few.members.X, schema=[f"x{f}" for f in range(few.members.X.shape[1])])
-        bounds = [(float(column.min()), float(column.max())) for column in few.outsiders.X.T]
-        features = tuple(sv.Feature(f"x{f}", bounds=ends) for f, ends in enumerate(bounds))
-        known = sv.Schema(features, sv.Label("label", (0, 1)))
-        alone = sv.federate_rows({"site": frame.with_columns(label=few.members.y)}, schema=known, n_jobs=1)
-        release = Release(sv.HistogramForest(**plan, random_state=seed).fit(alone).forest_)
-    else:
-        release = release_of(few.members, Settings(**{"n_estimators": 100, **plan}), seed)
-    yield reconstruct_from_boxes(release, few)
-
-
-def undefended(name: str, seed: int) -> Finding:
-    """Rebuild a few rows from exact counts of leaves of one row."""
-    parts, schema = coin_flips(seed) if name == "coin flips" else tables(name, seed)
-    fed = sv.federate_rows(parts, test=0.5, test_by="row", schema=schema, random_state=seed, n_jobs=1)
-    few = few_rows(case_of(fed, schema, seed), list(range(len(schema.features))), BOX_ROWS, BOX_COLUMNS, False)
-    return reconstruct_from_boxes(undefended_release(few.members, 2, 100, seed, bootstrap=False), few)
+def _private(few: Case, plan: dict[str, Any], seed: int) -> Release:
+    """Grow a private forest on the few rows of a drill."""
+    frame = pl.DataFrame(few.members.X, schema=[f"x{f}" for f in range(few.members.X.shape[1])])
+    features = tuple(
+        sv.Feature(f"x{f}", bounds=(float(column.min()), float(column.max())))
+        for f, column in enumerate(few.outsiders.X.T)
+    )
+    schema = sv.Schema(features, sv.Label("label", (0, 1)))
+    alone = sv.federate_rows({"site": frame.with_columns(label=few.members.y)}, schema=schema, n_jobs=1)
+    return Release(sv.HistogramForest(**plan, random_state=seed).fit(alone).forest_)
 
 
 def main() -> None:
     """Print a table for each set."""
-    import warnings
-
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
@@ -106,21 +106,19 @@ def main() -> None:
     for name in ("coin flips", "breast_cancer"):
         print(f"\n{name}\n\n| settings | from sums | merged | merged, leaves re-estimated | rows from boxes |")
         print("| --- | --- | --- | --- | --- |")
-        shown = [undefended(name, seed) for seed in seeds]
-        print(f"| exact counts, leaves of one row | | | | {_cell(shown)} |", flush=True)
         for label, plan in PLANS.items():
-            by_seed = [[*read_labels(name, plan, seed), *rebuild_rows(name, plan, seed)] for seed in seeds]
-            cells = [_cell(list(findings)) for findings in zip(*by_seed, strict=True)]
-            if len(cells) == 2:
-                cells[1:1] = ["", ""]
+            cells = [_cell(found) for found in zip(*(attacked(name, plan, seed) for seed in seeds), strict=True)]
             print(f"| {label} | " + " | ".join(cells) + " |", flush=True)
 
 
-def _cell(findings: list[Finding]) -> str:
-    """Return the mean metric, and the raw share of cells or labels behind it."""
-    values = [f.value for f in findings if f.value is not None]
-    raw = [float(f.note.split("%")[0]) for f in findings]
-    return f"{np.mean(values):.2f} ({np.mean(raw):.0f} %)"
+def _cell(findings: Sequence[Finding | None]) -> str:
+    """Return the mean metric and the share of cells or labels behind it; a star if all intervals are above chance."""
+    there = [f for f in findings if f is not None and f.value is not None and f.low is not None]
+    if not there:
+        return ""
+    surely = "*" if all(f.low > 0 for f in there) else ""
+    share = np.mean([float(f.note.split("%")[0]) for f in there])
+    return f"{np.mean([f.value for f in there]):.2f}{surely} ({share:.0f}%)"
 
 
 if __name__ == "__main__":

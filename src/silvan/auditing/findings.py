@@ -120,7 +120,7 @@ def _variance(values: np.ndarray) -> float:
     return float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0
 
 
-_REBUILT = "cells rebuilt, of those that guesses from the population miss"
+_REBUILT = "cells rebuilt, of those that guesses miss"
 
 _KNOWN = (
     Finding(
@@ -154,10 +154,10 @@ _KNOWN = (
         "thresholds that give one row's value away, beyond coincidence",
         limit=0.10,
     ),
-    Finding("ranges", "Reconstruction from boxes", "the trees; how many rows there are", _REBUILT, limit=0.25),
+    Finding("ranges", "Rows from boxes (TimberStrike)", "the trees; how many rows there are", _REBUILT, limit=0.25),
     Finding(
         "reconstruction",
-        "Reconstruction from counts",
+        "Rows from counts (DRAFT)",
         "the trees; how many rows there are; yes/no columns",
         _REBUILT,
         limit=0.25,
