@@ -6,7 +6,6 @@ trusted: it counts rows at its own trees.
 """
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,28 +24,37 @@ from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
 from silvan.forest.forest import Forest
+from silvan.study.parse import parse_remote_study
 
-ALLOWED = 0.01
 ATTACKER = "site 3"
-BEFORE = {"MergedForest": "0.163 (0.148 in small)", "BOFRF": "0.109 (0.079 in small)"}
-"""With the earlier defence, by which sites looked at each other's trees and refused odd ones."""
+STUDIES = (
+    ("MergedForest", "n_estimators = 24", "0.163 (0.148 in small)", 0.01),
+    ("MergedForest", 'n_estimators = 24\nweights = "trees"', "0.917 (0.920 in small)", 0.03),
+    ("MergedForest", 'n_estimators = 24\nweights = "votes"', "0.917 (0.920 in small)", 0.05),
+    ("BOFRF", "n_estimators = 6", "0.109 (0.079 in small)", 0.01),
+)
+"""Learner, parameters, rows turned before and rows turned at most; with weights, the site claims a hundredfold rows.
+
+Before is without re-estimation where there are weights, and with the earlier defence elsewhere, by which sites looked
+at each other's trees and refused odd ones.
+"""
 
 
 def run(small: bool) -> list[Outcome]:
-    """Try the trigger on merged forests and on BOFRF, as it is between machines."""
-    makers: dict[str, Callable[[int], Any]] = {
-        "MergedForest": lambda seed: sv.MergedForest(24, max_depth=6, equal=True, recount=True, random_state=seed),
-        "BOFRF": lambda seed: sv.BOFRF(6, max_depth=6, recount=True, random_state=seed),
-    }
+    """Try the trigger on merged forests and on BOFRF, with the defaults of studies between machines."""
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, make in makers.items():
-            turned = [_turned(make(seed), seed) for seed in range(1 if small else 5)]
-            target = f"rows turned by a trigger that 2 % of rows reach, {name}"
-            found.append(Outcome(target, BEFORE[name], float(np.mean(turned)), ALLOWED))
+        for kind, given, before, allowed in STUDIES:
+            study = parse_remote_study(f'[learner]\nkind = "{kind}"\nmax_depth = 6\n{given}\n')
+            turned = [
+                _turned(study.spec.load()(**study.parameters, random_state=s), s) for s in range(1 if small else 5)
+            ]
+            weights = given.partition("\n")[2]
+            target = f"rows turned by a trigger that 2 % of rows reach, {' with '.join(filter(None, [kind, weights]))}"
+            found.append(Outcome(target, before, float(np.mean(turned)), allowed))
         lied, note = _lied(0)
-    found.append(Outcome("the same, if the site also counts rows for its trigger, BOFRF", "none", lied, ALLOWED, note))
+    found.append(Outcome("the same, if the site also counts rows for its trigger, BOFRF", "none", lied, 0.01, note))
     return found
 
 

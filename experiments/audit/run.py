@@ -12,7 +12,7 @@ import argparse
 import itertools
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,10 @@ from silvan.auditing.backdoor import backdoor_trees
 from silvan.auditing.differencing import difference_sums
 from silvan.auditing.drill import BOX_COLUMNS, BOX_ROWS, few_rows, release_of
 from silvan.auditing.findings import ATTACKS, Finding
+from silvan.auditing.labels_from_leaves import labels_from_leaves
 from silvan.auditing.membership import membership_by_confidence, membership_by_support
-from silvan.auditing.release import Release, case_of, undefended_release
+from silvan.auditing.release import Case, Release, case_of, undefended_release
+from silvan.auditing.run_audit import seen_by_trees
 from silvan.auditing.single_row_leaves import single_row_leaves
 from silvan.auditing.site_assignment import assign_patients
 from silvan.auditing.thresholds import exact_thresholds
@@ -62,52 +64,67 @@ def tables(name: str, seed: int) -> tuple[dict[str, pl.DataFrame], sv.Schema]:
     return {f"site {i}": frame[i::SITES] for i in range(SITES)}, schema
 
 
-def on_rows(name: str, seed: int) -> Iterator[Line]:
-    """Attack forests: undefended, of growing leaves, and with differential privacy."""
+def releases(name: str, seed: int) -> Iterator[tuple[str, Release, Case, np.ndarray | None, np.ndarray | None]]:
+    """Make forests: undefended, of growing leaves, and with differential privacy.
+
+    Yield also the rows to attack, which of them each tree was grown on, and which an attacker knows that it may have.
+    """
     parts, schema = tables(name, seed)
     plain = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
     case = case_of(plain, schema, seed)
     open_ = undefended_release(case.members, schema.n_classes, TREES, seed)
-    releases: dict[str, tuple[Release, np.ndarray | None]] = {
-        "off": (open_, None),
-        "off, without counts": (Release(open_.forest), None),
-    }
+    yield "off", open_, case, None, None
+    yield "off, without counts", Release(open_.forest), case, None, None
     for leaf in LEAVES:
         model = sv.MergedForest(n_estimators=TREES, min_samples_leaf=leaf, random_state=seed).fit(plain)
-        releases[f"leaf {leaf}"] = (Release(model.forest_.bare()), model.sampled_rows(plain))
+        seen = seen_by_trees(model, plain, model.forest_)
+        yield f"leaf {leaf}", Release(model.forest_.bare()), case, model.sampled_rows(plain), seen
     try:
         singly = sv.federate_rows(parts, test=0.5, test_by="row", schema=schema, random_state=seed, n_jobs=1)
         private = sv.HistogramForest(epsilon=1.0, random_state=seed).fit(singly)
-        releases["epsilon 1"] = (Release(private.forest_.bare()), None)
+        yield "epsilon 1", Release(private.forest_.bare()), case_of(singly, schema, seed), None, None
     except (ImportError, InputError) as error:
         print(f"{name}: no private tables ({error})", file=sys.stderr)
-    for label, (release, drawn) in releases.items():
-        if label == "epsilon 1":  # it is the last, and its rows are drawn one by one
-            case = case_of(singly, schema, seed)
+
+
+def on_rows(name: str, seed: int) -> Iterator[Line]:
+    """Attack forests."""
+    for label, release, case, drawn, _ in releases(name, seed):
         proba = release.forest.scores(case.outsiders.X, 1)
         yield name, "(AUC of the forest itself)", label, seed, classification(proba, case.outsiders.y)["auc"], ""
         for attack in (membership_by_confidence, membership_by_support, guess_attributes, exact_thresholds):
             yield line(name, label, seed, attack(release, case))
-        yield line(name, label, seed, single_row_leaves(release, case.members, drawn))
+        yield line(name, label, seed, single_row_leaves(release, case, drawn))
+
+
+def leaf_labels(name: str, seed: int) -> Iterator[Line]:
+    """Solve for labels."""
+    for label, release, case, _, seen in releases(name, seed):
+        yield line(name, label, seed, labels_from_leaves(release, case, seen))
+
+
+def boxes(name: str, seed: int) -> Iterator[Line]:
+    """Rebuild small tables from boxes."""
+    yield from _small(name, seed, rebuild_from_boxes.reconstruct_from_boxes, rebuild_from_boxes.TREES)
 
 
 def small(name: str, seed: int) -> Iterator[Line]:
-    """Rebuild small tables."""
+    """Rebuild small tables of yes/no columns."""
+    yield from _small(name, seed, rebuild_from_counts.reconstruct_from_counts, rebuild_from_counts.TREES)
+
+
+def _small(name: str, seed: int, attack: Callable[[Release, Case], Finding], n_trees: int) -> Iterator[Line]:
     parts, schema = tables(name, seed)
     fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
-    case, numeric = case_of(fed, schema, seed), list(range(len(schema.features)))
-    box = few_rows(case, numeric, BOX_ROWS, BOX_COLUMNS, False)
-    yes_no = few_rows(case, numeric, rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS, True)
-    plans = {f"leaf {leaf}{'' if draws else ', all rows'}": (leaf, draws) for leaf in LEAVES for draws in (False, True)}
-    for attack, few, n_trees in (
-        (rebuild_from_boxes.reconstruct_from_boxes, box, rebuild_from_boxes.TREES),
-        (rebuild_from_counts.reconstruct_from_counts, yes_no, rebuild_from_counts.TREES),
-    ):
-        yield line(name, "off", seed, attack(undefended_release(few.members, 2, n_trees, seed, bootstrap=False), few))
-        yield line(name, "off, drawn rows", seed, attack(undefended_release(few.members, 2, n_trees, seed), few))
-        for label, (leaf, draws) in plans.items():
-            settings = Settings(n_estimators=n_trees, min_samples_leaf=leaf, bootstrap=draws)
-            yield line(name, label, seed, attack(release_of(few.members, settings, seed), few))
+    yes_no = attack is rebuild_from_counts.reconstruct_from_counts
+    n, columns = (rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS) if yes_no else (BOX_ROWS, BOX_COLUMNS)
+    few = few_rows(case_of(fed, schema, seed), list(range(len(schema.features))), n, columns, yes_no)
+    yield line(name, "off", seed, attack(undefended_release(few.members, 2, n_trees, seed, bootstrap=False), few))
+    yield line(name, "off, drawn rows", seed, attack(undefended_release(few.members, 2, n_trees, seed), few))
+    for leaf, draws in itertools.product(LEAVES, (False, True)):
+        settings = Settings(n_estimators=n_trees, min_samples_leaf=leaf, bootstrap=draws)
+        label = f"leaf {leaf}{'' if draws else ', all rows'}"
+        yield line(name, label, seed, attack(release_of(few.members, settings, seed), few))
 
 
 def together(name: str, seed: int) -> Iterator[Line]:
@@ -182,7 +199,7 @@ def table(results: pl.DataFrame, attack: str) -> str:
     return "\n".join(lines)
 
 
-PARTS = (on_rows, small, together, backdoors, by_columns)
+PARTS = (on_rows, leaf_labels, boxes, small, together, backdoors, by_columns)
 COLUMNS = {"set": pl.String, "part": pl.String, "attack": pl.String, "release": pl.String, "seed": pl.Int64}
 RESULTS = HERE / "results.csv"
 

@@ -272,10 +272,13 @@ def test_a_lie(kind, task):
     assert {error.site for error in caught if isinstance(error, SiteError)} == {"site 1"}
 
 
-def test_on_between_machines():
-    """In studies of machines a recount is the default of BOFRF, and the study's record and explanation show it."""
-    text = '[learner]\nkind = "BOFRF"\n'
+@pytest.mark.parametrize("kind", ["MergedForest", "AutoForest", "BOFRF"])
+def test_on_between_machines(kind):
+    """In studies of machines leaves are re-estimated unless the study says otherwise, and its record shows it."""
+    text = f'[learner]\nkind = "{kind}"\n'
     assert parse_remote_study(text).parameters == {"recount": True}
     assert parse_remote_study(text + "recount = false").parameters == {"recount": False}
-    assert "recount" not in parse_remote_study(text + 'protocol = "paper"').parameters
-    assert "recount" not in parse_remote_study('[learner]\nkind = "MergedForest"\n').parameters
+
+
+def test_as_published_leaves_are_those_of_the_sites():
+    assert "recount" not in parse_remote_study('[learner]\nkind = "BOFRF"\nprotocol = "paper"').parameters

@@ -4,13 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from experiments.attacks import labels_from_leaves as known_columns
 from helpers.audit_cases import case, off, on
+from helpers.studies import federate, parts, table
 
+import silvan as sv
 from silvan.auditing.attribute import guess_attributes
+from silvan.auditing.drill import release_of
+from silvan.auditing.labels_from_leaves import labels_from_leaves
 from silvan.auditing.membership import membership_by_confidence, membership_by_support, private_bound
-from silvan.auditing.release import Release, leaf_of, undefended_release
+from silvan.auditing.release import AuditedRows, Case, Release, leaf_of, undefended_release
+from silvan.auditing.run_audit import seen_by_trees
 from silvan.auditing.single_row_leaves import single_row_leaves
 from silvan.auditing.thresholds import exact_thresholds
+from silvan.tree.fit import Settings
 from silvan.tree.sampling import make_key, rows_of_trees
 
 
@@ -52,10 +59,10 @@ def test_attributes_are_guessed_for_members_only():
 
 
 def test_leaves_of_one_row():
-    assert single_row_leaves(off(), case().members).value > 0.2
-    assert single_row_leaves(on(2), case().members).value == 0.0
+    assert single_row_leaves(off(), case()).value > 0.2
+    assert single_row_leaves(on(2), case()).value == 0.0
     drawn = rows_of_trees(make_key(0, "rows of a drill"), np.arange(200, dtype=np.uint64), 0, 30, True)
-    held = single_row_leaves(on(5), case().members, drawn)
+    held = single_row_leaves(on(5), case(), drawn)
     assert held.note == "the smallest leaf holds 5 rows"
     assert held.low is None  # all leaves are counted
 
@@ -88,3 +95,59 @@ def test_a_control_tells_the_counts_that_its_trees_have():
     assert np.array_equal(release.counts.sum(axis=1), held)
     share = release.counts / held[:, None]
     assert np.allclose(share, release.forest.value)
+
+
+# -- labels by least squares
+
+
+def flips(n=200, seed=0):
+    """Labels that no column predicts."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.normal(size=(2 * n, 4)).astype(np.float32), rng.integers(0, 2, 2 * n)
+    return Case(AuditedRows(X[:n], y[:n]), AuditedRows(X[n:], y[n:]))
+
+
+def grown(leaf, trees=100, bootstrap=True):
+    settings = Settings(n_estimators=trees, min_samples_leaf=leaf, bootstrap=bootstrap)
+    return release_of(flips().members, settings, 0)
+
+
+def test_labels_follow_from_leaves():
+    open_ = labels_from_leaves(undefended_release(flips().members, 2, 50, 0), flips())
+    assert open_.low > 0.75
+    assert "100% of labels" in open_.note
+    honest = labels_from_leaves(grown(2), flips())
+    assert honest.value > 0.95
+    exact, drawn = (labels_from_leaves(grown(20, bootstrap=draws), flips()) for draws in (False, True))
+    assert exact.value > drawn.value + 0.2
+    assert drawn.value > labels_from_leaves(grown(20, trees=10), flips()).value + 0.1
+
+
+def test_a_forest_that_states_nothing_of_its_rows_reveals_no_labels():
+    flat = grown(2).forest
+    flat = replace(flat, value=np.full(flat.value.shape, 0.5))
+    found = labels_from_leaves(Release(flat), flips())
+    assert found.low <= 0 <= found.high
+
+
+def test_numbers_follow_from_leaves():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 4)).astype(np.float32), rng.normal(size=200)
+    rows = Case(AuditedRows(X[:100], y[:100]), AuditedRows(X[100:], y[100:]))
+    assert labels_from_leaves(undefended_release(rows.members, 0, 50, 0, bootstrap=False), rows).low > 0.6
+
+
+def test_the_sites_of_a_tree_say_whose_rows_are_in_its_equations():
+    fed = federate(parts(table(n=120), 3))
+    for model in (sv.MergedForest(6, max_depth=3), sv.MergedForest(6, max_depth=3, recount=True)):
+        forest = model.fit(fed).forest_
+        seen = seen_by_trees(model, fed, forest)
+        own = np.repeat([0, 1, 2], 2)[:, None] == np.repeat([0, 1, 2], list(fed.rows.values()))
+        assert np.array_equal(seen, ~own if model.recount else own)
+    whole = sv.HistogramForest(3, max_depth=2).fit(fed)
+    assert seen_by_trees(whole, fed, whole.forest_).all()
+    assert seen_by_trees(whole, fed, forest) is None
+
+
+def test_requests_of_approved_kinds_reveal_labels_where_sites_do_not_know_the_text():
+    assert min(known_columns.unheld().values()) > 0.9  # tests/attacks tries the same where they do

@@ -51,8 +51,8 @@ def test_draws_are_those_that_trees_were_grown_on(model, fed):
     model.fit(fed)
     drawn = model.sampled_rows(fed)
     assert drawn.shape == (len(model.forest_), sum(fed.rows.values()))
-    members = case_of(fed, fed.schema, 0).members
-    assert single_row_leaves(Release(model.forest_), members, drawn).note == "the smallest leaf holds 4 rows"
+    case = case_of(fed, fed.schema, 0)
+    assert single_row_leaves(Release(model.forest_), case, drawn).note == "the smallest leaf holds 4 rows"
 
 
 def test_a_table_of_members_is_enough_for_some(fed):
@@ -83,6 +83,7 @@ def test_a_private_forest_is_held_to_its_bound():
     assert report["membership"].value < 0.731
     assert "no attacker is above 0.731" in report["membership"].note
     assert report["lonely"].verdict == "not run"  # what leaves say has noise
+    assert report["leaf_labels"].low < 0 < report["leaf_labels"].undefended
 
 
 # -- the command line

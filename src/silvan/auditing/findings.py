@@ -96,6 +96,13 @@ def gained(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
     return middle / missed, (middle - _Z * error) / missed, (middle + _Z * error) / missed
 
 
+def gained_apart(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
+    """Return the same where the attacker's rows are not those of the guesses."""
+    missed = max(1.0 - float(others.mean()), 1.0 / len(others))
+    gap, low, high = mean_gap(ours, others)
+    return gap / missed, low / missed, min(1.0, high / missed)
+
+
 def cells_found(right: np.ndarray) -> np.ndarray:
     """Match guessed rows with members one to one; return each member's share of cells that are right.
 
@@ -113,7 +120,7 @@ def _variance(values: np.ndarray) -> float:
     return float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0
 
 
-_REBUILT = "cells rebuilt, of those that guesses from the population miss"
+_REBUILT = "cells rebuilt, of those that guesses miss"
 
 _KNOWN = (
     Finding(
@@ -147,12 +154,19 @@ _KNOWN = (
         "thresholds that give one row's value away, beyond coincidence",
         limit=0.10,
     ),
-    Finding("ranges", "Reconstruction from boxes", "the trees; how many rows there are", _REBUILT, limit=0.25),
+    Finding("ranges", "Rows from boxes (TimberStrike)", "the trees; how many rows there are", _REBUILT, limit=0.25),
     Finding(
         "reconstruction",
-        "Reconstruction from counts",
+        "Rows from counts (DRAFT)",
         "the trees; how many rows there are; yes/no columns",
         _REBUILT,
+        limit=0.25,
+    ),
+    Finding(
+        "leaf_labels",
+        "Labels by least squares",
+        "the trees; all columns of the rows that were learnt from, no label",
+        "labels recovered, of those that guesses miss",
         limit=0.25,
     ),
     Finding(
@@ -198,6 +212,7 @@ HELPS: dict[str, str] = {
     "membership": _LARGER,
     "support": _LARGER,
     "attribute": _LARGER,
+    "leaf_labels": "fewer trees of larger leaves, as n_estimators = 20 and min_samples_leaf = 50, or epsilon",
     "lonely": "min_samples_leaf in [learner] or min_leaf in [policy], 2 or more",
     "ranges": _LARGER,
     "reconstruction": _LARGER,

@@ -1,6 +1,6 @@
 """Run an audit: every attack that applies to a release, on it and on a release without any defence."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from silvan.auditing.backdoor import backdoor_trees
 from silvan.auditing.differencing import difference_sums
 from silvan.auditing.drill import run_drills
 from silvan.auditing.findings import ATTACKS, Finding, make_limits
+from silvan.auditing.labels_from_leaves import labels_from_leaves
 from silvan.auditing.membership import membership_by_confidence, membership_by_support, private_bound
 from silvan.auditing.release import FEWEST, AuditedRows, Case, Release, case_of, undefended_release
 from silvan.auditing.single_row_leaves import single_row_leaves
@@ -94,7 +95,8 @@ def audit(
     else:
         case = case_of(federation, forest.schema, seed)
         drawn = None if learner is None else learner.sampled_rows(federation)
-        findings = attack_forest(Release(forest.bare()), case, drawn)
+        seen = None if learner is None else seen_by_trees(learner, federation, forest)
+        findings = attack_forest(Release(forest.bare()), case, drawn, seen)
         findings += attack_federation(learner, federation, case)
     if isinstance(learner, HistogramForest) and learner.epsilon is not None:
         findings = [_bounded(f, float(learner.epsilon)) for f in findings]
@@ -130,19 +132,34 @@ def _too_few(attack: str) -> Finding:
     return ATTACKS[attack].not_run(f"needs at least {FEWEST} rows that were not learnt from")
 
 
-def attack_forest(release: Release, case: Case, drawn: np.ndarray | None = None) -> list[Finding]:
+def seen_by_trees(learner: Learner, federation: Federation, forest: Forest) -> np.ndarray | None:
+    """Return which training rows each tree may have been grown on, by the sites it is from; None if unknown.
+
+    Sites keep secret which of their rows a tree drew. Once leaves are re-estimated, the rows are those of other sites.
+    """
+    draws = learner.draws(federation, []).get(forest.hash)
+    if draws is None or sum(draws.sizes) != len(forest):
+        return None
+    owner = np.repeat(draws.owners or ("",), draws.sizes)[:, None]
+    site = np.repeat(federation.active, [federation.site(name).n_train for name in federation.active])
+    return np.asarray((owner == "") | ((owner != site) if draws.recounted else (owner == site)))
+
+
+def attack_forest(
+    release: Release, case: Case, drawn: np.ndarray | None = None, seen: np.ndarray | None = None
+) -> list[Finding]:
     """Run the attacks on a forest, each also on an undefended release of the same rows."""
     some = case.sampled()
-    k = release.forest.schema.n_classes
-    control = _control(some, k)
-    found = []
-    for name, attack in _ON_ROWS.items():
-        if len(some.outsiders) < FEWEST:
-            found.append(_too_few(name))
-        else:
-            found.append(attack(release, some).with_undefended(None if control is None else attack(control, some)))
-    alone = single_row_leaves(release, case.members, drawn)
-    return [*found, alone.with_undefended(None if control is None else single_row_leaves(control, some.members))]
+    control = _control(some, release.forest.schema.n_classes)
+
+    def attacked(attack: Callable[..., Finding], *more: np.ndarray | None, rows: Case = some) -> Finding:
+        return attack(release, rows, *more).with_undefended(None if control is None else attack(control, some))
+
+    lonely = attacked(single_row_leaves, drawn, rows=case)
+    if len(some.outsiders) < FEWEST:
+        return [*map(_too_few, (*_ON_ROWS, "leaf_labels")), lonely]
+    leaf_labels = attacked(labels_from_leaves, seen, rows=Case(case.members, some.outsiders, case.seed))
+    return [*map(attacked, _ON_ROWS.values()), leaf_labels, lonely]
 
 
 _ON_ROWS = {

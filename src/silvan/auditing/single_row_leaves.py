@@ -11,20 +11,20 @@ from dataclasses import replace
 import numpy as np
 
 from silvan.auditing.findings import ATTACKS, Finding
-from silvan.auditing.release import AuditedRows, Release, leaf_of
+from silvan.auditing.release import Case, Release, leaf_of
 from silvan.util.readable import count_of
 
 
-def single_row_leaves(release: Release, members: AuditedRows, drawn: np.ndarray | None = None) -> Finding:
+def single_row_leaves(release: Release, case: Case, drawn: np.ndarray | None = None) -> Finding:
     """Count leaves of one row; ``drawn`` says which rows each tree was grown on (trees, rows)."""
     forest = release.forest
     if forest.combine == "log_odds":
         return ATTACKS["lonely"].not_run("what leaves say is counted with noise, so none rests on a row")
-    leaves = leaf_of(forest, members.X)
+    leaves = leaf_of(forest, case.members.X)
     inside = np.ones(leaves.shape, np.bool_) if drawn is None else drawn
     held = np.bincount(leaves[inside], minlength=len(forest.value))
     asked = np.repeat(forest.weights > 0, np.add.reduceat(forest.feature < 0, forest.offsets[:-1]))
-    least = int(held[asked & (held > 0)].min(initial=len(members)))
+    least = int(held[asked & (held > 0)].min(initial=len(case.members)))
     unknown = "" if drawn is not None else ", counted without knowing what trees drew"
     return replace(
         ATTACKS["lonely"],
