@@ -11,10 +11,9 @@ from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import OptionKeywords, Options, Protection, check_common, check_excluded, check_named
 from silvan.federation.agreement import Agreement
 from silvan.federation.federation import Federation
-from silvan.federation.party import Party
+from silvan.federation.party import Match, Party
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
-from silvan.privacy.identity.identity import Match
 
 Names = Literal["coded", "shown"]
 
@@ -115,6 +114,7 @@ def federate_columns(
     settings = SiteSettings(label=name, exclude=tuple(exclude), n_jobs=given.n_jobs, kinds=kinds)
     known: dict[str, Any] = {
         "id_column": id,
+        "match": match,
         "seals": protection.seals,
         "seed": None if random_state is None else int(random_state),
         "given": schema,

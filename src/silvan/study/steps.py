@@ -7,6 +7,7 @@ import inspect
 import platform
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -22,7 +23,7 @@ from silvan.federation.handlers import HANDLERS
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import RequestPlan, announce
-from silvan.privacy.identity.shared_key import DealKey, TakeKey
+from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
 from silvan.study import column_steps
 from silvan.study.listener import Listener
 from silvan.study.run_folder import Dependence, Difference, Kind, Record, Run, SiteRows, Traffic
@@ -60,7 +61,9 @@ def agree(federation: Federation, study: Study) -> Agreement:
         how = Alignment(study.label, study.match, test=study.test, task=study.task, schema=study.schema)
         return agree_on_columns(federation, how)
     # with a given schema sites may not even say how many rows they have
-    return agree_on(federation, study.label, study.task, study.schema, count_rows=False, kinds=study.kinds)
+    share = partial(share_key, federation) if study.secret else None
+    known = study.label, study.task, study.schema
+    return agree_on(federation, *known, count_rows=False, kinds=study.kinds, share_key=share)
 
 
 def note_agreement(record: Record, federation: Federation, study: Study) -> None:

@@ -15,10 +15,10 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
     parameters = {**defaults(type(study.learner)), **study.parameters}
     outside, evaluation = {study.label, *study.exclude}, study.evaluation
     of_study = {
-        "task": study.task,
+        # a study with a schema describes no tables, but parties say which of its columns they hold
+        "task": lambda task: task == study.task and (study.by_columns or study.schema is None),
         "names": lambda names: study.schema is None and outside.isdisjoint(names),
         "study": name or study.unique_name,
-        "digests": study.match == "keyed",
         "test": lambda share: share in (None, study.test),
     }
 
