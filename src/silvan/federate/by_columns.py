@@ -112,14 +112,8 @@ def federate_columns(
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
     protection = Protection([str(party) for party in tables], given)
     settings = SiteSettings(label=name, exclude=tuple(exclude), n_jobs=given.n_jobs, kinds=kinds)
-    known: dict[str, Any] = {
-        "id_column": id,
-        "match": match,
-        "seals": protection.seals,
-        "seed": None if random_state is None else int(random_state),
-        "given": schema,
-        "show_names": names == "shown",
-    }
+    known: dict[str, Any] = {"id_column": id, "match": match, "given": schema, "show_names": names == "shown"}
+    known |= {"seals": protection.seals, "seed": None if random_state is None else int(random_state)}
     parties: dict[str, Site] = {
         str(party): Party(str(party), table, settings, **known, **protection.of(str(party)))
         for party, table in tables.items()
