@@ -1,9 +1,9 @@
 """A coordinator that lies while sites agree, to sites that do not know the study's text.
 
 It asks for a number's values as classes, forges the counts that say which categories are common, looks into cells of
-single rows, draws more cut points than a tree has bins, asks by a schema of another label, and has parties hand over
-digests of ids in a study that matches rows by private set intersection. ``open_to`` runs the same attacks where what
-stops them is off.
+single rows, draws more cut points than a tree has bins, asks by a schema of another label, sums a column that one site
+has, and has parties hand over digests of ids in a study that matches rows by private set intersection. ``open_to`` runs
+the same attacks where what stops them is off.
 """
 
 from collections.abc import Callable, Iterator
@@ -70,6 +70,7 @@ def _without_checks() -> Iterator[None]:
         patch("silvan.algorithms.shared_bins.most_fine_cells", lambda *of: 1 << 30),
         patch("silvan.algorithms.horizontal.histogram_forest.bins_of", bins_of),
         patch("silvan.privacy.terms.Terms.check"),
+        patch("silvan.privacy.gate.check_columns"),
     ):
         yield
 
@@ -197,6 +198,19 @@ def _count_classes(federation: Federation, schemas: list[Schema]) -> float:
     return float(np.count_nonzero(counts))
 
 
+def _one_site(n: int, held: bool) -> float:
+    """Sum a column that one site has over three sites, of which each asks for sums over three."""
+    rng = np.random.default_rng(3)
+    tables = {
+        s: pl.DataFrame({"age": rng.random(n), "label": np.arange(n) % 2}) for s in ("here", "there", "elsewhere")
+    }
+    tables["here"] = tables["here"].with_columns(salary=pl.Series(rng.lognormal(10, 0.5, n)))
+    federation = sv.federate_rows(tables, policy=sv.Policy(min_sites=3), n_jobs=1)
+    schema = federation.blob(Schema.of(["salary"], federation.schema.label).to_json().encode())
+    with federation.working_on("a model"):
+        return float(federation.total(CountGrid(schema=schema)).cells.sum())
+
+
 def _digests(n: int, held: bool) -> float:
     """Have parties introduce themselves with digests of all ids."""
     ids = {"id": np.arange(n)}
@@ -217,5 +231,6 @@ _ATTACKS: dict[str, tuple[str, Callable[[int, bool], float]]] = {
     "labels, by more cut points than the study has bins": ("455 of 455 (114 of 250 in small)", _cut_points),
     "classes of a label that the study does not learn": ("2 of 2", _other_label),
     "classes by a second schema": ("2 of 2", _second_schema),
+    "one site's column, by sums over three sites": ("all rows", _one_site),
     "digests of ids, in a study that matches by private set intersection": ("all", _digests),
 }

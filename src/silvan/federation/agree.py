@@ -55,13 +55,17 @@ def agree_on(
     count_rows: bool = True,
     kinds: Kinds | None = None,
     share_key: Callable[[], None] | None = None,
+    share_columns: Callable[[Sequence[str]], None] | None = None,
 ) -> Agreement:
     """Find the schema that all sites' tables fit, how the tables differ, and each site's rows.
 
-    With a schema that is given, sites are asked at most for their rows. ``share_key`` gives sites the key by which
-    they prove how many rows categories have, before these are counted.
+    With a schema that is given, sites are asked at most for their rows. ``share_columns`` tells sites which columns the
+    others have, and ``share_key`` gives them the key by which they prove how many rows categories have, both before
+    anything is counted.
     """
     if schema is not None:
+        if share_columns is not None:
+            share_columns(schema.columns)
         return Agreement(schema, rows=ask_rows(federation) if count_rows else {}, by_asking=False)
     kinds = kinds or {}
     with federation.counted_apart():
@@ -73,6 +77,8 @@ def agree_on(
         sizes = {name: _median_cells(name, replies) for name, kind in found.items() if kind == "numeric"}
         _suspect_units(sizes, differences)
         features = [feature for name, kind in found.items() for feature in _features(name, kind, kinds)]
+        if share_columns is not None:
+            share_columns(list(found))
         named: dict[str, dict[str, int]] = {}
         if "categorical" in found.values():
             if share_key is not None:

@@ -21,6 +21,7 @@ from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.cache import CacheKey
+from silvan.federation.describe import CountCategories
 from silvan.federation.message import Blob, Request
 from silvan.federation.site import Site
 from silvan.federation.store import digest
@@ -112,6 +113,13 @@ class Terms:
                     raise RefusedError(f"the study's text says otherwise: {name} of {request.kind()}")
             elif bound is Bound.AGREED:
                 _check_agreed(site, name, value)
+
+
+def columns_of(site: Site, request: Request) -> Sequence[str]:
+    """Return the columns that a request is about: those of its schema, or those that it names."""
+    if bounds_of(type(request)).get("schema") is Bound.AGREED:
+        return _read_schema(site, request).columns
+    return request.names if isinstance(request, CountCategories) else ()
 
 
 def _is_of(site: Site, schema: Schema) -> bool:

@@ -23,6 +23,7 @@ from silvan.federation.handlers import HANDLERS
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import RequestPlan, announce
+from silvan.privacy.held_columns import share_columns
 from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
 from silvan.study import column_steps
 from silvan.study.listener import Listener
@@ -62,8 +63,10 @@ def agree(federation: Federation, study: Study) -> Agreement:
         return agree_on_columns(federation, how)
     # with a given schema sites may not even say how many rows they have
     share = partial(share_key, federation) if study.secret else None
+    alone = study.private or len(federation.sites) == 1  # noise protects a column that one site has
+    columns = None if alone else partial(share_columns, federation)
     known = study.label, study.task, study.schema
-    return agree_on(federation, *known, count_rows=False, kinds=study.kinds, share_key=share)
+    return agree_on(federation, *known, count_rows=False, kinds=study.kinds, share_key=share, share_columns=columns)
 
 
 def note_agreement(record: Record, federation: Federation, study: Study) -> None:
