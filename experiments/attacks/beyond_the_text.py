@@ -1,8 +1,8 @@
 """An approved study, and a coordinator that asks for something else by messages of the approved kinds.
 
-Every request is well formed, and of a kind that the study itself uses. What differs is in the contents: another label,
-another column, other trees, other subgroups, a key of another study. ``held`` sites know the study's text and compare;
-without it they answer whatever their policy allows, as before.
+Every request is well formed, and of a kind that studies use. What differs is in the contents: columns outside the
+study, other trees, other subgroups, a key of another study. Sites that know the study's text compare; without it they
+answer whatever their policy allows. What they refuse by themselves is in ``agreement.py``.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,12 @@ import polars as pl
 from experiments.attacks.outcome import Outcome
 
 import silvan as sv
-from silvan.algorithms.class_counts import CountClasses
 from silvan.algorithms.evaluation.candidates import LocalModel
 from silvan.algorithms.evaluation.evaluate import EvaluateModels
 from silvan.algorithms.horizontal.merged_forest import GrowTrees
-from silvan.data.schema import MAX_CATEGORIES, Feature, Label, Schema
+from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import SilvanError
-from silvan.federation.describe import BUCKETS, CountCategories, Describe, NameCategories
+from silvan.federation.describe import Describe
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import holding_to
@@ -92,25 +91,10 @@ def _federation(study: Study, n: int) -> tuple[Federation, pl.DataFrame]:
     return sv.federate_rows(tables, label=study.label, test=study.test, signed=True, n_jobs=1), table[:n]
 
 
-def _salaries(federation: Federation, table: pl.DataFrame) -> float:
-    """Have the values of a numeric label listed as if they were classes."""
-    classes = federation.ask(Describe(task="classification"))["here"].classes
-    return float(len(set(classes or ()) & set(table["salary"])))
-
-
-def _surnames(federation: Federation, table: pl.DataFrame) -> float:
-    """Name all hashes that occur as frequent ones, of a column that the study does not have."""
-    [counts] = federation.total(CountCategories(names=["surname"])).counts
-    halves = (np.flatnonzero(counts[:BUCKETS]), BUCKETS + np.flatnonzero(counts[BUCKETS:]))
-    common = np.concatenate([half[:MAX_CATEGORIES] for half in halves]).astype(np.int32)
-    return float(len(federation.ask(NameCategories(names=["surname"], common=[common]))["here"].names[0]))
-
-
-def _other_label(federation: Federation, table: pl.DataFrame) -> float:
-    """Count the classes of a column that is not the label."""
-    schema = Schema.of([Feature("salary")], Label("hiv", ("negative", "positive")))
-    counts = federation.total(CountClasses(schema=federation.blob(schema.to_json().encode()))).counts
-    return float(np.count_nonzero(counts))
+def _columns(federation: Federation, table: pl.DataFrame) -> float:
+    """Have a site list all columns of its table, in a study that gives the schema."""
+    names = set(federation.ask(Describe())["here"].names)
+    return float(len(names & {"surname", "religion", "hiv", "salary"}))
 
 
 def _labels(federation: Federation, table: pl.DataFrame) -> float:
@@ -147,9 +131,7 @@ def _other_key(federation: Federation, table: pl.DataFrame) -> float:
 
 
 _ATTACKS: list[tuple[str, str, str, Attack]] = [
-    ("exact salaries, by a task that the study does not have", "400 of 400", _SALARY, _salaries),
-    ("surnames that three people share", "232 of 800", _GIVEN, _surnames),
-    ("classes of a label that the study does not learn", "2 of 2", _SALARY, _other_label),
+    ("names of columns that the study does not have", "4 of 4", _GIVEN, _columns),
     ("labels, by trees that the study does not grow", "300 of 300", _GIVEN, _labels),
     ("subgroups by a column that the study does not name", "5 of 5", _GIVEN, _subgroups),
     ("sampling keys of another study", "1 of 1", _SALARY, _other_key),

@@ -18,7 +18,9 @@ from silvan.algorithms.shared_bins import (
     label_counts,
     pooled_bins,
 )
+from silvan.data.bins import grid
 from silvan.data.bins.bins import find_bins
+from silvan.data.bins.cut_points import staggered_bins
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import FormatError
@@ -162,9 +164,10 @@ SCHEMA = Schema.of(["age", "dose"], Label("label", ("no", "yes")))
 SCHEMA_DATA = SCHEMA.to_json().encode()
 
 
-def fine(columns=(0, 0, 1), cells=(5, 9, 2), shifts=(10, 10, 10), dtype=np.int32):
+def fine(columns=(0, 0, 1), cells=(5, 9, 2), shifts=(10, 10, 10), dtype=np.int32, max_bins=64):
     arrays = (np.array(a, dtype) for a in (columns, cells, shifts))
-    return CountFine(schema=Blob(digest(SCHEMA_DATA)), **dict(zip(("columns", "cells", "shifts"), arrays, strict=True)))
+    names = ("columns", "cells", "shifts")
+    return CountFine(schema=Blob(digest(SCHEMA_DATA)), max_bins=max_bins, **dict(zip(names, arrays, strict=True)))
 
 
 def one_site():
@@ -194,7 +197,10 @@ def test_a_question_that_holds_together():
         fine(dtype=np.int64),
         fine(dtype=np.float32),
         fine(columns=((0, 0, 1),), cells=((5, 9, 2),), shifts=((10, 10, 10),)),
-        fine(np.repeat(0, 8000), np.arange(8000), np.repeat(6, 8000)),  # more than two to the 25 of one column
+        fine((0, 0, 0), (1, 2, 3), (6, 6, 6)),  # few cells hold so much that they are looked into as closely as can be
+        fine(np.repeat(0, 2000), np.arange(2000), np.repeat(17, 2000), max_bins=4),  # nor do many hold much
+        fine(max_bins=1),
+        fine(max_bins=256),
     ],
 )
 def test_cells_that_do_not_exist(request_):
@@ -213,6 +219,7 @@ def test_cells_that_do_not_exist(request_):
         ([2, 0], [1.0, 1.0]),
         ([1, 0], [np.nan]),
         ([1, 0], [np.inf]),
+        ([1, 0], [np.float32(30.000002)]),  # not on the public grid
     ],
 )
 def test_malformed_bins_are_refused(sizes, values):
@@ -268,3 +275,40 @@ def test_counts_are_of_training_rows_only():
     reply = fed.total(CountGrid(schema=named))
     assert reply.label.sum() == sum(fed.rows.values())
     assert abs(reply.label.sum() - 120) <= 2
+
+
+def test_no_more_cells_are_asked_about_than_counts_can_lead_to():
+    """A site refuses what is above the bound, so whatever the counts are, honest requests stay below it."""
+    rng = np.random.default_rng(0)
+    for max_bins in (2, 16, 64, 255):
+        table_grid, most = Grid.for_columns(3), staggered_bins(max_bins)
+        for share in (0.0, 0.9, 0.999):
+            counts = np.zeros(table_grid.n_cells, np.int32)
+            cells = rng.choice(table_grid.n_cells, 4 * most, replace=False)
+            counts[cells] = 10 + rng.integers(0, 3, len(cells))
+            counts[cells[0]] += int(share * 1e6)
+            heavy = grid.heavy_cells(counts, table_grid, most)
+            assert heavy.starts(table_grid.coarse)[-1] <= grid.most_fine_cells(table_grid, most)
+
+
+def test_a_tree_has_no_more_bins_than_the_request_says():
+    points = wire.encode(CutPoints(np.array([20, 0]), np.arange(20, dtype=np.float32), max_bins=21))
+    site = one_site()
+    site.store.put(f"blob {digest(points)}", points)
+    blob = Blob(digest(points))
+    assert bins_of(site, blob, SCHEMA, 21).n_bins[0] == 22
+    with pytest.raises(FormatError, match="more bins than the request says"):
+        bins_of(site, blob, SCHEMA, 20)
+
+
+def test_given_edges_are_those_of_the_schema():
+    schema = Schema.of([Feature("age", edges=(40.0, 60.0)), "dose"], SCHEMA.label)
+    site = one_site()
+    for values, right in (([40.0, 60.0], True), ([40.0, 61.0], False)):
+        points = wire.encode(CutPoints(np.array([2, 0]), np.array(values, np.float32)))
+        site.store.put(f"blob {digest(points)}", points)
+        if right:
+            bins_of(site, Blob(digest(points)), schema)
+        else:
+            with pytest.raises(FormatError, match="edges of the schema"):
+                bins_of(site, Blob(digest(points)), schema)

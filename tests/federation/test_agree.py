@@ -1,6 +1,7 @@
 """Agreement: how tables may differ, what is made of it, and what is not told on the way."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -11,8 +12,20 @@ import silvan as sv
 from silvan.data.schema import MAX_CATEGORIES
 from silvan.errors import AgreementError, InputError, RefusedError, SchemaError, SiteError
 from silvan.federation import wire
-from silvan.federation.describe import BUCKETS, FLOOR, MANY, CountCategories, NameCategories, buckets
+from silvan.federation.agree import agree_on
+from silvan.federation.describe import (
+    BUCKETS,
+    FLOOR,
+    MANY,
+    CategoryCounts,
+    CountCategories,
+    Describe,
+    NameCategories,
+    buckets,
+)
 from silvan.federation.message import Envelope
+from silvan.federation.proven_sums import PARTS
+from silvan.privacy.identity.shared_key import share_key
 
 
 def plain(n=30, label=("no", "yes"), seed=0, **columns):
@@ -212,6 +225,14 @@ def sent(tables, **settings):
     return fed.transport.sent(), fed
 
 
+def naming(fed, column, words=None):
+    """A request that calls the hashes of some words common, or all hashes."""
+    counts = np.full((1, 2 * BUCKETS), 0 if words else FLOOR, np.int32)
+    counts[0, [bucket for word in words or () for bucket in buckets(word)]] = FLOOR
+    total = CategoryCounts(counts=counts, proof=np.ones(PARTS, np.int64))
+    return NameCategories(names=[column], counts=fed.blob(wire.encode(total)), sites=fed.active)
+
+
 def test_rare_categories_are_never_named():
     """Nine rows in all are too few, ten over several sites are enough."""
     few = ["Abracadabra"] * 4 + ["Zyzzyva"] * 5 + ["a"] * 21
@@ -250,9 +271,8 @@ def test_values_of_a_number_are_not_named_like_categories():
     [code] = [f for f in fed.schema.features if f.name == "code"]
     assert code.categories == ("7", "x")
     assert b"8675" not in data
-    wanted = [np.array(sorted({b for text in ("7", "86753.5") for b in buckets(text)}), np.int32)]
     with fed.working_on("something else"):
-        assert fed.ask(NameCategories(names=["code"], common=wanted))["b"].names == [["7"]]
+        assert fed.ask(naming(fed, "code", ["7", "86753.5"]))["b"].names == [["7"]]
 
 
 def test_a_rare_name_that_shares_a_hash_with_a_common_one():
@@ -275,16 +295,11 @@ def test_extremes_and_medians_are_not_told():
 
 def test_a_site_does_not_name_all_it_is_asked_for():
     fed = federate({"a": plain(), "b": plain()})
-    everything = np.arange(2 * BUCKETS, dtype=np.int32)
-    with (
-        fed.working_on("something else"),
-        pytest.raises(RefusedError, match=f"at most {MAX_CATEGORIES} categories"),
-    ):
-        fed.ask(NameCategories(names=["ward"], common=[everything]))
-    words = [np.array(sorted({b for w in ("no", "yes") for b in buckets(w)}), np.int32)]
+    for words in (["no", "yes"], None):
+        with fed.working_on("something else"):
+            replies = fed.ask(naming(fed, "label", words))
+            assert replies["a"].names == [[]]  # not of the label
     with fed.working_on("something else"):
-        replies = fed.ask(NameCategories(names=["label"], common=words))
-        assert replies["a"].names == [[]]  # not of the label
         assert fed.total(CountCategories(names=["label", "nowhere"])).counts.sum() == 0
 
 
@@ -344,3 +359,59 @@ def test_a_schema_that_was_agreed_before():
     assert fed.rows == {"a": 30, "b": 30}
     assert fed.differences.notes == []
     assert fed.agreement_rounds == 1
+
+
+# -- between machines: sites that do not trust the coordinator
+
+
+def remote(tables, naming="proven", secret=True):
+    """Agree as sites between machines do."""
+    fed = federate(tables, signed=True, schema=sv.Schema.of(["age"]))
+    for site in fed.local_sites.values():
+        site.naming, site.schema = naming, None
+    return agree_on(fed, "label", share_key=partial(share_key, fed) if secret else None).schema
+
+
+def test_machines_agree_on_the_same_schema_as_one_process():
+    """A category that is rare at every site but common in all is named, as its counts are proven."""
+    tables = {s: plain(ward=[s] * 6 + ["rare"] * 4 + ["a"] * 20) for s in ("one", "two", "three")}
+    schema = remote(tables)
+    assert schema == federate(tables).schema
+    assert schema.features[1].categories == ("a", "rare")
+    own = remote(tables, "own")  # where the sampling key is public, counts prove nothing
+    assert own.features[1].categories == ("a",)
+    assert own.features[1].other
+
+
+def test_counts_that_are_not_proven_name_only_what_is_common_at_the_site():
+    fed = federate({"a": plain(ward=["rare"] * 9 + ["a"] * 21), "b": plain()}, signed=True)
+    fed.site("a").naming = "proven"
+    with fed.working_on("names"):
+        assert fed.ask(naming(fed, "ward", ["a", "rare"]))["a"].names == [["a"]]
+
+
+def test_a_class_that_is_rare_at_one_site_is_counted_there():
+    tables = {"a": plain(60, label=("no", "yes", "maybe")), "b": plain(label=["maybe"] * 3 + ["no"] * 27)}
+    assert remote(tables).label.classes == ("maybe", "no", "yes")
+
+
+@pytest.mark.parametrize("label", [["odd"] * 9 + ["no", "yes", "yes"] * 7, [f"rare {i}" for i in range(30)]])
+def test_a_class_that_is_rare_at_every_site_must_be_in_the_schema(label):
+    with pytest.raises(AgreementError, match=r"fewer than 10 rows there.*name all classes of the label in the study's"):
+        remote({"a": plain(label=label), "b": plain(label=["no", "no", "yes"] * 10)})
+
+
+def test_spellings_that_the_study_calls_one_class_are_counted_together():
+    table = plain(label=["No"] * 14 + ["no"] * 2 + ["yes"] * 14)
+    fed = federate({"a": table}, signed=True, kinds={"label": "folded"})
+    fed.site("a").naming = "proven"
+    told = fed.ask(Describe())["a"]
+    assert (told.classes, told.unnamed) == (["No", "yes"], 0)
+
+
+def test_numbers_are_classes_only_where_many_rows_share_one():
+    grades = plain(200, label=tuple(range(20)))
+    assert len(federate({"a": grades}).schema.label.classes) == 20
+    with pytest.raises(RefusedError, match=r"too many different numbers for classes.*task='regression'"):
+        federate({"a": plain(200, label=tuple(range(21)))})
+    assert len(federate({"a": plain(60, label=tuple("abcdefghijklmnopqrst"))}).schema.label.classes) == 20

@@ -11,7 +11,9 @@ import silvan as sv
 import silvan.federate.by_rows
 import silvan.learners
 from silvan.errors import SiteError
-from silvan.federation.describe import NameCategories, buckets
+from silvan.federation import wire
+from silvan.federation.describe import BUCKETS, CategoryCounts, NameCategories, buckets
+from silvan.federation.proven_sums import PARTS
 
 TABLES = {task: parts(table(task, n=40), 2) for task in ("binary", "number")}
 
@@ -58,7 +60,9 @@ def test_a_coordinator_that_lies(task):
     assert "internal" not in codes
     # one that calls every hash common still learns no number that few of the site's rows have
     words = {str(number) for frame in TABLES[task].values() for number in frame["noise"]}
-    hashes = np.array(sorted({bucket for word in words for bucket in buckets(word)}), np.int32)
+    counts = np.zeros((1, 2 * BUCKETS), np.int32)
+    counts[0, [bucket for word in words for bucket in buckets(word)]] = 10
+    total = fed.blob(wire.encode(CategoryCounts(counts=counts, proof=np.zeros(PARTS, np.int64))))
     with fed.working_on("names"):
-        told = fed.ask(NameCategories(names=["noise"], common=[hashes]))
+        told = fed.ask(NameCategories(names=["noise"], counts=total, sites=fed.active))
     assert [reply.names for reply in told.values()] == [[[]]] * len(told)

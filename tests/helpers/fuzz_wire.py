@@ -150,7 +150,8 @@ def _by_rows(signed: bool) -> list[Federation]:
             _send_results(learners[0], fed)
         made.append(fed)
     numbers = parts(table(n=60).select("dose", "noise", "label"), 3)  # what adaptive bins can take
-    fed = federate(numbers, Recorded, signed=signed, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
+    policy = sv.Policy(messages=("*", "AdaptiveLevel"), min_sites=2)
+    fed = federate(numbers, Recorded, signed=signed, policy=policy)
     sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
     return [*made, fed, _explained(signed)]
 

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 import pytest
-from experiments.attacks import beyond_the_text
+from experiments.attacks import agreement, beyond_the_text
 from helpers import fuzz_terms
 
 import silvan as sv
@@ -24,6 +24,10 @@ def test_every_field_of_a_request_says_what_decides_it(kind):
 
 def test_a_coordinator_reads_what_the_text_does_not_say_where_sites_do_not_know_it():
     assert min(beyond_the_text.unheld(n=400).values()) > 0  # tests/attacks tries the same where they do
+
+
+def test_a_coordinator_reads_names_and_cells_where_sites_do_not_check_them():
+    assert min(agreement.open_to(n=200).values()) > 0  # tests/attacks tries the same where they do
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -77,9 +81,9 @@ def test_two_kinds_of_sums_are_over_the_same_sites(clusters):
             ask(LeafLabels(), sites[:4])
 
 
-def test_parties_hand_over_digests_only_where_the_text_says_so():
-    """A coordinator that has digests of ids can try ids; private set intersection is there to prevent that."""
-    text = 'name = "s"\nlabel = "y"\nmatch = "{}"\n[learner]\nkind = "VerticalForest"\n'
-    for match, allowed in (("psi", False), ("keyed", True)):
-        study = parse_remote_study(text.format(match))
-        assert text_of(study).fixed_by(None)["digests"] is allowed
+def test_a_study_with_a_schema_has_no_tables_described():
+    text = 'name = "s"\nlabel = "y"\ntask = "regression"\n{}[learner]\nkind = "HistogramForest"\n'
+    for schema, allowed in (("", True), ("[schema]\nage = {}\ny = { bounds = [0, 9] }\n", False)):
+        fixed = text_of(parse_remote_study(text.format(schema))).fixed_by(None)
+        assert fixed["task"]("regression") is allowed
+        assert not fixed["task"]("classification")

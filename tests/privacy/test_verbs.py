@@ -256,7 +256,9 @@ def test_in_a_task_sites_only_become_fewer():
         with pytest.raises(RefusedError, match="in another form"):
             fed.total(other, over=["site 0", "site 1", "site 2"])
         none = np.zeros(0, np.int32)
-        fine = CountFine(schema=fed.blob(fed.schema.to_json().encode()), columns=none, cells=none, shifts=none)
+        fine = CountFine(
+            schema=fed.blob(fed.schema.to_json().encode()), columns=none, cells=none, shifts=none, max_bins=64
+        )
         with pytest.raises(RefusedError, match="only become fewer"):
             fed.total(fine)
         fed.total(fine, over=["site 0", "site 2"])

@@ -15,11 +15,11 @@ from silvan.algorithms.requests import schema_of
 from silvan.data.bins import grid
 from silvan.data.bins.bins import Bins, make_bins, most_in_a_bin
 from silvan.data.bins.cut_points import choose_cuts, given_cuts, staggered_bins
-from silvan.data.bins.grid import Grid, Heavy
-from silvan.data.schema import MAX_BINS, Schema
+from silvan.data.bins.grid import Grid, Heavy, most_fine_cells
+from silvan.data.schema import MAX_BINS, Feature, Schema
 from silvan.errors import FormatError
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived
+from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
@@ -56,6 +56,7 @@ class CountFine(Total[FineCounts], frozen=True, kw_only=True):
     partitions: ClassVar[PartitionsWay] = "add up"
 
     schema: Agreed[Blob]
+    max_bins: Fixed[int]  # of a tree: they say how many cells are looked into, and how closely
     columns: Derived[np.ndarray]  # column of each heavy cell, ascending
     cells: Derived[np.ndarray]  # its number, ascending within the column
     shifts: Derived[np.ndarray]  # how closely it is looked into
@@ -79,8 +80,11 @@ class CutPoints(msgspec.Struct, frozen=True):
 # -- at a site
 
 
-def bins_of(site: Site, blob: Blob, schema: Schema) -> Bins:
-    """Read the bins that a request refers to."""
+def bins_of(site: Site, blob: Blob, schema: Schema, max_bins: int = MAX_BINS, *, public: bool = False) -> Bins:
+    """Read the bins that a request refers to; raise ``FormatError`` unless counts of rows could have led to them.
+
+    ``public`` ones follow from a schema's bounds instead, and may lie anywhere.
+    """
 
     def read() -> Bins:
         points = wire.decode(site.blob(blob.hash), CutPoints)
@@ -92,9 +96,26 @@ def bins_of(site: Site, blob: Blob, schema: Schema) -> Bins:
         cuts = np.split(values, np.cumsum(sizes)[:-1])
         if not np.isfinite(values).all() or any((np.diff(c) <= 0).any() for c in cuts):
             raise FormatError("the cut points must rise")
-        return make_bins(schema, cuts, _steps(points), points.max_bins)
+        steps = _steps(points)
+        if points.max_bins > max_bins:
+            raise FormatError("a tree has more bins than the request says")
+        for feature, own in zip(schema.features, cuts, strict=True):
+            _check_cuts(feature, own, len(schema.features), max_bins if steps is None else MAX_BINS, public=public)
+        return make_bins(schema, cuts, steps, points.max_bins)
 
-    return site.cache.once(CacheKey[Bins]("bins", blob.hash, schema.hash), read)
+    return site.cache.once(CacheKey[Bins]("bins", blob.hash, schema.hash, max_bins, public), read)
+
+
+def _check_cuts(feature: Feature, cuts: np.ndarray, n_columns: int, max_bins: int, *, public: bool) -> None:
+    """Raise ``FormatError`` for cut points of a column that no counts lead to."""
+    images, step = grid.images(cuts), 1 << Grid.for_columns(n_columns).finest
+    if feature.edges is not None and not public:
+        if not np.array_equal(images, given_cuts(feature.edges)):
+            raise FormatError("the cut points are not the edges of the schema")
+    elif len(cuts) >= max_bins and feature.edges is None:
+        raise FormatError("there are more cut points than a tree has bins")
+    elif not public and (images % step).any():
+        raise FormatError("a cut point is not on the public grid")
 
 
 def _steps(points: CutPoints) -> list[np.ndarray] | None:
@@ -202,8 +223,11 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
         raise FormatError("a cell does not exist")
     bounds = np.searchsorted(columns, np.arange(n + 1))
     heavy = [Heavy(cells[a:b], shifts[a:b]) for a, b in pairwise(bounds)]
-    # an honest coordinator asks for a share of the budget, and at least two parts of each cell
-    if any(h.starts(table_grid.coarse)[-1] > table_grid.budget + 8 * MAX_BINS for h in heavy):
+    # few cells hold much of the rows, and are looked into for as many bins as a tree has: whatever the counts were
+    if not 2 <= request.max_bins <= MAX_BINS:
+        raise FormatError("the bins of a tree are not possible")
+    most = staggered_bins(request.max_bins)
+    if any(h.starts(table_grid.coarse)[-1] > most_fine_cells(table_grid, most) for h in heavy):
         raise FormatError("the cells are looked into too closely")
     return heavy
 
@@ -228,6 +252,7 @@ def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> S
     fine: FineCounts = federation.total(
         CountFine(
             schema=named,
+            max_bins=max_bins,
             columns=np.repeat(np.arange(len(heavy)), [len(h.cells) for h in heavy]).astype(np.int32),
             cells=np.concatenate([h.cells for h in heavy]),
             shifts=np.concatenate([h.shifts for h in heavy]),

@@ -13,8 +13,8 @@ from silvan.errors import AgreementError
 from silvan.federation.agreement import Agreement, Columns
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
-from silvan.federation.party import Party
-from silvan.privacy.identity.identity import Introduce, Introduction, Match, common_digests, introduce_parties
+from silvan.federation.party import Match, Party
+from silvan.privacy.identity.identity import Introduce, Introduction, common_digests, introduce_parties
 from silvan.privacy.identity.psi import HideIds, HideTwice, Intersect, find_common
 from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
 from silvan.util.readable import count_of, format_names
@@ -51,7 +51,7 @@ def asks_to_align(match: Match) -> tuple[type[Request], ...]:
 def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
     """Find the rows in common and what the parties' columns are; the parties have a key of their own by then."""
     share_key(federation)
-    replies = introduce_parties(federation, how.id_column, digests=how.match == "keyed")
+    replies = introduce_parties(federation, how.id_column)
     parties = {name: federation.party(name) for name in replies} if federation.local_sites else {}
     names = {name: party.columns for name, party in parties.items()}
     holder = owner_of(replies, names, how.label, how.label_required)
@@ -86,7 +86,7 @@ def _with_names(parties: Mapping[str, Party], columns: Columns, how: Alignment) 
 def common_rows(federation: Federation, match: Match, label_holder: str) -> np.ndarray:
     """Find the rows that all parties have, for a model that is there to score: their digests."""
     share_key(federation)
-    replies = introduce_parties(federation, None, digests=match == "keyed")
+    replies = introduce_parties(federation, None)
     return _match(federation, replies, match, label_holder)[1]
 
 

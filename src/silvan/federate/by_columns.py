@@ -11,10 +11,9 @@ from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import OptionKeywords, Options, Protection, check_common, check_excluded, check_named
 from silvan.federation.agreement import Agreement
 from silvan.federation.federation import Federation
-from silvan.federation.party import Party
+from silvan.federation.party import Match, Party
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
-from silvan.privacy.identity.identity import Match
 
 Names = Literal["coded", "shown"]
 
@@ -113,13 +112,8 @@ def federate_columns(
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
     protection = Protection([str(party) for party in tables], given)
     settings = SiteSettings(label=name, exclude=tuple(exclude), n_jobs=given.n_jobs, kinds=kinds)
-    known: dict[str, Any] = {
-        "id_column": id,
-        "seals": protection.seals,
-        "seed": None if random_state is None else int(random_state),
-        "given": schema,
-        "show_names": names == "shown",
-    }
+    known: dict[str, Any] = {"id_column": id, "match": match, "given": schema, "show_names": names == "shown"}
+    known |= {"seals": protection.seals, "seed": None if random_state is None else int(random_state)}
     parties: dict[str, Site] = {
         str(party): Party(str(party), table, settings, **known, **protection.of(str(party)))
         for party, table in tables.items()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -32,6 +33,7 @@ from silvan.federation.partitioned_site import site_of
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.privacy.gate import Policy
+from silvan.privacy.held_columns import share_columns
 from silvan.privacy.noise.budget import Budget
 from silvan.tree.sampling import make_key
 from silvan.util.files import file_name
@@ -158,7 +160,9 @@ def federate_rows(
 
     def agree() -> Agreement:
         count_rows = protection.policy.allows_exact("CountRows")
-        agreement = agree_on(federation, label, task, schema, count_rows=count_rows, kinds=kinds)
+        share = partial(share_columns, federation) if protection.policy.min_sites > 1 else None
+        known = label, task, schema
+        agreement = agree_on(federation, *known, count_rows=count_rows, kinds=kinds, share_columns=share)
         for text in agreement.differences.warnings:
             warn_user(text)
         check_excluded(exclude, federation.local_sites, "at any site")
@@ -192,6 +196,8 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
         sites[name].take_table(site)
     made = protection.federation(sites, fold.study(federation.study), given)
     made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})
+    if protection.policy.min_sites > 1:
+        share_columns(made, agreement.schema.columns)
     return made
 
 

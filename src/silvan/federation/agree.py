@@ -1,6 +1,6 @@
 """Agreement before training: one schema for all sites, or a clear account of what keeps them from one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from silvan.data.column_types import Kinds, date_parts
 from silvan.data.encode import Task, date_features
 from silvan.data.schema import CROWDED, FEWER, MAX_CATEGORIES, Class, Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError
+from silvan.federation import wire
 from silvan.federation.agreement import Agreement, ColumnAtSites, Differences
 from silvan.federation.describe import (
     BUCKETS,
@@ -23,8 +24,11 @@ from silvan.federation.describe import (
     NameCategories,
     Size,
     buckets,
+    check_counts,
+    common_hashes,
 )
 from silvan.federation.federation import Federation
+from silvan.util.readable import count_of
 
 MAX_ROWS = 1 << 40
 """No site has more, and sums of so many fit any number."""
@@ -50,12 +54,18 @@ def agree_on(
     *,
     count_rows: bool = True,
     kinds: Kinds | None = None,
+    share_key: Callable[[], None] | None = None,
+    share_columns: Callable[[Sequence[str]], None] | None = None,
 ) -> Agreement:
     """Find the schema that all sites' tables fit, how the tables differ, and each site's rows.
 
-    With a schema that is given, sites are asked at most for their rows.
+    With a schema that is given, sites are asked at most for their rows. ``share_columns`` tells sites which columns the
+    others have, and ``share_key`` gives them the key by which they prove how many rows categories have, both before
+    anything is counted.
     """
     if schema is not None:
+        if share_columns is not None:
+            share_columns(schema.columns)
         return Agreement(schema, rows=ask_rows(federation) if count_rows else {}, by_asking=False)
     kinds = kinds or {}
     with federation.counted_apart():
@@ -67,8 +77,12 @@ def agree_on(
         sizes = {name: _median_cells(name, replies) for name, kind in found.items() if kind == "numeric"}
         _suspect_units(sizes, differences)
         features = [feature for name, kind in found.items() for feature in _features(name, kind, kinds)]
+        if share_columns is not None:
+            share_columns(list(found))
         named: dict[str, dict[str, int]] = {}
         if "categorical" in found.values():
+            if share_key is not None:
+                share_key()
             features, named = _name_categories(federation, features, differences)
     rows = {site: description.rows for site, description in replies.items()}
     described = []
@@ -104,7 +118,8 @@ def _check_description(site: str, replies: Description) -> None:
     if len(set(replies.names)) < n or not all(replies.names) or not 1 <= replies.rows < MAX_ROWS:
         raise FormatError("a column without a name of its own, or no rows to learn from")
     classes = replies.classes
-    if classes is not None and (len(classes) == 0 or any(c != c or c in (np.inf, -np.inf) for c in classes)):
+    few = not 0 <= replies.unnamed < MAX_ROWS or (classes is not None and len(classes) + replies.unnamed == 0)
+    if few or any(c != c or c in (np.inf, -np.inf) for c in classes or ()):
         raise FormatError("its classes are not classes")
 
 
@@ -175,9 +190,16 @@ def _classes(
         by_site = {site: [called[fold(str(c))] for c in classes or ()] for site, classes in by_site.items()}
         everything = set(called.values())
     for site, classes in by_site.items():
-        lacking = sorted(everything - set(classes or ()), key=str)
+        lacking, unnamed = sorted(everything - set(classes or ()), key=str), replies[site].unnamed
+        if unnamed > len(lacking):
+            raise AgreementError(
+                f"site {site!r} has {count_of(unnamed, 'class')} of {label!r} with fewer than {FLOOR} rows "
+                f"there, and other sites name {len(lacking)} that it does not: name all classes of the label in the "
+                "study's schema, or say task='regression' if it is a number to predict"
+            )
         if lacking:
-            differences.add(label, f"{site} has no rows of class {', '.join(map(str, lacking))}", "kept")
+            few = f"fewer than {FLOOR} rows, or none," if unnamed else "no rows"
+            differences.add(label, f"{site} has {few} of class {', '.join(map(str, lacking))}", "kept")
     _suspect_classes({site: set(classes or ()) for site, classes in by_site.items()}, label, differences)
     by_fold: dict[str, list[Class]] = {}
     for name in sorted(everything):
@@ -241,22 +263,20 @@ def _name_categories(
 ) -> tuple[list[Feature], dict[str, dict[str, int]]]:
     """Return the features with their categories, and of each column how many of these every site named."""
     names = [f.name for f in features if f.categorical]
-    shape = len(names), 2 * BUCKETS
-
-    def check_counts(site: str, reply: CategoryCounts) -> None:
-        if reply.counts.shape != shape or reply.counts.dtype != np.int32 or reply.counts.min() < 0:
-            raise FormatError("its counts are not counts")
 
     def check_names(site: str, reply: CategoryNames) -> None:
         if len(reply.names) != len(names):
             raise FormatError("its names do not match the columns")
 
-    counts = federation.total(CountCategories(names=names), check=check_counts).counts
-    common = [_common(row) for row in counts]
-    replies = federation.ask(NameCategories(names=names, common=common), check=check_names)
+    total: CategoryCounts = federation.total(
+        CountCategories(names=names), check=lambda site, reply: check_counts(reply, len(names))
+    )
+    request = NameCategories(names=names, counts=federation.blob(wire.encode(total)), sites=federation.active)
+    replies = federation.ask(request, check=check_names)
     named, numbers = {}, {}
     for i, name in enumerate(names):
-        allowed, rows = set(common[i].tolist()), counts[i]
+        rows = total.counts[i]
+        allowed = set(common_hashes(rows).tolist())
         at: dict[str, list[str]] = {}
         for site, reply in replies.items():
             for text in reply.names[i]:
@@ -279,13 +299,3 @@ def _name_categories(
         numbers[name] = {site: n for site in replies if (n := sum(site in at[text] for text in categories))}
         named[name] = Feature(name, "categorical", categories=tuple(categories), other=rest > 0)
     return [named.get(f.name, f) for f in features], numbers
-
-
-def _common(counts: np.ndarray) -> np.ndarray:
-    """Choose the hashes to ask names for: those that reach the floor, at most as many as can be named."""
-    found = []
-    for start in (0, BUCKETS):
-        half = counts[start : start + BUCKETS]
-        order = np.argsort(-half, kind="stable")[:MAX_CATEGORIES]
-        found.append(start + order[half[order] >= FLOOR])
-    return np.sort(np.concatenate(found)).astype(np.int32)

@@ -3,25 +3,33 @@
 Nothing in a description is a value of a row. Of a numeric column it says in which very coarse cell of the
 public grid the median of its sizes lies, so that a column in other units is noticed.
 
-Category names are told only if at least ``FLOOR`` rows of all sites together have them; rarer ones become
-"other". Who has how many is found without names: rows are counted under two hashes of the name, and a name is
-told if both its counts reach the floor. A rare name is told by mistake only if it shares both with common
-ones.
+Classes and categories are all that leaves a table by name. Between machines a site names the classes that at least
+``FLOOR`` of its own rows have. A class that is rarer at a site is still counted there if another site names it; one
+that is rare at every site must be in a schema that the study gives. In one process sites name all classes: whoever asks
+has the tables.
+
+A category is named if at least ``FLOOR`` rows of all sites together have it; rarer ones become "other". Who has how
+many is found without names: rows are counted under two hashes of the name, and a name is given if both its counts reach
+the floor. The coordinator must prove these counts (``proven_sums.py``); without a proof a site names what enough of its
+own rows have. A rare name is given by mistake only if it shares both hashes with common ones.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from silvan.data.bins.column_summary import Sizes, summarise
+from silvan.data.cells import class_places, fold
 from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
 from silvan.errors import FormatError, RefusedError
+from silvan.federation import wire
 from silvan.federation.bound import Derived, Fixed
-from silvan.federation.message import Ask, PartitionsWay, Reply, Total
+from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Total
+from silvan.federation.proven_sums import PARTS, is_proven, prove
 from silvan.federation.site import Site, answers
 from silvan.util.readable import count_of
 
@@ -44,6 +52,7 @@ class Description(Reply, frozen=True, kw_only=True):
     kinds: tuple[str, ...]  # numeric, categorical, date, or empty where no cell of the column holds anything
     medians: np.ndarray
     classes: list[Class] | None  # None: the label is a number
+    unnamed: int = 0  # classes that too few of the site's rows have to be named
     rows: int
 
 
@@ -73,9 +82,10 @@ class CountRows(Ask[Size], frozen=True, kw_only=True):
 
 
 class CategoryCounts(Reply, frozen=True, kw_only=True):
-    """Rows of each category, by the hashes of its name: (columns, hashes)."""
+    """Rows of each category, by the hashes of its name: (columns, hashes). The proof says that they are the sites'."""
 
     counts: np.ndarray
+    proof: np.ndarray
 
 
 class CountCategories(Total[CategoryCounts], frozen=True, kw_only=True):
@@ -99,11 +109,12 @@ class CategoryNames(Reply, frozen=True, kw_only=True):
 class NameCategories(Ask[CategoryNames], frozen=True, kw_only=True):
     """Names of the categories whose hashes are common enough over all sites."""
 
-    once: ClassVar[bool] = True  # which are common is the coordinator's word
+    once: ClassVar[bool] = True
     partitions: ClassVar[PartitionsWay] = "site"
 
     names: Fixed[list[str]]
-    common: Derived[list[np.ndarray]]
+    counts: Derived[Blob]  # the sum of what these sites counted
+    sites: Derived[list[str]]
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -119,13 +130,43 @@ def describe(site: Site, request: Describe) -> Description:
     """Describe the table."""
     replies = summarise(site.table, site.label, request.task, site.sizes_apart())
     classes = replies.label.classes
+    named = None if classes is None else _named_classes(site, classes)
     return Description(
         names=list(replies.sizes),
         kinds=tuple(replies.kinds.values()),
         medians=np.array([_median_cell(sizes) for sizes in replies.sizes.values()], np.int64),
-        classes=None if classes is None else list(classes),
+        classes=named,
+        unnamed=0 if classes is None or named is None else _count_unnamed(site, classes, named),
         rows=site.n_train,
     )
+
+
+def check_classes(classes: Sequence[Class], rows: int) -> None:
+    """Raise ``RefusedError`` if the classes of a label are its numbers: more than one for every ``FLOOR`` rows."""
+    if sum(not isinstance(value, str) for value in classes) > max(FLOOR, rows // FLOOR):
+        raise RefusedError(
+            f"the label has too many different numbers for classes, more than one for every {FLOOR} rows: say "
+            "task='regression', or name its classes in a schema"
+        )
+
+
+def _named_classes(site: Site, classes: Sequence[Class]) -> list[Class]:
+    """Return the classes that enough of the site's own rows have."""
+    check_classes(classes, len(site.table))
+    if site.naming == "all":
+        return list(classes)
+    rows = np.zeros(len(classes), np.int64)
+    for batch in site.table.batches([site.label]):
+        places = class_places(batch[site.label], classes)
+        rows += np.bincount(places[places >= 0], minlength=len(classes))
+    return [value for value, n in zip(classes, rows.tolist(), strict=True) if n >= FLOOR]
+
+
+def _count_unnamed(site: Site, classes: Sequence[Class], named: Sequence[Class]) -> int:
+    """Count the classes that are not named; one that differs from a named one in case alone may be the same."""
+    folded = site.kinds.get(site.label) == "folded"
+    known = {fold(str(value)) if folded else value for value in named}
+    return len({fold(str(value)) if folded else value for value in classes} - known)
 
 
 def _median_cell(sizes: Sizes | None) -> int:
@@ -154,20 +195,25 @@ def count_categories(site: Site, request: CountCategories) -> CategoryCounts:
         for texts in _texts(site, name):
             for text, n in texts.items():
                 counts[row, buckets(text)] += n
-    return CategoryCounts(counts=counts)
+    return CategoryCounts(counts=counts, proof=prove(site.sampling_key, _name(site, request.names), site.name, counts))
+
+
+def _name(site: Site, names: list[str]) -> list[str]:
+    """Return the name of counts of categories: a site counts some columns once in a task."""
+    return [site.study, site.task, *names]
 
 
 @answers(NameCategories)
 def name_categories(site: Site, request: NameCategories) -> CategoryNames:
     """Name the categories that are common."""
-    if len(request.names) != len(request.common) or any(c.ndim != 1 for c in request.common):
-        raise FormatError("the hashes do not match the columns")
     _check_once(request.names)
+    total = wire.decode(site.blob(request.counts.hash), CategoryCounts)
+    check_counts(total, len(request.names))
+    proof = site.sampling_key, _name(site, request.names), request.sites, total.counts, total.proof
+    proven = site.naming != "own" and site.name in request.sites and is_proven(*proof)
     names = []
-    for name, common in zip(request.names, request.common, strict=True):
-        if len(common) > 2 * MAX_CATEGORIES:
-            raise RefusedError(f"the site names at most {MAX_CATEGORIES} categories a column")
-        allowed = set(common.tolist())
+    for name, counts in zip(request.names, total.counts, strict=True):
+        allowed = set(common_hashes(counts).tolist())
         seen: set[str] = set()
         rows: Counter[str] = Counter()
         for texts in _texts(site, name):
@@ -176,7 +222,8 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
             rows.update({text: n for text, n in texts.items() if allowed.issuperset(buckets(text))})
         # of what does not look like categories, only what the site's own rows make common
         plain = len(seen) <= MANY and not (seen and site.table.dtypes[name].is_numeric())
-        names.append(sorted(text for text, n in rows.items() if plain or n >= FLOOR))
+        least = 1 if plain and proven else FLOOR
+        names.append(sorted(text for text, n in rows.items() if n >= least))
     return CategoryNames(names=names)
 
 
@@ -185,6 +232,25 @@ def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
     if name in site.table.names and name != site.label:
         for batch in site.table.batches([name]):
             yield category_texts(batch[name])
+
+
+def check_counts(reply: CategoryCounts, n_columns: int) -> None:
+    """Raise ``FormatError`` for what are not counts of the categories of so many columns."""
+    counts, proof = reply.counts, reply.proof
+    if counts.shape != (n_columns, 2 * BUCKETS) or counts.dtype != np.int32 or counts.min(initial=0) < 0:
+        raise FormatError("its counts are not counts")
+    if proof.shape != (PARTS,) or proof.dtype != np.int64 or proof.min() < 0:
+        raise FormatError("its proof is not one")
+
+
+def common_hashes(counts: np.ndarray) -> np.ndarray:
+    """Choose the hashes of a column to name: those that reach the floor, at most as many as can be named."""
+    found = []
+    for start in (0, BUCKETS):
+        half = counts[start : start + BUCKETS]
+        order = np.argsort(-half, kind="stable")[:MAX_CATEGORIES]
+        found.append(start + order[half[order] >= FLOOR])
+    return np.sort(np.concatenate(found)).astype(np.int32)
 
 
 def buckets(text: str) -> list[int]:

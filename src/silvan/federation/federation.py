@@ -119,6 +119,7 @@ class Federation:
         self._watchers: list[Callable[[Event], None]] = []
         self.roster = roster if signer is None else signer.roster
         self._blobs = Blobs()
+        self.key_shared = ""  # the study for which sites have a key that the coordinator does not have
         self._asked = 0
         self._apart = False
         self._joined: int | None = None  # questions so far of a round that may take several

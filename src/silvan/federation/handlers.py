@@ -100,6 +100,10 @@ _ANSWERED_IN = {
         "NameCategories",
     ),
     "silvan.privacy.announce": ("Announce",),
+    "silvan.privacy.held_columns": (
+        "ListColumns",
+        "NoteColumns",
+    ),
     "silvan.privacy.identity.identity": ("Introduce",),
     "silvan.privacy.identity.psi": (
         "HideIds",

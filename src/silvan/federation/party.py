@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import narwhals as nw
 import numpy as np
@@ -29,7 +29,10 @@ WHOLE, TEXT = "whole numbers", "text"
 """What ids can be."""
 
 
-_OWN = ("id_column", "seals", "seed", "given", "show_names", "only_study", "predictions", "model")
+Match = Literal["keyed", "psi"]
+"""How rows are matched: by digests of all ids, which the coordinator sees, or by private set intersection."""
+
+_OWN = ("id_column", "match", "seals", "seed", "given", "show_names", "only_study", "predictions", "model")
 
 
 class Ids(NamedTuple):
@@ -44,7 +47,8 @@ class Ids(NamedTuple):
 class Party(Site):
     """One organisation's side of a federation by columns.
 
-    ``id_column`` tells rows apart. ``seals`` are the keys by which the party knows the others, and the only ones that
+    ``id_column`` tells rows apart. Digests of ids are handed over only if rows are matched by them, not with
+    ``match="psi"``. ``seals`` are the keys by which the party knows the others, and the only ones that
     it seals the shared key for. By a ``seed`` a study can be repeated: the same rows are drawn again. ``given`` says
     what the columns mean, if that is agreed beforehand. With ``show_names`` the coordinator is told what columns,
     categories and classes are called. A party whose store outlives a study is at work on ``only_study``: its
@@ -59,6 +63,7 @@ class Party(Site):
         settings: SiteSettings | None = None,
         *,
         id_column: str,
+        match: Match = "psi",
         seals: Mapping[str, bytes] | None = None,
         seed: int | None = None,
         given: Schema | None = None,
@@ -69,7 +74,7 @@ class Party(Site):
         **more: Any,
     ) -> None:
         super().__init__(name, source, settings, **more)
-        self.id_column, self.seals, self.seed = id_column, dict(seals or {}), seed
+        self.id_column, self.match, self.seals, self.seed = id_column, match, dict(seals or {}), seed
         self.given, self.show_names = given, show_names
         self.only_study, self.predictions, self.model = only_study, predictions, model
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import narwhals as nw
@@ -28,6 +28,8 @@ from silvan.federation.store import digest
 from silvan.tree.sampling import make_key
 from silvan.util.cell_text import value_text
 
+Naming = Literal["all", "proven", "own"]
+
 _BATCH = 1 << 27
 """Bytes of a table that are read at a time, at most: more would not be faster."""
 
@@ -44,6 +46,9 @@ class SiteSettings:
     what is answered with noise must be about that one. ``kinds`` says what columns are, where the table is described.
     With ``memory``, a number of bytes, it is read in batches and its rows lie in nameless files in ``folder``.
     ``results`` is the folder for the results of a study, if the site takes any.
+    ``naming`` says which classes and categories the site names (``describe.py``). "all" is for one process. With
+    "proven" they are the classes that enough of its own rows have, and the categories that are proven to be common.
+    With "own", where the sampling key is public, the site's own rows decide on categories, too.
     """
 
     label: str = "label"
@@ -58,6 +63,7 @@ class SiteSettings:
     schema: Schema | None = None
     fold: Fold | None = None
     kinds: Kinds = field(default_factory=dict)
+    naming: Naming = "all"
     results: Path | None = None
     test_key: bytes | None = None
 

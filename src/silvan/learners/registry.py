@@ -242,7 +242,7 @@ class HistogramForestParameters(VotingForestParameters):
     tolerate: Annotated[int, Meta(ge=0)] | None = None
 
 
-@learner("horizontal", _MERGED, _FOREST)
+@learner("horizontal", _MERGED, _FOREST, refits_leaves=True)
 class MergedForestParameters(VotingForestParameters):
     """Of sites' own trees put together.
 
@@ -258,7 +258,8 @@ class MergedForestParameters(VotingForestParameters):
     max_trees
         Most trees that are taken from a site; None for no limit.
     recount
-        Cut trees back to what rows of other sites reach, and take leaf values from these rows; two rounds more. See
+        Re-estimate leaves: trees are cut back to what rows of other sites reach, and leaf values come from these rows;
+        two rounds more. In studies between machines it is on unless the study says otherwise. See
         docs/security.md#poisoning.
     """
 
@@ -280,9 +281,9 @@ class AutoForestParameters(ForestParameters):
         Weigh both halves by how they do, and let every site choose how much its own trees and rows count; False: fixed
         weights, and all use the shared forest, two rounds less.
     recount
-        Cut sites' trees back to what rows of other sites reach, and take leaf values from these rows; two rounds. None:
-        unless ``monotonic_cst`` is set, whose order such leaf values need not keep. In studies between machines it is
-        on unless the study says otherwise.
+        Re-estimate leaves of sites' trees: they are cut back to what rows of other sites reach, and leaf values come
+        from these rows; two rounds. None: unless ``monotonic_cst`` is set, whose order such leaf values need not keep.
+        In studies between machines it is on unless the study says otherwise.
     fit_leaves
         Let sites take leaf values of the shared trees from their own rows; between machines such a forest stays at its
         site. None: unless ``monotonic_cst`` is set. Not with ``class_weight``.
@@ -325,8 +326,8 @@ class BOFRFParameters(ForestParameters):
     max_trees
         Most trees that are taken from a site, grown or pretrained; None for as many as it has.
     recount
-        Cut the trees that all use back to what rows of other sites reach, and take their leaf values from these rows;
-        two rounds more. In studies between machines it is on unless the study says otherwise.
+        Re-estimate leaves: the trees that all use are cut back to what rows of other sites reach, and leaf values come
+        from these rows; two rounds more. In studies between machines it is on unless the study says otherwise.
     """
 
     tau: Annotated[float, Meta(ge=0, lt=1)] = 0.2

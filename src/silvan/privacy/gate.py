@@ -18,13 +18,14 @@ from silvan.federation.message import Envelope, Missing, Request, Trouble
 from silvan.federation.site import Outbox, Site
 from silvan.federation.store import Store, digest
 from silvan.privacy.file_marks import FileMarks
+from silvan.privacy.held_columns import check_columns
 from silvan.privacy.ledger import Ledger, Outcome, clean
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
 from silvan.privacy.request_sequence import CheckedRequest, StudyLimits, check_sequence
 from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
-from silvan.privacy.terms import StudyText, Terms
+from silvan.privacy.terms import StudyText, Terms, columns_of
 from silvan.util.readable import count_of
 
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
@@ -193,6 +194,9 @@ class Gate(Outbox):
         self.check_leaves(kind, getattr(request, "min_leaf", None))
         self.terms.check(site, request)
         self._thread.over = envelope.over
+        if self.policy.min_sites > 1 and kind.verb == "total" and not isinstance(request, Noisy):
+            known = self.terms.approved or envelope.study
+            check_columns(site, known, columns_of(site, request), envelope.over, self.policy.min_sites)
         if isinstance(request, Noisy):
             check_noisy(request, envelope.among)
             self.check_test_rows(site)

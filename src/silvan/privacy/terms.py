@@ -6,8 +6,8 @@ agreed or derived (``federation/bound.py``). Before a site touches a row, it com
 - fixed fields with the value that follows from the text, under the field's name;
 - agreed fields with what the site was first asked with: the schema in a study, anything else in a task of it.
 
-A schema must also be one that the text allows. Nothing is compared where a site has no text of the study: then it
-answers what its policy and its approvals allow.
+A schema must also be one that the text allows. A site without the text has no fixed values to compare. It still answers
+for one schema in a study, of the label that it was made for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +21,7 @@ from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.cache import CacheKey
+from silvan.federation.describe import CountCategories
 from silvan.federation.message import Blob, Request
 from silvan.federation.site import Site
 from silvan.federation.store import digest
@@ -95,19 +96,16 @@ class Terms:
 
         A ``noisy`` level of trees has no smallest leaf and its own way of sampling: epsilon protects its counts.
         """
-        text = self.text
-        if text is None:
-            return
-        bounds = bounds_of(type(request))
+        text, bounds = self.text, bounds_of(type(request))
         schema = _read_schema(site, request) if bounds.get("schema") is Bound.AGREED else None
-        if schema is not None and not text.allows(schema):
+        if schema is not None and not (_is_of(site, schema) if text is None else text.allows(schema)):
             raise RefusedError("the study's text does not allow this schema: it names other columns or another label")
-        fixed = text.fixed_by(schema)
+        fixed = None if text is None else text.fixed_by(schema)
         for name, bound in bounds.items():
             value = getattr(request, name)
             if isinstance(value, Request):  # a level of trees in a request for noisy counts of it
                 self.check(site, value, noisy=True)
-            elif bound is Bound.FIXED and not (noisy and name in ("min_leaf", "bootstrap")):
+            elif bound is Bound.FIXED and fixed is not None and not (noisy and name in ("min_leaf", "bootstrap")):
                 if name not in fixed:
                     raise RefusedError(f"the study does not ask for {request.kind()}")
                 said = fixed[name]
@@ -115,6 +113,18 @@ class Terms:
                     raise RefusedError(f"the study's text says otherwise: {name} of {request.kind()}")
             elif bound is Bound.AGREED:
                 _check_agreed(site, name, value)
+
+
+def columns_of(site: Site, request: Request) -> Sequence[str]:
+    """Return the columns that a request is about: those of its schema, or those that it names."""
+    if bounds_of(type(request)).get("schema") is Bound.AGREED:
+        return _read_schema(site, request).columns
+    return request.names if isinstance(request, CountCategories) else ()
+
+
+def _is_of(site: Site, schema: Schema) -> bool:
+    """Whether a schema is one that a site may answer for without the study's text."""
+    return schema.label.name == site.label and site.schema in (None, schema)
 
 
 def _read_schema(site: Site, request: Request) -> Schema:

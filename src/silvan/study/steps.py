@@ -7,6 +7,7 @@ import inspect
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 
 import msgspec
@@ -29,7 +30,8 @@ from silvan.learners.compare import evaluate_splits, mark_best
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import RequestPlan, announce
-from silvan.privacy.identity.shared_key import DealKey, TakeKey
+from silvan.privacy.held_columns import share_columns
+from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
 from silvan.study import column_steps
 from silvan.study.listener import Listener
 from silvan.study.run_folder import (
@@ -74,7 +76,11 @@ def agree(federation: Federation, study: Study) -> Agreement:
         how = Alignment(study.label, study.match, test=study.test, task=study.task, schema=study.schema)
         return agree_on_columns(federation, how)
     # with a given schema sites may not even say how many rows they have
-    return agree_on(federation, study.label, study.task, study.schema, count_rows=False, kinds=study.kinds)
+    share = partial(share_key, federation) if study.secret else None
+    alone = study.private or len(federation.sites) == 1  # noise protects a column that one site has
+    columns = None if alone else partial(share_columns, federation)
+    known = study.label, study.task, study.schema
+    return agree_on(federation, *known, count_rows=False, kinds=study.kinds, share_key=share, share_columns=columns)
 
 
 def note_agreement(record: Record, federation: Federation, study: Study) -> None:

@@ -399,11 +399,13 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
     """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
     parameters = {**defaults(type(study.learner)), **study.parameters}
     outside, evaluation = {study.label, *study.exclude}, study.evaluation
+    known = set() if study.schema is None else {*study.schema.columns}
     of_study = {
-        "task": study.task,
+        # a study with a schema describes no tables, but parties say which of its columns they hold
+        "task": lambda task: task == study.task and (study.by_columns or study.schema is None),
         "names": lambda names: study.schema is None and outside.isdisjoint(names),
+        "columns": lambda names: outside.isdisjoint(names) if study.schema is None else known.issuperset(names),
         "study": name or study.unique_name,
-        "digests": study.match == "keyed",
         "test": lambda share: share in (None, study.test),
     }
 

@@ -42,6 +42,9 @@ def test_asked_again_the_key_stays(fed):
     before = keys(fed)
     share_key(fed)
     assert keys(fed) == before
+    fed.key_shared = ""  # as after a restart of the coordinator
+    share_key(fed)
+    assert keys(fed) == before
     for name in fed.sites:  # and after a restart
         fed.local_sites[name] = fed.local_sites[name].rebuilt()
         restore_sampling_key(fed.local_sites[name], fed.study)

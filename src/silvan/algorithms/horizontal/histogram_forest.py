@@ -18,7 +18,7 @@ from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_hist
 from silvan.algorithms.requests import schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
-from silvan.data.schema import Schema
+from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
@@ -67,6 +67,7 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
     nodes: Derived[np.ndarray]  # int32, numbers of the open nodes
     features: Derived[np.ndarray]  # int32 (nodes, drawn), -1 where fewer were left to draw
     split_bin: Derived[np.ndarray]
+    max_bins: Fixed[int] = MAX_BINS  # of a tree
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -107,7 +108,7 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
 
     ``part`` are rows to take instead of the site's own, for private forests; ``name`` tells them from any others.
     """
-    schema, bins = read_level(site, request)
+    schema, bins = read_level(site, request, noisy=part is not None)
     fingerprints = request.fingerprints()
 
     def begin() -> _Growing:
@@ -129,10 +130,10 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
     return growing.rows.fill(request.nodes, request.features, thread_count(site.n_jobs))
 
 
-def read_level(site: Site, request: GrowLevel) -> tuple[Schema, Bins]:
+def read_level(site: Site, request: GrowLevel, *, noisy: bool = False) -> tuple[Schema, Bins]:
     """Read what a question refers to; raise ``FormatError`` if it cannot be answered whatever the rows are."""
     schema = schema_of(site, request.schema)
-    bins = bins_of(site, request.bins, schema)
+    bins = bins_of(site, request.bins, schema, request.max_bins, public=noisy)
     _check(request, schema, bins)
     return schema, bins
 
@@ -195,6 +196,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 n_trees=settings.n_estimators,
                 bootstrap=settings.row_sampling,
                 min_leaf=settings.min_samples_leaf,
+                max_bins=settings.max_bins,
                 nodes=nodes,
                 features=features,
                 **history.columns(),

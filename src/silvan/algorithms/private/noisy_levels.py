@@ -76,7 +76,7 @@ def plan_level(site: Site, request: NoisyLevel, schema: Schema) -> Callable[[], 
 
     Raises ``FormatError`` for a question that does not hold together.
     """
-    read_level(site, request.level)
+    read_level(site, request.level, noisy=True)
     if request.level.bootstrap:
         raise FormatError("trees of noisy histograms see all rows: draws go by the places of rows, which move")
     if schema.n_classes and request.level.measure.counts_rows:
@@ -167,13 +167,15 @@ class PublicPlan:
     def grow(self, settings: Settings, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]) -> Forest:
         """Grow a forest; ``ask`` returns the summed histograms of a level, given how many bins they have in all."""
         schema, bins, measure, history = self.rounds.schema, self.bins, self.measure, SplitHistory(GrowLevel)
-        points = CutPoints(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts))
+        sizes = np.array([len(c) for c in bins.cuts], np.int64)
+        points = CutPoints(sizes, np.concatenate(bins.cuts), max_bins=settings.max_bins)
         same: dict[str, Any] = {
             "schema": self.rounds.schema_blob,
             "bins": self.rounds.federation.blob(wire.encode(points)),
             "measure": measure,
             "n_trees": settings.n_estimators,
             "bootstrap": settings.row_sampling,
+            "max_bins": settings.max_bins,
         }
         rule, plan = settings.rule(measure), settings.federated_plan(len(schema.features))
 

@@ -62,7 +62,7 @@ def disguised_level(site: Site, request: DisguisedLevel) -> Histograms:
     reject(request.sharers != 1, "disguises have all the noise")
     schema = public_schema_of(site, request.level.schema)
     check_bounds(schema)
-    read_level(site, request.level)
+    read_level(site, request.level, noisy=True)
     _noise(schema, request.epsilon)
     noisy = drawn_once(
         site, request, Disguise, lambda: disguise(site.part(schema, strict=False), schema, request.epsilon)

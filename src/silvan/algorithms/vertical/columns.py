@@ -22,7 +22,7 @@ from silvan.federation import wire
 from silvan.federation.agreement import Columns, Differences
 from silvan.federation.bound import Derived, Fixed
 from silvan.federation.cache import CacheKey
-from silvan.federation.describe import FLOOR
+from silvan.federation.describe import FLOOR, check_classes
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import Party, party_of
@@ -92,7 +92,9 @@ def _kinds(party: Party, request: DescribeColumns) -> tuple[tuple[Feature, ...],
     features = infer_features(frame, {party.id_column, party.label}, min_category_rows=FLOOR, kinds=party.kinds)
     if not party.has_label:
         return tuple(features), None
-    return tuple(features), describe_label(label_column(frame, party.label), party.label, request.task)
+    label = describe_label(label_column(frame, party.label), party.label, request.task)
+    check_classes(label.classes or (), len(frame))
+    return tuple(features), label
 
 
 def encode_rows(party: Party, schema: Schema, rows: Blob) -> np.ndarray:

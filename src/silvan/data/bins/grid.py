@@ -147,10 +147,21 @@ def heavy_cells(counts: np.ndarray, grid: Grid, max_bins: int, floor: int = 1) -
     """
     share = counts.sum(dtype=np.int64) / max_bins
     cells = np.flatnonzero((counts > share / 4) & (counts >= floor)).astype(np.int32)
-    detail = min(_DETAIL, _MOST_DETAIL / max_bins, grid.budget / (2 * max_bins))
-    parts = detail * counts[cells] / max(share, 1e-9)
+    parts = _detail(grid, max_bins) * counts[cells] / max(share, 1e-9)
     bits = np.clip(np.frexp(parts)[1], 1, FINE_BITS)  # frexp is exact on every machine, log2 is not
     return Heavy(cells, np.maximum(grid.coarse - bits, 0).astype(np.int32))
+
+
+def _detail(grid: Grid, max_bins: int) -> float:
+    return min(_DETAIL, _MOST_DETAIL / max_bins, grid.budget / (2 * max_bins))
+
+
+def most_fine_cells(grid: Grid, max_bins: int) -> int:
+    """Return a bound on the fine cells that ``heavy_cells`` asks for in a column, whatever the counts.
+
+    Parts are rounded up to a power of two, at least two for each of the fewer than 4 ``max_bins`` cells.
+    """
+    return int(2 * _detail(grid, max_bins) * max_bins) + 8 * max_bins
 
 
 def fine_counts(image: np.ndarray, heavy: Heavy, grid: Grid) -> np.ndarray:

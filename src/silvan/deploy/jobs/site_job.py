@@ -200,6 +200,7 @@ def _make_party(member: SiteFiles, study: Study, roster: Roster | None, n_jobs: 
         study_source(member, study),
         table_settings(member, study, n_jobs),
         id_column=settings["id"],
+        match=study.match,
         seals={name: seals[name] for name in member.sites_of(study) if name in seals},
         seed=study.random_state,
         given=study.schema,

@@ -11,7 +11,6 @@ A list of digests is a blob that later requests refer to; every party finds its 
 
 import hashlib
 from collections.abc import Iterable
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -22,15 +21,12 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from silvan.errors import AgreementError, FormatError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import KEY_BYTES, Party, derived_key, party_of
 from silvan.federation.site import Site, answers
 from silvan.util.readable import count_of
-
-Match = Literal["keyed", "psi"]
 
 _BLOCK = 64
 """Bytes that SHA-256 takes at once."""
@@ -55,9 +51,7 @@ class Introduction(Reply, frozen=True, kw_only=True):
 
 
 class Introduce(Ask[Introduction], frozen=True, kw_only=True):
-    """How many columns there are, and keyed digests of their names and of the ids."""
-
-    digests: Fixed[bool] = True
+    """How many columns there are, and keyed digests of their names; of ids, too, if the study matches rows by these."""
 
 
 class RowDigests(msgspec.Struct, frozen=True):
@@ -74,7 +68,7 @@ def introduce(site: Site, request: Introduce) -> Introduction:
     """Describe the party's columns, rows and ids."""
     party = party_of(site)
     ids = party.ids
-    good = ids.kind and not ids.missing and not ids.repeated and request.digests
+    good = ids.kind and not ids.missing and not ids.repeated and party.match == "keyed"
     digests = row_digests(party) if good else np.zeros((0, WORDS), np.uint64)
     return Introduction(
         columns=[party.key_for(f"name of a column: {name}")[:8].hex() for name in party.columns],
@@ -209,16 +203,14 @@ def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 # -- at the coordinator
 
 
-def introduce_parties(
-    federation: Federation, id_column: str | None, *, digests: bool = True
-) -> dict[str, Introduction]:
+def introduce_parties(federation: Federation, id_column: str | None) -> dict[str, Introduction]:
     """Ask what the parties hold, and raise an error if ids do not identify rows.
 
     Without an ``id_column``, every party's own is called as the party likes.
     """
     named = "" if id_column is None else f" {id_column!r}"
     with federation.counted_apart():
-        replies: dict[str, Introduction] = federation.ask(Introduce(digests=digests), check=_check_introduction)
+        replies: dict[str, Introduction] = federation.ask(Introduce(), check=_check_introduction)
     for name, party in replies.items():
         if not party.has_id:
             raise AgreementError(

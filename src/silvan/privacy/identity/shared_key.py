@@ -111,7 +111,12 @@ def _keep(site: Site, study: str, key: bytes) -> None:
 
 
 def share_key(federation: Federation) -> None:
-    """Ask the first site to draw the shared key, and send it, sealed, to the others: two rounds, counted apart."""
+    """Ask the first site to draw the shared key, and send it, sealed, to the others: two rounds, counted apart.
+
+    Nothing is asked a second time.
+    """
+    if federation.key_shared == federation.study:
+        return
     first, *others = federation.active
 
     def check(site: str, reply: SealedKeys) -> None:
@@ -125,3 +130,4 @@ def share_key(federation: Federation) -> None:
             taken = {site: TakeKey(study=federation.study, by=first, box=boxes[site]) for site in others}
             if set(federation.ask(taken)) != set(others):
                 raise FederationError("a site was lost before it had the shared key; run the study again")
+    federation.key_shared = federation.study

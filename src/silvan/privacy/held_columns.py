@@ -1,0 +1,113 @@
+"""Which sites have a column, by their signatures: a sum over many sites of a column that one has is that site's table.
+
+A site does not see the tables of the others, and the coordinator could say anything. So every site signs which columns
+it has, and the coordinator passes the lists on. With ``Policy(min_sites=...)`` a site takes part in a sum only if each
+of its own columns in it is known to be at so many sites of the sum.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from silvan.errors import FormatError, RefusedError
+from silvan.federation.bound import Derived, Fixed
+from silvan.federation.federation import Federation
+from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, SignedReply
+from silvan.federation.site import Site, answers
+from silvan.federation.store import digest
+from silvan.util.readable import count_of
+
+# -- messages
+
+
+class HeldColumns(SignedReply, frozen=True, kw_only=True):
+    """Which of the columns the site has; it signs the list."""
+
+    columns: list[str]
+
+    def work(self) -> bytes:
+        """Return what is signed."""
+        return msgspec.msgpack.encode(sorted(self.columns))
+
+
+class ListColumns(Ask[HeldColumns], frozen=True, kw_only=True):
+    """Which of some columns the site has."""
+
+    partitions: ClassVar[PartitionsWay] = "site"
+
+    columns: Fixed[list[str]]
+
+
+class ColumnsNoted(Reply, frozen=True, kw_only=True):
+    """That the site knows which columns the other sites have."""
+
+
+class NoteColumns(Ask[ColumnsNoted], frozen=True, kw_only=True):
+    """Remember which columns the other sites have, as they signed it."""
+
+    of_rows: ClassVar[bool] = False
+    partitions: ClassVar[PartitionsWay] = "site"
+
+    lists: Derived[list[Blob]]
+
+
+# -- at a site
+
+
+@answers(ListColumns)
+def list_columns(site: Site, request: ListColumns) -> HeldColumns:
+    """List the columns that the site has."""
+    present = {*site.table.names} - {site.label}
+    return HeldColumns(columns=[name for name in dict.fromkeys(request.columns) if name in present])
+
+
+@answers(NoteColumns)
+def note_columns(site: Site, request: NoteColumns) -> ColumnsNoted:
+    """Remember each list for the sites that signed it."""
+    known = _known(site, site.study)
+    for blob in request.lists:
+        try:
+            columns = msgspec.msgpack.decode(site.blob(blob.hash), type=list[str])
+        except msgspec.DecodeError:
+            raise FormatError("not a list of columns") from None
+        for owner in site.owners(blob.hash):
+            known.setdefault(owner.site, set()).update(columns)
+    site.store.put(_key(site.study), msgspec.msgpack.encode(known))
+    return ColumnsNoted()
+
+
+def check_columns(site: Site, study: str, columns: Iterable[str], over: Sequence[str], least: int) -> None:
+    """Raise ``RefusedError`` if a sum has a column of this site that too few sites of the sum are known to have."""
+    known, present = _known(site, study), {*site.table.names}
+    for name in columns:
+        if name in present and sum(name in known.get(other, ()) for other in over) < least:
+            raise RefusedError(
+                f"the site's policy asks for sums over at least {count_of(least, 'site')}, and fewer are known to have "
+                "one of the columns: exclude what only some sites have"
+            )
+
+
+def _known(site: Site, study: str) -> dict[str, set[str]]:
+    return msgspec.msgpack.decode(site.store.get(_key(study)) or b"\x80", type=dict[str, set[str]])
+
+
+def _key(study: str) -> str:
+    return f"columns of sites {digest(study.encode())}"
+
+
+# -- at the coordinator
+
+
+def share_columns(federation: Federation, columns: Sequence[str]) -> None:
+    """Have every site list which of the columns it has, and tell the others: two rounds, counted apart."""
+    wanted = list(dict.fromkeys(columns))
+
+    def check(site: str, reply: HeldColumns) -> None:
+        if not set(reply.columns) <= set(wanted):
+            raise FormatError("its columns are not those asked about")
+
+    with federation.counted_apart():
+        replies: dict[str, HeldColumns] = federation.ask(ListColumns(columns=wanted), check=check)
+        lists = {blob.hash: blob for blob in (federation.work(site, reply) for site, reply in replies.items())}
+        federation.ask(NoteColumns(lists=list(lists.values())))
