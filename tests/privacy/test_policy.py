@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 from helpers.column_studies import federate as federate_by_columns
 from helpers.column_studies import split, wide
+from helpers.private_study import federate as federate_with_bounds
 from helpers.runs import silvan
 from helpers.studies import Recorded, federate, parts, table
 
@@ -133,6 +134,53 @@ def test_approvals_on_disk_by_command(tmp_path):
     (tmp_path / "site 1" / APPROVALS).write_text("[1]")
     with pytest.raises(FormatError, match="not a list of approvals"):
         Approvals(tmp_path / "site 1" / APPROVALS).listed()
+
+
+# -- how trees are grown
+
+
+GROWN = [sv.HistogramForest, sv.MergedForest, sv.BOFRF, sv.AdaBoostPL]
+
+
+@pytest.mark.parametrize("learner", GROWN)
+def test_a_policy_caps_trees_and_bins(learner):
+    """Of forests, the site's share of trees counts."""
+    model = learner(6, max_bins=16)
+    for allowed in ({"max_trees": 6}, {"max_bins": 16}):
+        model.fit(federate(TABLES, policy=sv.Policy(**allowed)))
+    most = 1 if learner is sv.MergedForest else 5
+    with pytest.raises(RefusedError, match=f"policy allows {most} trees? at most"):
+        model.fit(federate(TABLES, policy=sv.Policy(max_trees=most)))
+    with pytest.raises(RefusedError, match="policy allows 15 bins of a column at most"):
+        model.fit(federate(TABLES, policy=sv.Policy(max_bins=15)))
+
+
+@pytest.mark.parametrize("learner", GROWN)
+def test_a_policy_asks_for_trees_on_samples_of_rows(learner):
+    fed = federate(TABLES, policy=sv.Policy(bootstrap=True))
+    if learner is sv.AdaBoostPL:  # every stump sees all rows
+        with pytest.raises(RefusedError, match="trees grown on samples"):
+            learner(2).fit(fed)
+        return
+    other = {"validation": 0.2} if learner is sv.BOFRF else {}
+    learner(2, max_depth=2).fit(fed)
+    learner(2, max_depth=2, max_samples=0.5).fit(fed)
+    with pytest.raises(RefusedError, match="trees grown on samples of its rows: set bootstrap=True"):
+        learner(2, max_depth=2, bootstrap=False, **other).fit(fed)
+
+
+def test_a_policy_caps_trees_of_parties():
+    fed = federate_by_columns(split(wide(n=120), 2), policy=sv.Policy(max_trees=2, bootstrap=True))
+    sv.VerticalForest(2, max_depth=2).fit(fed)
+    for more in ({"n_estimators": 3}, {"bootstrap": False}):
+        with pytest.raises(RefusedError, match="the site's policy"):
+            sv.VerticalForest(**{"n_estimators": 2, "max_depth": 2, **more}).fit(fed)
+
+
+def test_noise_covers_what_caps_are_for():
+    policy = sv.Policy(max_trees=1, max_bins=2, bootstrap=True, epsilon=1.0)
+    fed = federate_with_bounds(n=600, policy=policy)
+    sv.HistogramForest(3, max_depth=2, epsilon=0.5).fit(fed)
 
 
 # -- test rows

@@ -13,7 +13,7 @@ from silvan.algorithms.evaluation.evaluate import EvaluateModels
 from silvan.algorithms.horizontal import histogram_forest
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 from silvan.algorithms.shared_bins import CountFine, CountGrid, CutPoints
-from silvan.errors import RefusedError, SiteError
+from silvan.errors import RefusedError, SilvanError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import CountCategories
 from silvan.federation.handlers import HANDLERS
@@ -111,6 +111,16 @@ def invented(fed, splits, nodes, features=((0, 1),), **changes):
 # age above 71.375, then not above 71.625, then dose above 3.125, then not above 3.375
 BOX = [[(0, 0, 1)], [(2, 0, 2)], [(3, 1, 1)], [(6, 1, 2)]]
 PERSON = 7
+
+
+def test_a_level_cannot_have_more_bins_than_it_says():
+    """Else a policy would judge a number, and the site's rows would be counted in finer bins."""
+    fed = federate(wards(), schema=SCHEMA, policy=sv.Policy(max_bins=2))
+    for said, error in ((3, "policy allows 2 bins"), (2, "could not read what it was sent")):
+        with pytest.raises(SilvanError, match=error):
+            fed.total(invented(fed, [], [0], max_bins=said))
+    fed = federate(wards(), schema=SCHEMA, policy=sv.Policy(max_bins=3))
+    fed.total(invented(fed, [], [0], max_bins=3))
 
 
 def test_without_the_rule_an_invented_tree_tells_a_patients_class():

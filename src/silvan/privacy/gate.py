@@ -64,6 +64,13 @@ class Policy:
     losses
         How many sites a study may lose, of those that it began with: what is summed without a site, and nearly the same
         with it, tells that site's part. None for any number; between machines, as many as the study's quorum says.
+    max_trees
+        Most trees that one request may have grown on the site's rows; None for any number. Many trees that all see a
+        row reveal its label.
+    max_bins
+        Most bins of a column in these trees; None for any number.
+    bootstrap
+        Whether trees must be grown on random samples of the rows: trees that see all rows are refused.
     tolerate
         How many other sites may tell the coordinator their shares of the noise of a sum: what is left must be enough
         for the epsilon that is charged, or the site takes no part and opens nothing. Sites that are lost come on top.
@@ -86,6 +93,9 @@ class Policy:
     min_test: int = 1
     min_class: int = 1
     tasks: int | None = None
+    max_trees: int | None = None
+    max_bins: int | None = None
+    bootstrap: bool = False
     losses: int | None = None
     tolerate: int = 1
     models: int | None = None
@@ -105,6 +115,8 @@ class Policy:
             "tasks",
             "models",
             "score_groups",
+            "max_trees",
+            "max_bins",
             "losses",
             "tolerate",
         ):
@@ -191,6 +203,7 @@ class Gate(Outbox):
         kind = type(request)
         self.check_kind(kind, envelope.study, envelope.over)
         self.check_leaves(kind, getattr(request, "min_leaf", None))
+        self.check_trees(request)
         self.terms.check(site, request)
         self._thread.over = envelope.over
         if isinstance(request, Noisy):
@@ -234,6 +247,22 @@ class Gate(Outbox):
             raise RefusedError(
                 f"the site's policy asks for leaves of at least {count_of(least, 'row')}: set min_samples_leaf"
             )
+
+    def check_trees(self, request: Request) -> None:
+        """Raise an error if a request grows more trees, or trees of more bins or rows, than the policy allows.
+
+        A request says so by the names of its fields, or by those of its settings. Noise protects what it covers.
+        """
+        asked = {} if isinstance(request, Noisy) else _tree_fields(request)
+        policy = self.policy
+        if policy.max_trees is not None and asked.get("n_trees", 0) > policy.max_trees:
+            raise RefusedError(f"the site's policy allows {count_of(policy.max_trees, 'tree')} at most")
+        if policy.max_bins is not None and asked.get("max_bins", 0) > policy.max_bins:
+            raise RefusedError(
+                f"the site's policy allows {count_of(policy.max_bins, 'bin')} of a column at most: set max_bins"
+            )
+        if policy.bootstrap and asked and not asked.get("bootstrap"):
+            raise RefusedError("the site's policy asks for trees grown on samples of its rows: set bootstrap=True")
 
     def check_test_rows(self, site: Site) -> None:
         """Raise an error if one row more would move others between those learnt from and those to judge by.
@@ -357,6 +386,18 @@ def holding_to(text: StudyText, sites: Iterable[Site]) -> Iterator[None]:
     finally:
         for gate, terms in zip(gates, before, strict=True):
             gate.terms = terms
+
+
+def _tree_fields(request: Request) -> dict[str, Any]:
+    """Return what a request, or the settings in it, says of the trees that it grows; nothing if it grows none."""
+    settings = getattr(getattr(request, "ground", request), "settings", None)
+    known = {"n_estimators": "n_trees", "n_trees": "n_trees", "max_bins": "max_bins", "bootstrap": "bootstrap"}
+    return {
+        meaning: getattr(holder, name)
+        for holder in (settings, request)
+        for name, meaning in known.items()
+        if hasattr(holder, name)
+    }
 
 
 def _least(limits: list[int | None]) -> int | None:

@@ -93,7 +93,7 @@ class Terms:
     def check(self, site: Site, request: Request, *, noisy: bool = False) -> None:
         """Raise ``RefusedError`` if a fixed or agreed field of a request is not what the study says.
 
-        A ``noisy`` level of trees has no smallest leaf and its own way of sampling: epsilon protects its counts.
+        A ``noisy`` level of trees has no smallest leaf, public bins and its own sampling: epsilon protects its counts.
         """
         text = self.text
         if text is None:
@@ -107,7 +107,7 @@ class Terms:
             value = getattr(request, name)
             if isinstance(value, Request):  # a level of trees in a request for noisy counts of it
                 self.check(site, value, noisy=True)
-            elif bound is Bound.FIXED and not (noisy and name in ("min_leaf", "bootstrap")):
+            elif bound is Bound.FIXED and not (noisy and name in ("min_leaf", "max_bins", "bootstrap")):
                 if name not in fixed:
                     raise RefusedError(f"the study does not ask for {request.kind()}")
                 said = fixed[name]

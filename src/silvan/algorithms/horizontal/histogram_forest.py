@@ -18,7 +18,7 @@ from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_hist
 from silvan.algorithms.requests import schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
-from silvan.data.schema import Schema
+from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
@@ -67,6 +67,7 @@ class GrowLevel(AfterSplits, frozen=True, kw_only=True):
 
     bins: Agreed[Blob]
     measure: Fixed[Measure]
+    max_bins: Fixed[int] = MAX_BINS  # bins of a column in a tree, for the site's policy to judge
     nodes: Derived[np.ndarray]  # int32, numbers of the open nodes
     features: Derived[np.ndarray]  # int32 (nodes, drawn), -1 where fewer were left to draw
     split_bin: Derived[np.ndarray]
@@ -140,6 +141,9 @@ def read_level(site: Site, request: GrowLevel) -> tuple[Schema, Bins]:
     """Read what a question refers to; raise ``FormatError`` if it cannot be answered whatever the rows are."""
     schema = schema_of(site, request.schema)
     bins = bins_of(site, request.bins, schema)
+    chosen = np.array([not f.categorical and f.edges is None for f in schema.features])  # not given by the schema
+    if (bins.n_bins[chosen] - 1 > request.max_bins).any():
+        raise FormatError("there are more bins than the request says")
     _check(request, schema, bins)
     return schema, bins
 
@@ -206,6 +210,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
                 n_trees=settings.n_estimators,
                 bootstrap=settings.row_sampling,
                 min_leaf=settings.min_samples_leaf,
+                max_bins=settings.max_bins,
                 nodes=nodes,
                 features=features,
                 **history.columns(),
