@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import limited
 from helpers.sneaky_site import SCHEMA, SITES, TREES, bait, score_trees, tables
 from helpers.studies import Recorded, envelopes, federate, parts, table
 
@@ -411,8 +412,8 @@ def test_trees_are_scored_once_in_a_task(cold):
         assert np.array_equal(scored(fed).counts, first.counts)
 
 
-def test_a_policy_limits_how_many_tasks_there_are():
-    fed = federate(TABLES, policy=sv.Policy(tasks=2), test=0.25)
+def test_a_study_has_no_more_tasks_than_its_text_needs():
+    fed = limited(federate(TABLES, test=0.25), tasks=2)
     model = sv.HistogramForest(2, max_depth=2).fit(fed)
     model.evaluate(fed)
     with pytest.raises(RefusedError, match="takes part in 2 tasks of this study"):
