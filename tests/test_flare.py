@@ -41,6 +41,7 @@ from silvan.deploy.service.start_stop import process_of, processes_of, start_coo
 from silvan.deploy.service.supervise import Supervisor
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import FederationError, SilvanError
+from silvan.privacy.gate import PolicyBetweenMachines
 from silvan.privacy.ledger import verify
 from silvan.privacy.noise.budget import Budget
 from silvan.study.parse import parse_remote_study
@@ -374,7 +375,7 @@ def test_a_forest_that_stays_at_its_site(federation, tmp_path):
     record = run.read()
     assert record.at_sites
     assert {path.name for path in run.folder.glob("*.silvan")} == {"model.silvan"}
-    given = {"test": 0.25, "sums": "masked", "policy": sv.Policy(score_groups=5)}
+    given = {"test": 0.25, "sums": "masked", "policy": PolicyBetweenMachines()}
     fed = sv.federate_rows({site: sources[site] for site in SITES}, **given)
     here = sv.AutoForest(**LEARNERS["auto"][1]).fit(fed)
     assert hash_of(run) == here.forest_.hash

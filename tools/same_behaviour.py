@@ -407,7 +407,7 @@ _FITS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "histogram, timeout": ("HistogramForest", SMALL, {"timeout": 600.0}),
     "histogram, little memory": ("HistogramForest", SMALL, {"memory": "1MB"}),
     "histogram, a site lost": ("HistogramForest", SMALL, {"quorum": 2, "schema": "public", "lost": "south"}),
-    "histogram, few test rows": ("HistogramForest", SMALL, {"policy": {"min_test": 60, "min_class": 10}}),
+    "histogram, few test rows": ("HistogramForest", SMALL, {"policy": {"min_test": 60}}),
     "adaptive": ("HistogramForest", SMALL | {"bins": "adaptive"}, _ADAPTIVE),
     "adaptive, weighted": ("HistogramForest", SMALL | {"bins": "adaptive", "class_weight": {"yes": 2.0}}, _ADAPTIVE),
     "private tables": ("HistogramForest", {"epsilon": 2.0, "n_rows": 480}, _PRIVATE),
@@ -686,7 +686,6 @@ def refusals(sv: Any, folder: Path) -> Parts:
                 sv, forests={"north": sv.ForestClassifier(**SMALL).fit(people().drop("label"), people()["label"])}
             )
         ),
-        "one task": lambda: [grown.fit(fed := federated(sv, policy={"tasks": 1})), grown.fit(fed)],
         "no noise beside a budget": lambda: grown.fit(federated(sv, policy={"epsilon": 1.0}, **public)),
         "a schema found by asking": lambda: sv.HistogramForest(epsilon=1.0).fit(federated(sv)),
         "not approved": lambda: grown.fit(federated(sv, policy={"approve": True})),

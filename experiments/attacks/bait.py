@@ -1,14 +1,19 @@
 """Trees that single out known patients, and tables to try them on: what several attacks on labels share."""
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 from sklearn.datasets import load_breast_cancer
 
 from silvan.data.schema import Schema
+from silvan.federate.by_rows import federate_rows
 from silvan.federation.federation import Federation
 from silvan.federation.part import Part
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest, join_forests
+from silvan.privacy.gate import Gate, PolicyBetweenMachines
+from silvan.privacy.terms import Terms
 
 TARGET = "target"
 """The site whose patients the attacker knows, but for their labels."""
@@ -23,6 +28,17 @@ def tables(n: int, others: int) -> dict[str, pl.DataFrame]:
     )
     rest = {f"other {i}": frame[-40 * (i + 1) : -40 * i or None] for i in range(others)}
     return {TARGET: frame[: min(n, len(frame))], **rest}
+
+
+def as_between_machines(
+    tables: dict[str, pl.DataFrame], models: int, min_sites: int = 1, **settings: Any
+) -> Federation:
+    """Make a federation whose sites show metrics as between machines, and evaluate so many external models."""
+    policy = PolicyBetweenMachines(min_sites=min_sites)
+    federation = federate_rows(tables, n_jobs=1, policy=policy, **settings)
+    for site in federation.local_sites.values():
+        site.outbox = Gate(policy, terms=Terms(models=models))
+    return federation
 
 
 def known(federation: Federation, test: bool) -> Part:

@@ -5,7 +5,7 @@ count in groups of five or more, of which it is not told whether all rows are of
 """
 
 import numpy as np
-from experiments.attacks.bait import TARGET, known, never_yes, rank_all, tables
+from experiments.attacks.bait import TARGET, as_between_machines, known, never_yes, rank_all, tables
 from experiments.attacks.outcome import Outcome
 
 import silvan as sv
@@ -22,9 +22,11 @@ def run(small: bool) -> list[Outcome]:
     """Read the labels of one site's test rows from a hidden sum over four sites."""
     outcomes = []
     for alike in (False, True):
-        policy = sv.Policy(min_sites=4, models=1, score_groups=5) if alike else sv.Policy(min_sites=4)
-        given = tables(44 if small else 220, 3)
-        federation = sv.federate_rows(given, test=0.2, sums="masked", policy=policy, n_jobs=1)
+        given, settings = tables(44 if small else 220, 3), {"test": 0.2, "sums": "masked"}
+        if alike:
+            federation = as_between_machines(given, 1, min_sites=4, **settings)
+        else:
+            federation = sv.federate_rows(given, policy=sv.Policy(min_sites=4), n_jobs=1, **settings)
         rows = known(federation, test=True)
         note = ""
         try:

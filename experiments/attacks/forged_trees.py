@@ -9,7 +9,7 @@ apart, since with ``score_groups=5`` no fewer can be, all at once, or one in eac
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from experiments.attacks.bait import TARGET, known, never_yes, single_out, tables
+from experiments.attacks.bait import TARGET, as_between_machines, known, never_yes, single_out, tables
 from experiments.attacks.outcome import Outcome
 
 import silvan as sv
@@ -60,8 +60,7 @@ def run(small: bool) -> list[Outcome]:
 def _in_fives(n: int) -> list[Outcome]:
     outcomes = []
     for tasks in (1, MOST):
-        policy = sv.Policy(models=1, score_groups=5)  # as between machines, where most studies need one
-        federation = sv.federate_rows(tables(n, 2), test=0.3, n_jobs=1, policy=policy)
+        federation = as_between_machines(tables(n, 2), 1, test=0.3)  # most studies need one
         rows = known(federation, test=True)
         read, note = 0, ""
         try:
@@ -77,8 +76,7 @@ def _in_fives(n: int) -> list[Outcome]:
 def _by_halves(n: int) -> list[Outcome]:
     outcomes = []
     for comparisons in (1, MOST):
-        policy = sv.Policy(models=2, score_groups=5)  # those of one comparison
-        federation = sv.federate_rows(tables(n, 2), test=0.2, n_jobs=1, policy=policy)
+        federation = as_between_machines(tables(n, 2), 2, test=0.2)  # those of one comparison
         rows = known(federation, test=False)
         read, note = 0, ""
         try:

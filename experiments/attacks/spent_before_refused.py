@@ -47,11 +47,6 @@ def run(small: bool) -> list[Outcome]:
     """Run studies that are refused in the end, and read what they spent."""
     return [
         _judged("epsilon of 1 spent by `silvan fit` before judging is refused", "1", "epsilon = 1.0"),
-        _judged(
-            "epsilon of 1 spent by `silvan fit` before a second task is refused",
-            "1",
-            "epsilon = 5.0\ntasks = 1\nmessages = ['*', 'EvaluateModels', 'CountByScore']",
-        ),
         _another_site(),
         _sampling(),
     ]

@@ -205,6 +205,6 @@ def test_how_many_models_are_judged_is_the_texts_word(member, learner, models, t
     """``to_fit``: without test rows, those that are judged on training rows."""
     plan = study(learner, "test = 0.25")
     member.note_study(plan)
-    assert member.gate(plan).most_models() == models
+    assert member.gate(plan).terms.models == models
     assert f"Models of others that your rows judge: {models} at most." in explain(member, plan).lines
-    assert member.gate(study(learner)).most_models() == to_fit
+    assert member.gate(study(learner)).terms.models == to_fit

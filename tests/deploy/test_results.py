@@ -24,6 +24,7 @@ from silvan.deploy.studies.send_results import read_results
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.flare import AbortedError
 from silvan.learners.result import Result
+from silvan.privacy.gate import PolicyBetweenMachines
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, RUN, Run
 
@@ -180,7 +181,7 @@ def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
     assert [(model.site, model.file) for model in record.models] == [("", MODEL)]
     assert sorted(path.name for path in run.folder.glob("*.silvan")) == [MODEL]
     assert record.choices["west"].startswith("a forest that it made of the shared one, its own rows and trees: AUC 0.")
-    here = sv.federate_rows(tables, test=0.3, policy=sv.Policy(score_groups=5))
+    here = sv.federate_rows(tables, test=0.3, policy=PolicyBetweenMachines())
     same = sv.AutoForest(n_estimators=6, max_depth=4).fit(here)  # in one process the forests of sites are known
     assert record.models[0].hash == same.forest_.hash
     for site in SITES:

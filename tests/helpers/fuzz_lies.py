@@ -58,6 +58,7 @@ from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.noise.noisy_request import Noisy
+from silvan.privacy.terms import Terms
 
 SHARE = 5_000
 
@@ -240,8 +241,6 @@ class Lies:
             "min_leaf": pick.choice((1, 2, 5)),
             "min_sites": pick.choice((1, 2, 3)),
             "losses": pick.choice((None, 0, 1)),
-            "tasks": pick.choice((None, 1, 2)),
-            "models": pick.choice((None, 1, 2)),
             "epsilon": pick.choice((None, spent + 1e-3, spent + 1.0, spent + 60.0)),
             "messages": pick.choice((policy.messages, ("*", *HANDLERS))),
         }
@@ -252,13 +251,14 @@ class Lies:
         base = self._base(point, lacking)
         store = MemoryStore()
         store.put_all(point.store)
-        gate = point.site.outbox
+        gate, pick = point.site.outbox, self.random
+        terms = Terms(tasks=pick.choice((None, 1, 2)), models=pick.choice((None, 1, 2)))
         budget = Budget(policy.epsilon)
         if point.charges or point.settled:
             with budget._using() as db:
                 db.executemany("INSERT INTO charge VALUES (?, ?, ?, ?, ?)", point.charges)
                 db.executemany("INSERT INTO settled VALUES (?, ?)", point.settled)
-        site = base.rebuilt(point.settings, store=store, outbox=Gate(policy, budget, approvals=gate.approvals))
+        site = base.rebuilt(point.settings, store=store, outbox=Gate(policy, budget, None, gate.approvals, terms))
         for name in ("table", "frame", "held_out", "ids"):
             if name in vars(base):
                 vars(site)[name] = vars(base)[name]
@@ -349,7 +349,7 @@ class Lies:
         honest, past = self.content[id(point.federation)], vars(site).setdefault("past", {})
         forged = {hash_ for hash_ in blobs_in(request) if hash_ not in honest and sort_of(site.blob(hash_)) is Forest}
         if forged and not isinstance(request, Noisy):
-            judged, most = past.setdefault(("judged", envelope.study), set()), site.outbox.policy.models
+            judged, most = past.setdefault(("judged", envelope.study), set()), site.outbox.terms.models
             judged |= forged
             if request.kind() not in TAKES_MODELS or (most is not None and len(judged) > most):
                 raise CrashError(f"{envelope.kind} scores forged trees, {len(judged)} models")

@@ -58,8 +58,6 @@ def reasons(site, **what):
         ({"min_sites": 4}, {"kinds": ["EvaluateModels"]}, ""),
         ({"min_leaf": 5}, {"kinds": ["GrowTrees"], "leaf": 4}, "leaves of at least 5 rows"),
         ({"min_leaf": 5}, {"kinds": ["GrowTrees"], "leaf": 5}, ""),
-        ({"tasks": 1}, {}, "1 task of a study"),
-        ({"tasks": 2}, {}, ""),
         ({"epsilon": 1.0}, {"sharers": 2}, "hide their parts"),
         ({}, {"kinds": ["NoSuchKind"]}, "does not know"),
         ({}, {"kinds": ["DealKey", "TakeKey"]}, ""),
@@ -71,8 +69,8 @@ def test_by_policy_and_budget_alone(policy, what, said):
 
 
 def test_all_reasons_at_once():
-    found = announced(sv.Policy(epsilon=0.5, min_sites=4, tasks=1), kinds=["EvaluateModels", "CountTables"])
-    assert len(found) == 4
+    found = announced(sv.Policy(epsilon=0.5, min_sites=4), kinds=["EvaluateModels", "CountTables"])
+    assert len(found) == 3
 
 
 def test_by_approval():

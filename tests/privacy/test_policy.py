@@ -5,15 +5,19 @@ import polars as pl
 import pytest
 from helpers.column_studies import federate as federate_by_columns
 from helpers.column_studies import split, wide
+from helpers.limits import limited
+from helpers.private_study import federate as federate_with_bounds
 from helpers.runs import silvan
 from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
 from silvan.algorithms.vertical.scores_of_rows import RowScores, ask_label_holder
 from silvan.errors import FormatError, InputError, RefusedError
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import REMOVED_LIMITS, Gate, Policy, PolicyBetweenMachines
 from silvan.privacy.identity.shared_key import share_key
 from silvan.privacy.site_folder import APPROVALS, Approval, Approvals
+from silvan.study.parse import check_policy
+from silvan.study.toml_lines import Problems
 
 TABLES = parts(table(n=160), 3)
 
@@ -135,6 +139,66 @@ def test_approvals_on_disk_by_command(tmp_path):
         Approvals(tmp_path / "site 1" / APPROVALS).listed()
 
 
+# -- what an owner no longer sets
+
+
+@pytest.mark.parametrize("name", list(REMOVED_LIMITS))
+def test_a_removed_parameter_says_what_became_of_it(name, tmp_path):
+    with pytest.raises(InputError, match=f"^{name} is gone: "):
+        sv.Policy(**{name: 1})
+    problems = Problems(tmp_path / "site.toml", {("policy", name): 3})
+    assert check_policy({name: 1, "min_leaf": 5}, problems) == {"min_leaf": 5}
+    with pytest.raises(InputError, match=f"site.toml:3: {name} is gone: "):
+        problems.stop()
+
+
+# -- how trees are grown
+
+
+GROWN = [sv.HistogramForest, sv.MergedForest, sv.BOFRF, sv.AdaBoostPL]
+
+
+@pytest.mark.parametrize("learner", GROWN)
+def test_a_policy_caps_trees_and_bins(learner):
+    """Of forests, the site's share of trees counts."""
+    model = learner(6, max_bins=16)
+    for allowed in ({"max_trees": 6}, {"max_bins": 16}):
+        model.fit(federate(TABLES, policy=sv.Policy(**allowed)))
+    most = 1 if learner is sv.MergedForest else 5
+    with pytest.raises(RefusedError, match=f"policy allows {most} trees? at most"):
+        model.fit(federate(TABLES, policy=sv.Policy(max_trees=most)))
+    with pytest.raises(RefusedError, match="policy allows 15 bins of a column at most"):
+        model.fit(federate(TABLES, policy=sv.Policy(max_bins=15)))
+
+
+@pytest.mark.parametrize("learner", GROWN)
+def test_a_policy_asks_for_trees_on_samples_of_rows(learner):
+    fed = federate(TABLES, policy=sv.Policy(bootstrap=True))
+    if learner is sv.AdaBoostPL:  # every stump sees all rows
+        with pytest.raises(RefusedError, match="trees grown on samples"):
+            learner(2).fit(fed)
+        return
+    other = {"validation": 0.2} if learner is sv.BOFRF else {}
+    learner(2, max_depth=2).fit(fed)
+    learner(2, max_depth=2, max_samples=0.5).fit(fed)
+    with pytest.raises(RefusedError, match="trees grown on samples of its rows: set bootstrap=True"):
+        learner(2, max_depth=2, bootstrap=False, **other).fit(fed)
+
+
+def test_a_policy_caps_trees_of_parties():
+    fed = federate_by_columns(split(wide(n=120), 2), policy=sv.Policy(max_trees=2, bootstrap=True))
+    sv.VerticalForest(2, max_depth=2).fit(fed)
+    for more in ({"n_estimators": 3}, {"bootstrap": False}):
+        with pytest.raises(RefusedError, match="the site's policy"):
+            sv.VerticalForest(**{"n_estimators": 2, "max_depth": 2, **more}).fit(fed)
+
+
+def test_noise_covers_what_caps_are_for():
+    policy = sv.Policy(max_trees=1, max_bins=2, bootstrap=True, epsilon=1.0)
+    fed = federate_with_bounds(n=600, policy=policy)
+    sv.HistogramForest(3, max_depth=2, epsilon=0.5).fit(fed)
+
+
 # -- test rows
 
 
@@ -162,15 +226,6 @@ def test_few_test_rows_have_no_figures(task):
     assert not any(overall[name].is_nan().any() for name in names[:2])  # over all sites there are
     allowed, _ = figures(federate(tables, test=0.25, policy=sv.Policy(min_test=9)))
     assert not allowed[names[-1]].is_nan().all()  # of few rows the first, AUC, may be undefined
-
-
-def test_few_rows_of_a_class_have_no_figures_if_the_policy_says_so():
-    y = pl.Series("label", (["no"] * 9 + ["yes"]) * 8)
-    rows = table(n=80).with_columns(y)
-    tables = {"small": rows, "big": table(n=160)}
-    for least, withheld in ((1, False), (2, False), (3, True)):
-        frame, _ = figures(federate(tables, test=0.25, policy=sv.Policy(min_class=least)))
-        assert frame["accuracy"].is_nan().all() == withheld
 
 
 def test_ten_rows_are_enough():
@@ -208,7 +263,8 @@ def test_scores_that_set_a_row_apart_do_not_tell_its_label():
     """The coordinator scores rows as it likes: figures and counts are of rows in groups, with few digits, and few."""
     told = {}
     for groups in (1, 5):
-        fed = federate_by_columns(split(wide(n=160), 2), test=0.25, policy=sv.Policy(score_groups=groups, models=2))
+        policy = sv.Policy() if groups == 1 else PolicyBetweenMachines()
+        fed = limited(federate_by_columns(split(wide(n=160), 2), test=0.25, policy=policy), models=2)
         digests, holder, schema = fed.columns.test, fed.columns.label_holder, fed.columns.schema
         scores, apart = np.full((len(digests), 2), 0.5), np.zeros(len(digests), np.int64)
         apart[3] = 1
@@ -226,7 +282,7 @@ def test_scores_that_set_a_row_apart_do_not_tell_its_label():
 
 def test_rows_of_one_class_are_not_judged_in_groups():
     frame = wide(n=160).with_columns(label=pl.Series(["yes"] + ["no"] * 159))
-    fed = federate_by_columns(split(frame, 2), test=0.25, policy=sv.Policy(score_groups=5))
+    fed = federate_by_columns(split(frame, 2), test=0.25, policy=PolicyBetweenMachines())
     scores = np.full((len(fed.columns.test), 2), 0.5)
     row = ask_label_holder(fed, fed.columns.label_holder, fed.columns.schema, fed.columns.test, RowScores(scores))
     assert np.isnan(list(row.metrics.values())).all()

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import limited
 from helpers.sneaky_site import SCHEMA, SITES, TREES, bait, score_trees, tables
 from helpers.studies import Recorded, envelopes, federate, parts, table
 
@@ -13,7 +14,7 @@ from silvan.algorithms.evaluation.evaluate import EvaluateModels
 from silvan.algorithms.horizontal import histogram_forest
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 from silvan.algorithms.shared_bins import CountFine, CountGrid, CutPoints
-from silvan.errors import RefusedError, SiteError
+from silvan.errors import RefusedError, SilvanError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import CountCategories
 from silvan.federation.handlers import HANDLERS
@@ -111,6 +112,16 @@ def invented(fed, splits, nodes, features=((0, 1),), **changes):
 # age above 71.375, then not above 71.625, then dose above 3.125, then not above 3.375
 BOX = [[(0, 0, 1)], [(2, 0, 2)], [(3, 1, 1)], [(6, 1, 2)]]
 PERSON = 7
+
+
+def test_a_level_cannot_have_more_bins_than_it_says():
+    """Else a policy would judge a number, and the site's rows would be counted in finer bins."""
+    fed = federate(wards(), schema=SCHEMA, policy=sv.Policy(max_bins=2))
+    for said, error in ((3, "policy allows 2 bins"), (2, "could not read what it was sent")):
+        with pytest.raises(SilvanError, match=error):
+            fed.total(invented(fed, [], [0], max_bins=said))
+    fed = federate(wards(), schema=SCHEMA, policy=sv.Policy(max_bins=3))
+    fed.total(invented(fed, [], [0], max_bins=3))
 
 
 def test_without_the_rule_an_invented_tree_tells_a_patients_class():
@@ -403,8 +414,8 @@ def test_trees_are_scored_once_in_a_task(cold):
         assert np.array_equal(scored(fed).counts, first.counts)
 
 
-def test_a_policy_limits_how_many_tasks_there_are():
-    fed = federate(TABLES, policy=sv.Policy(tasks=2), test=0.25)
+def test_a_study_has_no_more_tasks_than_its_text_needs():
+    fed = limited(federate(TABLES, test=0.25), tasks=2)
     model = sv.HistogramForest(2, max_depth=2).fit(fed)
     model.evaluate(fed)
     with pytest.raises(RefusedError, match="takes part in 2 tasks of this study"):

@@ -110,7 +110,6 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
     [
         ("", "epsilon = 4.0", "EvaluateModels is answered without noise"),
         ("[evaluation]\nepsilon = 1.5\n", "epsilon = 4.0", "all that is about to be asked costs 4.5"),
-        ("[evaluation]\nepsilon = 1.0\n", "epsilon = 4.0\ntasks = 1", "1 task of a study"),
         (
             "[evaluation]\nepsilon = 1.0\n",
             'messages = ["CountTables", "CountColumns"]',

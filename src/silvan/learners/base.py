@@ -190,7 +190,8 @@ class Learner(FederatedEstimator):
             text = StudyText(schema.label.name, fixed, schema=schema, clusters=clusters)
         else:
             text = StudyText(schema.label.name, lambda schema: fixed_for_parties(parameters), clusters=True)
-        return holding_to(text, federation.local_sites.values())
+        trusting = parameters.get("tolerate") == 0  # sites that trust one another need no share to spare
+        return holding_to(text, federation.local_sites.values(), tolerate=0 if trusting else 1)
 
     @abstractmethod
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:

@@ -118,7 +118,8 @@ class FederatedEstimator(BaseEstimator, ABC):
         self.check()
         request_plan = self.request_plan(federation)
         if request_plan.epsilon:
-            announce(federation, request_plan)
+            with self.held_to_text(federation):
+                announce(federation, request_plan)
         schema, rounds, before = federation.schema, federation.rounds, federation.bytes
         with federation.working_on(type(self).__name__), self.held_to_text(federation):
             self.schema_ = schema

@@ -181,10 +181,10 @@ class HistogramForest(HistogramForestParameters, Learner):
         forest = self._forest_for(None)
         if federation.local_sites and not any(site.test for site in federation.local_sites.values()):
             raise InputError(NO_TEST_ROWS)
-        announce(federation, self.evaluation_plan(federation, epsilon=epsilon))
-        held = self.held_to_text(federation, epsilon=epsilon)
-        with federation.working_on(f"judging {type(self).__name__}"), held:
-            found = evaluate_with_noise(federation, self.schema_, forest, epsilon, self._placing(federation))
+        with self.held_to_text(federation, epsilon=epsilon):
+            announce(federation, self.evaluation_plan(federation, epsilon=epsilon))
+            with federation.working_on(f"judging {type(self).__name__}"):
+                found = evaluate_with_noise(federation, self.schema_, forest, epsilon, self._placing(federation))
         self.judging_privacy_ = found.privacy
         return found
 

@@ -95,7 +95,7 @@ def would_refuse(site: Site, request: Announce) -> Announced:
     gate, reasons = site.outbox, list[str]()
     if isinstance(gate, Gate):
         reasons = _check_kinds(site, gate, request) + _check_tasks(site, gate, request)
-        most = gate.most_models()
+        most = gate.terms.models
         if most is not None and request.models > most:
             reasons.append(f"models of others that it judges in a study: {most} at most")
         reasons += _check_cost(site, gate, request)

@@ -7,10 +7,9 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import msgspec
-import numpy as np
 
 from silvan.errors import InputError, RefusedError
 from silvan.federation.cache import CacheKey
@@ -28,46 +27,51 @@ from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
 from silvan.privacy.terms import StudyText, Terms, columns_of
 from silvan.util.readable import count_of
 
+REMOVED_LIMITS = {
+    "min_class": "is gone: between machines groups of rows hide the labels of few, and min_test sets how many rows",
+    "tasks": "is gone: it follows from the study, and an approval may set it",
+    "models": "is gone: the study's learner decides how many models a site evaluates",
+    "score_groups": "is gone: it is 5 between machines and 1 in one process",
+    "tolerate": "is gone: the study's learner says how many sites may collude, one if it does not",
+}
+"""Parameters that ``Policy`` had before, and what decides each of them now."""
+
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 """Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What may leave a site.
+    """What may leave a site, as its owner decides. What a study asks for beyond that follows from its text.
 
     Parameters
     ----------
     messages
-        Kinds of messages it answers; "*" stands for all but those closed by default, and is the default.
+        Kinds of requests that the site answers; "*" stands for all but those closed by default, and is the default.
     min_leaf
-        Fewest rows in a leaf of a tree that leaves the site; in sums over sites only if it is above the default.
+        Minimum number of rows in a leaf of a tree that leaves the site; in sums over sites only if it is above the
+        default.
     min_sites
-        Fewest sites in a sum that the site takes part in.
+        Minimum number of sites in a sum that the site takes part in.
     epsilon
-        Privacy budget of the site, for all studies together; None for no limit. With one, a message that is answered
+        Privacy budget of the site, for all studies together; None for no limit. With one, a request that is answered
         without noise must be named in ``messages``, since no budget covers it.
     approve
         Whether the owner approves each study before anything of it is answered, see ``Gate.approve``.
-    min_test, min_class
-        Fewest test rows, and fewest of a class that is among them, by which the site judges models: figures of merit of
-        a single row tell its class, so set ``min_test`` to 10 or more where that matters.
-    tasks
-        How many models and judgements a study may have; None for any number.
-    models
-        How many models that a site is sent a study may have judged there, in all: two that differ on a row may show its
-        label. None for any number; between machines never more than an honest study of its learner needs, 1 for most.
-    score_groups
-        Fewest rows that share a score in figures and counts of models, in groups of rows which score about alike, and
-        which are counted so that a model made to single out rows shows the label of none. 1: every row has its own
-        score; otherwise 3 or more, and between machines 5 unless a site says otherwise. Of fewer test rows there are no
-        figures.
+    min_test
+        Minimum number of test rows by which the site evaluates models: metrics of a single row reveal its label, so set
+        it to 10 or more where that matters.
+    max_trees
+        Maximum number of trees that one request has grown on the site's rows; None for any number. Many trees that all
+        see a row reveal its label.
+    max_bins
+        Maximum number of bins of a column in these trees; None for any number.
+    bootstrap
+        Whether trees must be grown on random samples of the rows: trees that see all rows are refused.
     losses
-        How many sites a study may lose, of those that it began with: what is summed without a site, and nearly the same
-        with it, tells that site's part. None for any number; between machines, as many as the study's quorum says.
-    tolerate
-        How many other sites may tell the coordinator their shares of the noise of a sum: what is left must be enough
-        for the epsilon that is charged, or the site takes no part and opens nothing. Sites that are lost come on top.
+        Maximum number of sites that a study may lose, of those that it began with: two sums over nearly the same sites
+        reveal the part of the site that is missing in one. None for any number; between machines, as many as the
+        study's quorum allows.
 
     Examples
     --------
@@ -79,18 +83,25 @@ class Policy:
     True
     """
 
+    score_groups = 1  # rows that share a score in metrics; no field, see ``PolicyBetweenMachines``
+
     messages: tuple[str, ...] | None = None
     min_leaf: int = 2
     min_sites: int = 1
     epsilon: float | None = None
     approve: bool = False
     min_test: int = 1
-    min_class: int = 1
-    tasks: int | None = None
+    max_trees: int | None = None
+    max_bins: int | None = None
+    bootstrap: bool = False
     losses: int | None = None
-    tolerate: int = 1
-    models: int | None = None
-    score_groups: int = 1
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """Say what became of a parameter that was removed."""
+        for name in named:
+            if name in REMOVED_LIMITS:
+                raise InputError.about(name, REMOVED_LIMITS[name])
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -98,24 +109,11 @@ class Policy:
             if isinstance(self.messages, str):
                 raise InputError.about("messages", "must be a list of kinds, got a single string")
             object.__setattr__(self, "messages", tuple(self.messages))
-        for name in (
-            "min_leaf",
-            "min_sites",
-            "min_test",
-            "min_class",
-            "tasks",
-            "models",
-            "score_groups",
-            "losses",
-            "tolerate",
-        ):
-            given, least = getattr(self, name), 0 if name in ("losses", "tolerate") else 1
-            if given is not None and given < least:
-                raise InputError.wrong(name, f"at least {least}", given)
-        if self.score_groups == 2:
-            raise InputError.about(
-                "score_groups", "must be 1, or at least 3: two rows of one class cannot be hidden, got 2"
-            )
+        least = {"min_leaf": 1, "min_sites": 1, "min_test": 1, "max_trees": 1, "max_bins": 2, "losses": 0}
+        for name, low in least.items():
+            given = getattr(self, name)
+            if given is not None and given < low:
+                raise InputError.wrong(name, f"at least {low}", given)
         if self.epsilon is not None:
             check_epsilon(self.epsilon)
 
@@ -130,17 +128,23 @@ class Policy:
         if closed:
             raise InputError.about("messages", f"names {closed[0]!r}, which the site's policy does not allow")
 
-    def allows_metrics(self, y: np.ndarray, n_classes: int) -> bool:
-        """Whether figures of merit of these test rows may leave; without classes, of as many numbers."""
-        if n_classes and len(y):
-            sizes = np.bincount(y, minlength=n_classes)
-            if sizes[sizes > 0].min() < self.min_class:
-                return False
-        return len(y) >= max(self.min_test, self.score_groups)
+    def allows_metrics(self, n_rows: int) -> bool:
+        """Whether metrics of so many test rows may leave."""
+        return n_rows >= max(self.min_test, self.score_groups)
 
     def allows_exact(self, kind: str) -> bool:
         """Whether a kind of message may be answered without noise, which no privacy budget covers."""
         return self.allows(kind) and (self.epsilon is None or kind in (self.messages or ()))
+
+
+class PolicyBetweenMachines(Policy):
+    """The policy of a site whose coordinator has no rows at hand, unlike one that runs in the same process.
+
+    In metrics and counts of models at least five rows that score about alike share a score. They are counted such that
+    a model made to single out a row does not reveal its label.
+    """
+
+    score_groups = 5
 
 
 class Gate(Outbox):
@@ -192,6 +196,7 @@ class Gate(Outbox):
         kind = type(request)
         self.check_kind(kind, envelope.study, envelope.over)
         self.check_leaves(kind, getattr(request, "min_leaf", None))
+        self.check_trees(request)
         self.terms.check(site, request)
         self._thread.over = envelope.over
         if self.policy.min_sites > 1 and kind.verb == "total" and not isinstance(request, Noisy):
@@ -239,6 +244,22 @@ class Gate(Outbox):
                 f"the site's policy asks for leaves of at least {count_of(least, 'row')}: set min_samples_leaf"
             )
 
+    def check_trees(self, request: Request) -> None:
+        """Raise an error if a request grows more trees, or trees of more bins or rows, than the policy allows.
+
+        A request says so by the names of its fields, or by those of its settings. Noise protects what it covers.
+        """
+        asked = {} if isinstance(request, Noisy) else _tree_fields(request)
+        policy = self.policy
+        if policy.max_trees is not None and asked.get("n_trees", 0) > policy.max_trees:
+            raise RefusedError(f"the site's policy allows {count_of(policy.max_trees, 'tree')} at most")
+        if policy.max_bins is not None and asked.get("max_bins", 0) > policy.max_bins:
+            raise RefusedError(
+                f"the site's policy allows {count_of(policy.max_bins, 'bin')} of a column at most: set max_bins"
+            )
+        if policy.bootstrap and asked and not asked.get("bootstrap"):
+            raise RefusedError("the site's policy asks for trees grown on samples of its rows: set bootstrap=True")
+
     def check_test_rows(self, site: Site) -> None:
         """Raise an error if one row more would move others between those learnt from and those to judge by.
 
@@ -257,27 +278,22 @@ class Gate(Outbox):
                 "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
                 "less noise than the budget asks for"
             )
-        spare = self.policy.tolerate
+        spare = self.terms.tolerate
         if sharers > 1 and site.secure_sum is not None and spare > site.secure_sum.withstands(among):
             raise RefusedError(
-                f"the site's policy reckons with {count_of(spare, 'site')} that collude, and so many would see its "
-                "part of this "
+                f"the site assumes that {count_of(spare, 'site')} may collude, and so many would see its part of this "
                 "sum, with a share of the noise alone: ask for noise='site'"
             )
         if sharers > max(among - spare, 1):
             raise RefusedError(
-                f"the site's policy asks that the noise on a sum be enough without the shares of {spare} of its sites, "
+                f"the site asks that the noise on a sum be enough without the shares of {spare} of its sites, "
                 f"and of these {among} it is not: set tolerate to {spare}, and higher by how many sites may be lost"
             )
 
-    def most_models(self) -> int | None:
-        """Return how many models that a site is sent a study may have judged; None for any number."""
-        return _least([self.policy.models, self.terms.models])
-
     def most_tasks(self, study: str) -> int | None:
-        """Return how many tasks a study may have, by the policy and by its approval; None for any number."""
+        """Return the maximum number of tasks of a study, by its text and its approval; None for any number."""
         approval = self._approval(study)
-        return _least([self.policy.tasks, None if approval is None else approval.tasks])
+        return _least([self.terms.tasks, None if approval is None else approval.tasks])
 
     def _approval(self, study: str) -> Approval | None:
         """Return what the owner approved of a study, if approvals are asked for."""
@@ -350,17 +366,32 @@ class Gate(Outbox):
 
 
 @contextmanager
-def holding_to(text: StudyText, sites: Iterable[Site]) -> Iterator[None]:
-    """Hold a coordinator to a study's text at sites of this process, for as long as the study runs."""
+def holding_to(text: StudyText, sites: Iterable[Site], tolerate: int = 1) -> Iterator[None]:
+    """Hold a coordinator to a study's text at sites of this process, for as long as the study runs.
+
+    ``tolerate`` is how many sites may collude, see ``Terms``.
+    """
     gates = [site.outbox for site in sites if isinstance(site.outbox, Gate)]
     before = [gate.terms for gate in gates]
     for gate in gates:
-        gate.terms = replace(gate.terms, text=text)
+        gate.terms = replace(gate.terms, text=text, tolerate=tolerate)
     try:
         yield
     finally:
         for gate, terms in zip(gates, before, strict=True):
             gate.terms = terms
+
+
+def _tree_fields(request: Request) -> dict[str, Any]:
+    """Return what a request, or the settings in it, says of the trees that it grows; nothing if it grows none."""
+    settings = getattr(getattr(request, "ground", request), "settings", None)
+    known = {"n_estimators": "n_trees", "n_trees": "n_trees", "max_bins": "max_bins", "bootstrap": "bootstrap"}
+    return {
+        meaning: getattr(holder, name)
+        for holder in (settings, request)
+        for name, meaning in known.items()
+        if hasattr(holder, name)
+    }
 
 
 def _least(limits: list[int | None]) -> int | None:
@@ -374,8 +405,8 @@ def policy_of(site: Site) -> Policy:
 
 
 def most_models(site: Site) -> int | None:
-    """Return how many models that it is sent a site judges in a study; None for any number."""
-    return site.outbox.most_models() if isinstance(site.outbox, Gate) else None
+    """Return the maximum number of external models that a site evaluates in a study; None for any number."""
+    return site.outbox.terms.models if isinstance(site.outbox, Gate) else None
 
 
 def _describe(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:

@@ -76,8 +76,13 @@ class Terms:
         The sites that it begins with.
     losses
         How many of them it may lose.
+    tasks
+        The maximum number of models and evaluations.
     models
         The maximum number of external models that it evaluates at the site.
+    tolerate
+        How many other sites may collude with the coordinator: the noise on a sum is enough without their shares, also
+        where sites are lost. Between machines it is one, since every site knows its own share.
     approved
         The study that the owner approved, if this is one of its splits.
     text
@@ -87,14 +92,16 @@ class Terms:
     study: str | None = None
     sites: Sequence[str] | None = None
     losses: int | None = None
+    tasks: int | None = None
     models: int | None = None
+    tolerate: int = 1
     approved: str | None = None
     text: StudyText | None = None
 
     def check(self, site: Site, request: Request, *, noisy: bool = False) -> None:
         """Raise ``RefusedError`` if a fixed or agreed field of a request is not what the study says.
 
-        A ``noisy`` level of trees has no smallest leaf and its own way of sampling: epsilon protects its counts.
+        A ``noisy`` level of trees has no smallest leaf, public bins and its own sampling: epsilon protects its counts.
         """
         text, bounds = self.text, bounds_of(type(request))
         schema = _read_schema(site, request) if bounds.get("schema") is Bound.AGREED else None

@@ -120,7 +120,8 @@ def announce_study(
         raise InputError.about("dependence", f"names {unknown[0]!r}, which is no column to learn from")
     if study.evaluation.by:
         places_of(federation.schema, study.evaluation.by)
-    announce(federation, request_plan_of(study, federation, learner, sampling=sampling))
+    with learner.held_to_text(federation):
+        announce(federation, request_plan_of(study, federation, learner, sampling=sampling))
 
 
 def request_plan_of(

@@ -307,6 +307,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         evaluated = bool(self.test or self.repeats) and self.evaluation.epsilon is None
         return self.spec.models_evaluated(self.parameters, evaluated=evaluated, by=self.evaluation.by)
 
+    @property
+    def max_tasks(self) -> int:
+        """The maximum number of tasks: a model, its evaluation, and what columns do; parties may ask for more."""
+        explained = self.evaluation.importance + bool(self.evaluation.dependence)
+        return 2 + explained + 2 * self.by_columns
+
     # -- what identifies it
     @property
     def digest(self) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from helpers.limits import limited
 from helpers.studies import Recorded, federate, parts, table
 
 import silvan as sv
@@ -84,7 +85,7 @@ def test_a_threshold_by_a_rule_takes_a_model_more(learner):
     model, tables = learner(**SMALL, threshold="f1"), parts(table(n=120), 2)
     most = model.evaluation_plan(federate(tables)).models
     assert most == LEARNERS[learner.__name__].models_evaluated({"threshold": "f1"}) + 1  # the pooled one
-    fed = federate(tables, test=0.3, policy=sv.Policy(models=most))
+    fed = limited(federate(tables, test=0.3), models=most)
     model.fit(fed).evaluate(fed)
 
 
@@ -102,7 +103,7 @@ def evaluate_alone(fed, model, judged):
 
 def test_models_are_counted_over_a_study():
     """Also if the site was restarted, and in any task: what they tell adds up."""
-    fed = federate(parts(table(), 2), test=0.3, cold=True, policy=sv.Policy(models=2))
+    fed = limited(federate(parts(table(), 2), test=0.3, cold=True), models=2)
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     models = [SentModel(fed.blob(forest.take([i]).to_bytes())) for i in range(3)]
     for again in (models[:1], models[:2], models[1:2]):
@@ -114,7 +115,7 @@ def test_models_are_counted_over_a_study():
 
 def test_weights_make_another_model():
     """Trees that sites signed, weighted as a coordinator likes, score rows as it likes."""
-    fed = federate(parts(table(), 2), test=0.3, policy=sv.Policy(models=1))
+    fed = limited(federate(parts(table(), 2), test=0.3), models=1)
     model = sv.MergedForest(**SMALL).fit(fed)
     with fed.working_on("judging"):
         evaluate_alone(fed, model, model.forest_)
@@ -124,7 +125,7 @@ def test_weights_make_another_model():
 
 
 def test_a_study_that_needs_more_is_refused_first():
-    fed = federate(parts(table(), 3), test=0.3, policy=sv.Policy(models=2))
+    fed = limited(federate(parts(table(), 3), test=0.3), models=2)
     announce(fed, sv.HistogramForest(**SMALL).evaluation_plan(fed))  # its own, and that of pooled rows
     with pytest.raises(RefusedError, match="in a study: 2 at most"):
         announce(fed, sv.BOFRF(**SMALL).evaluation_plan(fed))

@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import limited
 from helpers.studies import TASKS, federate, parts, table
 
 import silvan as sv
@@ -10,6 +11,7 @@ from silvan.algorithms.evaluation.column_effects import ColumnGrid, SetColumns, 
 from silvan.errors import FormatError, InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
+from silvan.privacy.gate import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
 
@@ -123,7 +125,7 @@ def test_a_model_that_is_made_for_it_tells_what_one_row_holds():
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"age": rng.permutation(180.0 + np.arange(180)), "noise": rng.uniform(0, 120, 180)})
     frame = frame.with_columns(other=rng.normal(size=180), label=rng.integers(0, 2, 180))
-    fed = federate(parts(frame, 3), test=0.5, sums="masked", policy=sv.Policy(score_groups=5, models=1))
+    fed = limited(federate(parts(frame, 3), test=0.5, sums="masked", policy=PolicyBetweenMachines()), models=1)
     known = [fed.site(name).part(fed.schema, test=True).X for name in fed.sites]
     age, noise = known[1][7, [fed.schema.names.index(name) for name in ("age", "noise")]]
     model = sv.HistogramForest(1, max_depth=1).fit(fed)

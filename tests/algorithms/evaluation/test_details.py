@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import in_groups_of
 from helpers.studies import TASKS, federate, parts, table
 from msgspec import structs
 from sklearn import metrics as sk
@@ -17,6 +18,7 @@ from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.errors import FormatError
 from silvan.forest.predict import scores as score_rows
+from silvan.privacy.gate import PolicyBetweenMachines
 from silvan.tree.sampling import rows_of_trees
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
@@ -131,7 +133,7 @@ def test_net_benefit_by_its_definition(scored):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("least", [1, 5])
 def test_details_of_each_site(task, least):
-    fed, model = fitted(task, policy=sv.Policy(score_groups=least))
+    fed, model = fitted(task, policy=in_groups_of(least))
     frame = model.evaluate(fed)
     row, (answer, y) = line(frame, "site 0"), rows_of(fed, model)
     assert row["note"] == ""
@@ -187,13 +189,12 @@ def test_groups_of_a_number_show_no_row():
     assert (groups[:, 1] * groups[:, 2]).sum() == pytest.approx(y.sum(), rel=1e-3)
 
 
-@pytest.mark.parametrize(("policy", "rows", "of_class"), [({"min_test": 25}, 25, 0), ({"min_class": 6}, 10, 6)])
-def test_groups_keep_the_floors_of_the_policy(policy, rows, of_class):
-    fed, model = fitted(policy=sv.Policy(**policy))
+def test_groups_keep_the_floors_of_the_policy():
+    policy = sv.Policy(min_test=25)
+    fed, model = fitted(policy=policy)
     answer, y = rows_of(fed, model)
-    groups = class_groups(answer.scores[:, 1], y == 1, Floors.of(sv.Policy(**policy)))
-    assert groups[:, 1:].sum(axis=1).min() >= rows
-    assert groups[:, 1:].min() >= of_class
+    groups = class_groups(answer.scores[:, 1], y == 1, Floors.of(policy))
+    assert groups[:, 1:].sum(axis=1).min() >= 25
     assert len(class_groups(answer.scores[:5, 1], y[:5] == 1, Floors())) == 0
 
 
@@ -247,11 +248,11 @@ def test_no_threshold_where_nobody_knows_what_trees_saw():
 
 def test_a_threshold_is_chosen_by_groups_of_rows():
     """A model made to single out a training row finds it among others."""
-    fed, model = fitted(policy=sv.Policy(score_groups=20))
+    fed, model = fitted(policy=in_groups_of(20))
     answer, _ = unseen_rows(fed.site("site 0"), fed.schema, model.forest_, RowSamples((12,)))
     _, rows = np.unique(answer.scores[:, 1], return_counts=True)
     assert rows.min() >= 20
-    fed, model = fitted(policy=sv.Policy(min_class=200))
+    fed, model = fitted(policy=sv.Policy(min_test=200))
     assert unseen_rows(fed.site("site 0"), fed.schema, model.forest_, RowSamples((12,))) is None
 
 
@@ -317,7 +318,7 @@ def test_groups_of_one_number_are_left_out():
     y = np.concatenate([np.zeros(10), [*np.zeros(9), 7.0], [*np.zeros(8), 7.0, 9.0], np.arange(10.0)])
     answer = Answer(np.arange(40.0)[:, None], np.zeros(40, np.int64))
     [shown] = detail_of(*answer, y, 0, Floors()).groups
-    [kept] = detail_of(*answer, y, 0, Floors.of(sv.Policy(score_groups=5))).groups
+    [kept] = detail_of(*answer, y, 0, Floors.of(PolicyBetweenMachines())).groups
     assert len(shown) == 4
     np.testing.assert_array_equal(kept, shown[2:])
 

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import in_groups_of
 from helpers.studies import TASKS, Recorded, disturbed, federate, parts, table
 from sklearn import metrics as sk
 
@@ -20,6 +21,7 @@ from silvan.errors import InputError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest.forest import join_forests
+from silvan.privacy.gate import PolicyBetweenMachines
 from silvan.tree.fit import Settings
 
 CLASSES = ["auc", "pr_auc", "accuracy", "f1", "mcc", "calibration"]
@@ -68,7 +70,7 @@ def figures(frame, site, model):
 @pytest.mark.parametrize("least", [1, 5])
 @pytest.mark.parametrize("task", TASKS)
 def test_figures_of_each_site_and_of_all(task, least):
-    fed, model = fitted(task, policy=sv.Policy(score_groups=least))
+    fed, model = fitted(task, policy=in_groups_of(least))
     frame = model.evaluate(fed)
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
     everyone = [judged(fed, site) for site in fed.sites]
@@ -383,7 +385,7 @@ def test_rows_of_one_class_have_no_figures_in_groups():
     for other in (0, 1):
         first = pl.int_range(pl.len()) < other
         same = frames["site 0"].with_columns(label=pl.when(first).then(pl.lit("yes")).otherwise(pl.lit("no")))
-        fed = federate({**frames, "site 0": same}, test=0.5, policy=sv.Policy(score_groups=5))
+        fed = federate({**frames, "site 0": same}, test=0.5, policy=PolicyBetweenMachines())
         frame = sv.HistogramForest(n_estimators=3, max_depth=3).fit(fed).evaluate(fed)
         assert np.isnan(figures(frame, "site 0", "federated")["auc"])
         assert np.isnan(figures(frame, "site 0", "federated")["accuracy"])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import limited
 from helpers.naive_answers import goes_left
 from helpers.studies import Recorded, disturbed, federate, parts, table
 from sklearn.metrics import roc_auc_score
@@ -20,6 +21,7 @@ from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest import predict
+from silvan.privacy.gate import PolicyBetweenMachines
 from silvan.tree.sampling import rows_of_trees
 
 SMALL = {"n_estimators": 8, "max_depth": 4}
@@ -155,7 +157,7 @@ def test_a_mean_of_sites_is_not_set_beside_a_ranking_of_all_rows():
 
 def test_nothing_of_it_leaves():
     """Neither its leaf values nor their bytes stand in any message; the ledger says that it stays."""
-    fed = federate(differing(), Recorded, test=0.3, policy=sv.Policy(score_groups=5))
+    fed = federate(differing(), Recorded, test=0.3, policy=PolicyBetweenMachines())
     model = sv.AutoForest(**SMALL).fit(fed)
     model.evaluate(fed)
     made = {site: one for site, one in model.forests_.items() if one != model.forest_}
@@ -206,7 +208,7 @@ def test_trees_of_others_are_not_taken_for_the_sites_own():
 
 def test_each_forest_that_a_mix_is_made_of_counts_as_a_model():
     """A coordinator cannot have many forests fitted to a site's rows and judged: each is a model, and few are."""
-    fed = federate(differing(), test=0.3, policy=sv.Policy(models=4))
+    fed = limited(federate(differing(), test=0.3), models=4)
     model = sv.AutoForest(**SMALL).fit(fed)
     model.evaluate(fed)
     forged = replace(model.forest_, value=model.forest_.value[::-1].copy())

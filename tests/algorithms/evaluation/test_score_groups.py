@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import silvan as sv
 from silvan.algorithms.evaluation.score_groups import Answer, arrange, in_groups, one_class
 from silvan.algorithms.evaluation.score_quality import delong
-from silvan.errors import InputError
 from silvan.metrics import classification
+from silvan.privacy.gate import PolicyBetweenMachines
 
 
 def answer(n, n_classes, seed=0, levels=50):
@@ -152,7 +151,5 @@ def test_rows_of_one_class():
 
 
 def test_of_fewer_rows_than_a_group_there_are_no_figures():
-    assert not sv.Policy(score_groups=5).allows_metrics(np.array([0, 1, 0, 1]), 2)
-    assert sv.Policy(score_groups=5).allows_metrics(np.array([0, 1, 0, 1, 1]), 2)
-    with pytest.raises(InputError, match="score_groups must be 1, or at least 3"):
-        sv.Policy(score_groups=2)
+    assert not PolicyBetweenMachines().allows_metrics(4)
+    assert PolicyBetweenMachines().allows_metrics(5)

@@ -7,6 +7,7 @@ from unittest import mock
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import limited
 from helpers.studies import TASKS, federate, parts, table
 
 import silvan as sv
@@ -17,9 +18,10 @@ from silvan.algorithms.evaluation.site_scores import answer_on_test_rows
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.part import Part
 from silvan.forest.predict import scores
+from silvan.privacy.gate import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
-GROUPS = sv.Policy(score_groups=5)
+GROUPS = PolicyBetweenMachines()
 
 
 def fitted(task="binary", learner=sv.HistogramForest, n=300, **settings):
@@ -115,7 +117,8 @@ def test_labels_tell_nothing_more_than_the_judgement_does():
 
 def test_it_counts_as_the_model_that_is_judged():
     """One model may be judged: its columns may be shuffled, those of another not."""
-    fed, model = fitted(policy=sv.Policy(models=1))  # that of pooled rows is the same
+    fed, model = fitted()
+    limited(fed, models=1)  # that of pooled rows is the same
     model.evaluate(fed)
     model.permutation_importance(fed)
     with pytest.raises(RefusedError, match="models of others"):

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import limited
 from helpers.studies import TASKS, federate, parts, table
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,9 +26,10 @@ from silvan.algorithms.evaluation.score_groups import (
 )
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.metrics import classification, regression
+from silvan.privacy.gate import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
-GROUPS = sv.Policy(score_groups=5)
+GROUPS = PolicyBetweenMachines()
 
 
 def fitted(task="binary", learner=sv.HistogramForest, n=300, **settings):
@@ -71,11 +73,10 @@ def test_over_all_sites_it_is_the_mean_by_rows():
 # -- which are shown
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=120), st.integers(1, 25), st.sampled_from([1, 2]))
-def test_what_is_left_is_never_one_small_subgroup(codes, min_test, min_class):
-    X, y = np.array(codes, np.float32)[:, None], np.arange(len(codes)) % 2
-    policy = sv.Policy(min_test=min_test, min_class=min_class, score_groups=5)
-    cells = cells_of(X, y, (0,), 2, policy)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=120), st.integers(1, 25))
+def test_what_is_left_is_never_one_small_subgroup(codes, min_test):
+    X = np.array(codes, np.float32)[:, None]
+    cells = cells_of(X, (0,), PolicyBetweenMachines(min_test=min_test))
     least = max(10, min_test)
     assert sorted(np.concatenate(cells.rows()).tolist()) == list(range(len(codes)))
     for (code,), rows in zip(cells.shown, cells.rows(), strict=False):
@@ -85,12 +86,11 @@ def test_what_is_left_is_never_one_small_subgroup(codes, min_test, min_class):
     if len(rest) and cells.shown:
         assert len(rest) >= least
         assert len(set(X[rest, 0])) > 1
-        assert policy.allows_metrics(y[rest], 2)
 
 
 def test_missing_values_and_several_columns():
     X = np.array([[0, 0], [0, 1], [np.nan, 1], [1, 1]] * 12, np.float32)
-    cells = cells_of(X, np.arange(48) % 2, (0, 1), 2, sv.Policy())
+    cells = cells_of(X, (0, 1), sv.Policy())
     assert cells.shown == [[-1, 1], [0, 0], [0, 1], [1, 1]]
     fed, model = fitted(n=900)
     found = model.evaluate(fed, by=["ward", "sex"])["group"].unique().to_list()
@@ -113,9 +113,7 @@ def test_no_row_has_its_label_told(codes):
     score = rng.random(10)
     before = Answer(np.column_stack([1 - score, score]), (score > 0.5).astype(int))
     place = np.array(codes)
-    cells = cells_of(place[:, None].astype(np.float32), place, (0,), 2, sv.Policy())._replace(
-        place=place, shown=[[0], [1]]
-    )
+    cells = cells_of(place[:, None].astype(np.float32), (0,), sv.Policy())._replace(place=place, shown=[[0], [1]])
     if min(np.bincount(place)) < 4:  # as sites do: what is too small is with others
         cells = cells._replace(place=np.zeros(10, int), shown=[])
     alike = defaultdict(list)
@@ -128,7 +126,8 @@ def test_no_row_has_its_label_told(codes):
 
 def test_counts_over_all_are_of_the_same_groups():
     """Another grouping of the same rows counts as another model."""
-    fed, model = fitted(policy=sv.Policy(score_groups=5, models=1))
+    fed, model = fitted(policy=PolicyBetweenMachines())
+    limited(fed, models=1)
     model.evaluate(fed, by=["sex"])
     model.permutation_importance(fed, 1, by=["sex"])
     with pytest.raises(RefusedError, match="models of others"):

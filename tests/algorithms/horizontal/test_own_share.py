@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import limited
 from helpers.private_study import schema as public_schema
 from helpers.studies import federate, parts, table
 
@@ -16,6 +17,7 @@ from silvan.algorithms.evaluation.personal_forest import MIXES, ChooseShare, Cho
 from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.forest import predict
+from silvan.privacy.gate import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 8, "max_depth": 4}
 
@@ -217,7 +219,7 @@ def test_few_rows_keep_the_shared_forest():
 
 def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken():
     """Of all mixes they would tell labels to whoever knows the trees: see experiments/attacks/told_of_groups.py."""
-    fed = federate(turned(), policy=sv.Policy(score_groups=5))
+    fed = federate(turned(), policy=PolicyBetweenMachines())
     model = sv.AutoForest(**SMALL).fit(fed)
     said = {s: [x.what for x in fed.site(s).outbox.ledger.lines() if x.kind == "ChooseShare"] for s in fed.sites}
     made = {site for site, share in model.shares_.items() if np.isnan(share)}
@@ -280,7 +282,7 @@ def test_what_a_mix_is_made_of_must_be_known(wrong):
 
 
 def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
-    fed = federate(parts(table(n=60), 2), policy=sv.Policy(models=3))
+    fed = limited(federate(parts(table(n=60), 2)), models=3)
     sv.AutoForest(**SMALL).fit(fed)
     with pytest.raises(RefusedError, match="3 at most"):
         sv.AutoForest(**SMALL, random_state=1).fit(fed)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.limits import limited
 from helpers.studies import federate, parts, table
 
 import silvan as sv
@@ -23,6 +24,7 @@ from silvan.algorithms.horizontal.weigh_halves import (
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation.federation import OVERALL
+from silvan.privacy.gate import PolicyBetweenMachines
 from silvan.tree.fit import Settings
 
 SMALL = {"n_estimators": 8, "max_depth": 4}
@@ -109,7 +111,7 @@ def scored(row_label):
 def test_no_rows_label_is_told_by_a_forest_that_sets_it_apart():
     open_site = federate(parts(table(n=60), 2)).site("site 0")
     assert rate_scores(open_site, scored(0), 2) != rate_scores(open_site, scored(1), 2)
-    site = federate(parts(table(n=60), 2), policy=sv.Policy(score_groups=5)).site("site 0")
+    site = federate(parts(table(n=60), 2), policy=PolicyBetweenMachines()).site("site 0")
     gaps = [second - first for first, second in (rate_scores(site, scored(label), 2) for label in (0, 1))]
     assert gaps[0] == pytest.approx(gaps[1])
 
@@ -151,7 +153,7 @@ def test_two_forests_are_compared_whose_draws_are_known():
 
 
 def test_halves_count_as_models_that_are_judged():
-    fed = federate(parts(table(n=60), 2), policy=sv.Policy(models=1))
+    fed = limited(federate(parts(table(n=60), 2)), models=1)
     with pytest.raises(RefusedError, match="1 at most"):
         sv.AutoForest(**SMALL).fit(fed)
 

@@ -51,7 +51,7 @@ def test_the_same_forest_whoever_holds_the_rows(task, monkeypatch):
     learner = sv.HistogramForest(epsilon=3.0, private="levels", noise="total", tolerate=0, **SMALL)
     expected = learner.fit(federate(task, n=600, n_sites=1)).forest_.hash
     for settings in ({}, {"cold": True}, {"sums": "ring"}):
-        fed = federate(task, n=600, policy=sv.Policy(tolerate=0), **settings)
+        fed = federate(task, n=600, **settings)
         assert learner.fit(fed).forest_.hash == expected, settings
 
 

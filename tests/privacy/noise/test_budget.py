@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.asking import send, trouble
+from helpers.limits import limited
 from helpers.private_study import budgets, federate, schema, spent
 from helpers.studies import table
 
@@ -27,6 +28,7 @@ from silvan.privacy.aggregation.ring import Hop
 from silvan.privacy.gate import Gate
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.noisy_request import read_epsilon
+from silvan.privacy.terms import Terms
 
 # -- the books
 
@@ -305,7 +307,7 @@ def test_a_share_is_for_one_set_of_sites():
         ["here", "elsewhere"],
         ["there", "here"],
     ):  # in studies that know nothing of another
-        site = Site("here", table(n=80), n_jobs=1, outbox=Gate(sv.Policy(tolerate=0), budget))
+        site = Site("here", table(n=80), n_jobs=1, outbox=Gate(sv.Policy(), budget, terms=Terms(tolerate=0)))
         drawn.append(shares(site, sites, people(1e-3, sharers=2))[0])
     assert drawn[0] == drawn[2] != drawn[1]  # noise of scale 1000: equal by chance once in thousands
     assert [charge.epsilon for charge in budget.charges()] == [1e-3, 1e-3]
@@ -379,8 +381,9 @@ def test_a_smaller_ring_has_other_shares():
 
 
 @pytest.mark.parametrize(("tolerate", "sharers", "answered"), [(0, 4, 1), (1, 4, 0), (1, 3, 1), (2, 3, 0), (2, 2, 1)])
-def test_the_policy_says_how_many_shares_are_spare(tolerate, sharers, answered):
-    site = gated(sv.Policy(tolerate=tolerate))
+def test_the_study_says_how_many_shares_are_spare(tolerate, sharers, answered):
+    site = gated(sv.Policy())
+    site.outbox.terms = Terms(tolerate=tolerate)
     answer = send(site, people(sharers=sharers), over=[*SITES, "far"])
     assert (answer.kind == "NoisyCounts") == bool(answered)
     if not answered:
@@ -407,7 +410,7 @@ def test_no_shares_where_more_sites_collude_than_the_sum_withstands():
     frame = table(n=200)
     tables = {f"site {i}": frame[i::6] for i in range(6)}
     for sums in ("ring", "masked"):
-        fed = sv.federate_rows(tables, schema=schema(), sums=sums, n_jobs=1, policy=sv.Policy(tolerate=2))
+        fed = limited(sv.federate_rows(tables, schema=schema(), sums=sums, n_jobs=1), tolerate=2)
         with pytest.raises(RefusedError, match="so many would see its part"):
             fed.total(CountPeople(epsilon=0.5, sharers=2))
         fed.total(CountPeople(epsilon=0.5))

@@ -61,9 +61,8 @@ def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[in
     check_by(schema, by)
     check_candidates(site, [model], by)
     forest, part = model_of(site, schema, model.model), site.part(schema, test=True)
-    policy = policy_of(site)
     n = len(part)
-    if n < Floors.of(policy).rows or not policy.allows_metrics(part.y, schema.n_classes):
+    if n < Floors.of(policy_of(site)).rows:
         n = 0
     taken = np.arange(n) if n <= MOST_ROWS else np.linspace(0, n - 1, MOST_ROWS).astype(np.int64)
     return ExplainedRows(forest, part.take(taken), taken, site.absent(schema), site.n_jobs)

@@ -53,16 +53,15 @@ class Detail(msgspec.Struct, frozen=True):
 
 
 class Floors(NamedTuple):
-    """Fewest rows in a group, and of a class in it; and whether means of rows with the same number are left out."""
+    """Minimum number of rows in a group, and whether means of rows with the same number are left out."""
 
     rows: int = FLOOR
-    of_class: int = 1
     numbers_differ: bool = False
 
     @classmethod
     def of(cls, policy: Policy) -> "Floors":
         """Return what a site's policy asks for."""
-        return cls(max(FLOOR, policy.score_groups, policy.min_test), policy.min_class, policy.score_groups > 1)
+        return cls(max(FLOOR, policy.score_groups, policy.min_test), policy.score_groups > 1)
 
 
 def nothing() -> Detail:
@@ -119,15 +118,15 @@ def class_groups(score: np.ndarray, of_class: np.ndarray, floors: Floors) -> np.
 
 def group_counts(levels: np.ndarray, counts: np.ndarray, floors: Floors, most: int) -> np.ndarray:
     """Join levels of rising score, with counts (2, levels), to at most so many groups that keep the floors."""
-    least, of_class = max(floors.rows, math.ceil(counts.sum() / most)), floors.of_class if floors.of_class > 1 else 0
+    least = max(floors.rows, math.ceil(counts.sum() / most))
     mass, others, own = 0.0, 0.0, 0.0
     groups: list[tuple[float, float, float]] = []
     for level, (more, more_own) in zip(levels.tolist(), counts.T.tolist(), strict=True):
         mass, others, own = mass + level * (more + more_own), others + more, own + more_own
-        if others + own >= least and min(others, own) >= of_class:
+        if others + own >= least:
             groups.append((mass, others, own))
             mass, others, own = 0.0, 0.0, 0.0
-    if others + own and (groups or (others + own >= floors.rows and min(others, own) >= of_class)):
+    if others + own and (groups or others + own >= floors.rows):
         last = groups.pop() if groups else (0.0, 0.0, 0.0)
         groups.append((last[0] + mass, last[1] + others, last[2] + own))
     joined = np.array(groups).reshape(-1, 3)

@@ -161,7 +161,7 @@ def _metrics(
     values = rounded(np.array(listed, np.float64).reshape(len(given), -1), bool(schema.n_classes))
     policy, details = policy_of(site), [nothing()] * len(given)
     for i, (answer, labels) in enumerate(given):
-        if policy.allows_metrics(y, schema.n_classes) and not hides_one_class(policy, labels, schema.n_classes):
+        if policy.allows_metrics(len(y)) and not hides_one_class(policy, labels, schema.n_classes):
             details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), thresholds[i])
         else:  # not refused: a site with few rows would end everybody's evaluation
             values[i] = np.nan if schema.n_classes else 0.0

@@ -51,7 +51,7 @@ def unseen_rows(
         return None
     known = ~np.isnan(found.scores).any(axis=1)
     scores, y = found.scores[known], found.y[known]
-    if len(y) < FLOOR or not policy_of(site).allows_metrics(y, schema.n_classes):
+    if len(y) < FLOOR or not policy_of(site).allows_metrics(len(y)):
         return None
     votes = forest.combine == "vote" and bool(schema.n_classes)
     decided = found.votes[known].argmax(axis=1) if votes else scores.argmax(axis=1)

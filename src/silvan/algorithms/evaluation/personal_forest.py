@@ -158,7 +158,7 @@ def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
         each = [one.scores for one in scored if one is not None]
         known = ~np.isnan(sum(each)).any(axis=1)
         y = next(one.y for one in scored if one is not None)[known]
-        if len(y) < FLOOR or not policy_of(site).allows_metrics(y, schema.n_classes):
+        if len(y) < FLOOR or not policy_of(site).allows_metrics(len(y)):
             return MixChoice(0, y)
         each = [scores[known] for scores in each]
         mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)

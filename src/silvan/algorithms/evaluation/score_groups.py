@@ -182,11 +182,11 @@ def check_by(schema: Schema, by: Sequence[int]) -> None:
         raise FormatError("subgroups are by different columns of categories")
 
 
-def cells_of(X: np.ndarray, y: np.ndarray, by: Sequence[int], n_classes: int, policy: Policy) -> SubgroupRows:
+def cells_of(X: np.ndarray, by: Sequence[int], policy: Policy) -> SubgroupRows:
     """Return which subgroups may be shown, and which rows are in them.
 
-    Those with too few rows, or too few of a class where the policy says so, are hidden, and the smallest others with
-    them, until at least two are and these together have enough.
+    Those with too few rows are hidden, and the smallest others with them, until at least two are hidden and these
+    together have enough.
     """
     codes = np.nan_to_num(X[:, list(by)], nan=float(MISSING)).astype(np.int64)
     kinds, place = np.unique(codes, axis=0, return_inverse=True)
@@ -195,8 +195,7 @@ def cells_of(X: np.ndarray, y: np.ndarray, by: Sequence[int], n_classes: int, po
     least = Floors.of(policy).rows
 
     def enough(some: list[int]) -> bool:
-        rows = np.isin(place, some)
-        return bool(rows.sum() >= least) and policy.allows_metrics(y[rows], n_classes)
+        return bool(np.isin(place, some).sum() >= least)
 
     hidden = [i for i in order if not enough([i])]
     rest = [i for i in order if i not in hidden]

@@ -60,7 +60,7 @@ def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> SubgroupRows | 
 
     def sort() -> SubgroupRows:
         part = site.part(schema, test=True)
-        return cells_of(part.columns(by), part.y, range(len(by)), schema.n_classes, policy_of(site))
+        return cells_of(part.columns(by), range(len(by)), policy_of(site))
 
     return site.cache.once(CacheKey[SubgroupRows]("cells", schema.hash, *by), sort)
 

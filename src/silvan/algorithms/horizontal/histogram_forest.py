@@ -64,10 +64,10 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
 
     bins: Agreed[Blob]
     measure: Fixed[Measure]
+    max_bins: Fixed[int] = MAX_BINS  # bins of a column in a tree, for the site's policy to judge
     nodes: Derived[np.ndarray]  # int32, numbers of the open nodes
     features: Derived[np.ndarray]  # int32 (nodes, drawn), -1 where fewer were left to draw
     split_bin: Derived[np.ndarray]
-    max_bins: Fixed[int] = MAX_BINS  # of a tree
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""

@@ -78,7 +78,7 @@ def rate_scores(site: Site, scored: Sequence[Scored], n_classes: int) -> list[fl
     """Return how good scores are, of the rows that all forests score; nothing if they are too few to be shown."""
     known = np.all([~np.isnan(one.scores).any(axis=1) for one in scored], axis=0)
     y = scored[0].y[known]
-    if len(y) < FLOOR or not policy_of(site).allows_metrics(y, n_classes):
+    if len(y) < FLOOR or not policy_of(site).allows_metrics(len(y)):
         return []
     scores = [one.scores[known] for one in scored]
     decided = [answer.argmax(axis=1) for answer in scores]

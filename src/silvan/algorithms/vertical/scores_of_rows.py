@@ -114,7 +114,7 @@ def evaluate_scores(site: Site, request: EvaluateScores) -> ScoreMetrics:
     count_models(site, {digest(wire.encode(request))})
     y = encode_labels(party, named_label(party, request.label), request.rows)
     answer, labels = in_groups(answer_of(party, request.found, len(y), n_classes), y, n_classes, policy.score_groups)
-    if not policy.allows_metrics(y, n_classes):
+    if not policy.allows_metrics(len(y)):
         raise RefusedError(
             "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
         )

@@ -15,7 +15,6 @@ from silvan.federation.message import Verb
 from silvan.federation.signed import SignedMessage
 from silvan.federation.site import Site
 from silvan.study.study import Study
-from silvan.util.readable import count_of
 
 
 class SiteWithSplits:
@@ -44,24 +43,10 @@ class SiteWithSplits:
 
 
 def check_splits(files: SiteFiles, study: Study) -> None:
-    """Raise ``FederationError`` if the site's policy allows fewer models and judgements than all splits have.
-
-    Or if its rows are not all in memory.
-    """
-    n, policy = len(study.folds), files.policy
+    """Raise ``FederationError`` if the site's rows are not all in memory."""
     beyond = [key for key in ("memory", "cluster") if key in files.settings]
-    if n and beyond:
+    if study.folds and beyond:
         raise FederationError(f"its rows are not all in memory ({beyond[0]} in its settings), and repeats need that")
-    needed = {"tasks": (_TASKS * n + 1, policy.tasks), "models": (study.max_models * n, policy.models)}
-    for name, (most, limit) in needed.items():
-        if n and limit is not None and limit < most:
-            raise FederationError(
-                f"its policy lets a study have {name} = {limit}, and {count_of(n, 'split')} of this one take {most}"
-            )
-
-
-_TASKS = 2
-"""Tasks of a split: a model, and its judgement."""
 
 
 def make_split(site: Site, files: SiteFiles, study: Study, fold: Fold) -> Site:

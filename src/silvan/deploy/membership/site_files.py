@@ -17,7 +17,7 @@ from silvan.deploy.membership.fingerprint import fingerprint
 from silvan.errors import InputError, SchemaError
 from silvan.federation.keys import Roster
 from silvan.federation.store import FileStore
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate, Policy, PolicyBetweenMachines
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.ledger import LEDGER
 from silvan.privacy.noise.budget import Budget
@@ -33,9 +33,6 @@ from silvan.util.readable import count_of, printable
 STORE, BUDGET = "store.sqlite", "budget.sqlite"
 PREDICTIONS = "predictions"
 """The folder of predictions of new rows, if the site holds the label of a study over columns."""
-
-BETWEEN_MACHINES = {"score_groups": 5}
-"""What a site's policy says of judging unless its owner says otherwise: in one process a coordinator sees all rows."""
 
 _LONGEST_REASON = 150
 
@@ -84,7 +81,7 @@ class SiteFiles:
     @property
     def policy(self) -> Policy:
         """The rules for what may leave the site."""
-        return Policy(**{**BETWEEN_MACHINES, **self.settings["policy"]})
+        return PolicyBetweenMachines(**self.settings["policy"])
 
     @cached_property
     def folder(self) -> SiteFolder:
@@ -104,7 +101,8 @@ class SiteFiles:
         """Return the gate that every answer in a study, or in one of its splits, passes on its way out."""
         sites, name = self.sites_of(study), study.unique_name if fold is None else fold.study(study.unique_name)
         text = text_of(study, name)
-        terms = Terms(name, sites, study.losses(sites), study.max_models, approved=study.unique_name, text=text)
+        limits = {"losses": study.losses(sites), "tasks": study.max_tasks, "models": study.max_models}
+        terms = Terms(name, sites, **limits, approved=study.unique_name, text=text)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 
     def private_files(self) -> list[Path]:
