@@ -102,17 +102,22 @@ class Terms:
         schema = _read_schema(site, request) if bounds.get("schema") is Bound.AGREED else None
         if schema is not None and not text.allows(schema):
             raise RefusedError("the study's text does not allow this schema: it names other columns or another label")
-        fixed = text.fixed_by(schema)
-        for name, bound in bounds.items():
-            value = getattr(request, name)
+        self._check_fields(site, request.kind(), request, text.fixed_by(schema), noisy=noisy)
+
+    def _check_fields(self, site: Site, kind: str, part: msgspec.Struct, fixed: Fixed, *, noisy: bool) -> None:
+        """Check the fields of a request, or of a struct in it whose fields are bound each for itself."""
+        for name, bound in bounds_of(type(part)).items():
+            value = getattr(part, name)
             if isinstance(value, Request):  # a level of trees in a request for noisy counts of it
                 self.check(site, value, noisy=True)
+            elif bound is Bound.EACH:
+                self._check_fields(site, kind, value, fixed, noisy=noisy)
             elif bound is Bound.FIXED and not (noisy and name in ("min_leaf", "bootstrap")):
                 if name not in fixed:
-                    raise RefusedError(f"the study does not ask for {request.kind()}")
+                    raise RefusedError(f"the study does not ask for {kind}")
                 said = fixed[name]
                 if not (said(value) if callable(said) else wire.encode(said) == wire.encode(value)):
-                    raise RefusedError(f"the study's text says otherwise: {name} of {request.kind()}")
+                    raise RefusedError(f"the study's text says otherwise: {name} of {kind}")
             elif bound is Bound.AGREED:
                 _check_agreed(site, name, value)
 
