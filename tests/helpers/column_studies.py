@@ -12,6 +12,7 @@ from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Request
+from silvan.federation.site import Site
 
 ID = "person"
 MATCHING = ["DealKey", "TakeKey", "Introduce", "HideIds", "HideTwice", "Intersect", "DescribeColumns"]
@@ -72,6 +73,12 @@ class Recorded(InProcess):
             yield site, data
 
 
+def task_of(fed: Federation, kind: type = Request) -> str:
+    """Return the task of the last message that was sent, or of the last of a kind: labels are signed for one."""
+    sent = [envelope for _, way, envelope in fed.transport.record if way == "received" and envelope.task]
+    return [envelope.task for envelope in sent if kind is Request or envelope.kind == kind.__name__][-1]
+
+
 def lying(liar: str, kind: type, **changes: object) -> type[InProcess]:
     """Make a kind of federation in which one party's replies of a kind are changed on their way, field by field."""
 
@@ -89,6 +96,27 @@ def lying(liar: str, kind: type, **changes: object) -> type[InProcess]:
                 yield site, data
 
     return Lying
+
+
+def answering(site: Site, kind: type, **changes: Callable[[object], object]) -> None:
+    """Have a site work out other replies of a kind than it should, field by field, and sign them."""
+    work = site.work
+
+    def changed(handler: Callable[[object, object], object], request: Request) -> object:
+        reply = work(handler, request)
+        if not isinstance(reply, kind):
+            return reply
+        return msgspec.structs.replace(
+            reply, **{name: change(getattr(reply, name)) for name, change in changes.items()}
+        )
+
+    site.work = changed
+
+
+def mirrored(bits: np.ndarray) -> np.ndarray:
+    """As many rows go left at every node, others of them: where a byte has both, its bits stand the other way round."""
+    flipped = np.packbits(np.unpackbits(bits).reshape(-1, 8)[:, ::-1]).copy()
+    return np.where((bits > 0) & (bits < 255) & (np.arange(len(bits)) < len(bits) // 3), flipped, bits)
 
 
 def asking(fed: Federation, kind: type, change: Callable[[Federation, Request], Request]) -> Federation:

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, TypeVar, get_type_hints
 
-from silvan.federation.message import Request
+import msgspec
 
 T = TypeVar("T")
 
@@ -20,16 +20,18 @@ class Bound(Enum):
     FIXED = "fixed"
     AGREED = "agreed"
     DERIVED = "derived"
+    EACH = "each"  # a struct, each of whose fields says so for itself
 
 
 Fixed = Annotated[T, Bound.FIXED]
 Agreed = Annotated[T, Bound.AGREED]
 Derived = Annotated[T, Bound.DERIVED]
+Each = Annotated[T, Bound.EACH]
 
 
 @cache
-def bounds_of(kind: type[Request]) -> dict[str, Bound | None]:
-    """Return what decides each field of a kind of request; None for a field that does not say."""
+def bounds_of(kind: type[msgspec.Struct]) -> dict[str, Bound | None]:
+    """Return what decides each field of a request, or of a struct in one; None for a field that does not say."""
     hints = get_type_hints(kind, include_extras=True)
     found: dict[str, Bound | None] = {}
     for name in kind.__struct_fields__:

@@ -53,14 +53,23 @@ def fixed_fields(
 
 def fixed_for_parties(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the parameters of a learner by columns fix: no party knows the columns of the others."""
-    free = {"criterion", "class_weight", "monotonic_cst"}  # of the label, or of all columns
+    # of the label, or of all columns; and what the coordinator alone draws by
+    free = {"criterion", "class_weight", "monotonic_cst", "max_features"}
     named = [name for name in Settings.__dataclass_fields__ if name in parameters and name not in free]
     wanted = Settings(**{name: parameters[name] for name in named})
 
     def fits(given: Settings) -> bool:
         return all(getattr(given, name) == getattr(wanted, name) for name in named)
 
-    return {"settings": fits, "ground": lambda ground: fits(ground.settings), "key_bits": parameters.get("key_bits")}
+    def monotonic(given: bool) -> bool:
+        return not given or parameters.get("monotonic_cst") is not None
+
+    fixed: dict[str, Any] = {name: float(parameters[name]) for name in ("alpha", "tol") if name in parameters}
+    if parameters.get("labels") == "encrypted":
+        fixed |= {"settings": fits, "monotonic": monotonic, "key_bits": parameters["key_bits"]}
+    elif "labels" in parameters:
+        fixed |= {"settings": fits, "turned": monotonic}
+    return fixed
 
 
 def forest_settings(parameters: Mapping[str, Any], schema: Schema) -> Settings:

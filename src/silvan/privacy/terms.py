@@ -108,16 +108,22 @@ class Terms:
         if schema is not None and not (_is_of(site, schema) if text is None else text.allows(schema)):
             raise RefusedError("the study's text does not allow this schema: it names other columns or another label")
         fixed = None if text is None else text.fixed_by(schema)
-        for name, bound in bounds.items():
-            value = getattr(request, name)
+        self._check_fields(site, request.kind(), request, fixed, noisy=noisy)
+
+    def _check_fields(self, site: Site, kind: str, part: msgspec.Struct, fixed: Fixed | None, *, noisy: bool) -> None:
+        """Check the fields of a request, or of a struct in it whose fields are bound each for itself."""
+        for name, bound in bounds_of(type(part)).items():
+            value = getattr(part, name)
             if isinstance(value, Request):  # a level of trees in a request for noisy counts of it
                 self.check(site, value, noisy=True)
+            elif bound is Bound.EACH:
+                self._check_fields(site, kind, value, fixed, noisy=noisy)
             elif bound is Bound.FIXED and fixed is not None and not (noisy and name in ("min_leaf", "bootstrap")):
                 if name not in fixed:
-                    raise RefusedError(f"the study does not ask for {request.kind()}")
+                    raise RefusedError(f"the study does not ask for {kind}")
                 said = fixed[name]
                 if not (said(value) if callable(said) else wire.encode(said) == wire.encode(value)):
-                    raise RefusedError(f"the study's text says otherwise: {name} of {request.kind()}")
+                    raise RefusedError(f"the study's text says otherwise: {name} of {kind}")
             elif bound is Bound.AGREED:
                 _check_agreed(site, name, value)
 

@@ -79,9 +79,9 @@ def test_a_party_answers_to_numbers_it_told_and_to_no_name():
     """Or a coordinator could try names."""
 
     def guessed(fed, request):
-        schema = sv.Schema.from_json(fed.content(request.ground.schema))
+        schema = sv.Schema.from_json(fed.content(request.ground.columns))
         named = sv.Schema((sv.Feature("age"), *schema.features[1:]), schema.label)
-        ground = msgspec.structs.replace(request.ground, schema=fed.blob(named.to_json().encode()))
+        ground = msgspec.structs.replace(request.ground, columns=fed.blob(named.to_json().encode()))
         return msgspec.structs.replace(request, ground=ground)
 
     fed = asking(federate(split(wide(), 2)), FindValues, guessed)
@@ -95,10 +95,10 @@ def test_a_party_answers_to_numbers_it_told_and_to_no_name():
             sv.VerticalForest(**SMALL).fit(fed)
 
     def of_another_kind(fed, request):
-        schema = sv.Schema.from_json(fed.content(request.ground.schema))
+        schema = sv.Schema.from_json(fed.content(request.ground.columns))
         turned = [sv.Feature(f.name, "numeric" if f.categorical else "categorical") for f in schema.features]
         blob = fed.blob(sv.Schema(tuple(turned), schema.label).to_json().encode())
-        return msgspec.structs.replace(request, ground=msgspec.structs.replace(request.ground, schema=blob))
+        return msgspec.structs.replace(request, ground=msgspec.structs.replace(request.ground, columns=blob))
 
     fed = asking(federate(split(wide(), 2)), FindValues, of_another_kind)
     with pytest.raises(sv.SiteError, match="could not read what it was sent"):

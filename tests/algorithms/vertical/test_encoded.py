@@ -6,18 +6,19 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from helpers.column_studies import ID, MATCHING, SMALL, Recorded, asking, federate, lying, split, wide
+from helpers.column_studies import ID, MATCHING, SMALL, Recorded, asking, federate, lying, split, task_of, wide
 from helpers.studies import TASKS, Stop, stopping
 
 import silvan as sv
 from silvan.algorithms.vertical.encoded import FindValues, Sides, SplitNodes, Values
-from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, open_labels
+from silvan.algorithms.vertical.encoded_labels import CodedLabels, EncodeLabels, LabelsForParties, open_labels
 from silvan.algorithms.vertical.in_one_place import joined, own_schema
 from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import KeepShare, LeafValues, ShownShare, share_key
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.in_process import InProcess
+from silvan.federation.message import Blob
 
 
 def asked(fed, kind):
@@ -76,7 +77,7 @@ def test_parties_are_asked_about_their_own_columns():
         own = fed.owners[site]
         drawn = request.features[request.features >= 0]
         assert set(drawn.tolist()) == set(range(len(own)))  # local numbers: nothing of the others
-        schema = sv.Schema.from_json(fed.content(request.ground.schema).decode())
+        schema = sv.Schema.from_json(fed.content(request.ground.columns).decode())
         assert schema.names == fed.columns.schema.names[own.start : own.stop]
         assert schema.label.classes is None
         assert request.ground.settings.class_weight is None
@@ -95,7 +96,8 @@ def test_weights_of_classes_do_not_give_the_code_away():
     sv.VerticalForest(**SMALL, class_weight=weight).fit(fed)
     for _, request in asked(fed, FindValues):
         assert request.ground.settings.class_weight is None
-        assert sorted(request.ground.measure.class_weight) != [1, 1, 1, 1]
+        labels = wire.decode(fed.content(request.ground.labels), CodedLabels)
+        assert sorted(labels.measure.class_weight) != [1, 1, 1, 1]
     assert all(request.leaves is None for site, request in asked(fed, KeepShare) if site != "party 0")
 
 
@@ -124,15 +126,14 @@ def test_labels_travel_in_code(task):
     sv.VerticalForest(**SMALL).fit(fed)
     [(holder, _)] = asked(fed, EncodeLabels)
     assert holder == "party 1"
-    [sent] = [e for _, way, e in fed.transport.record if way == "sent" and e.kind == "EncodedLabels"]
-    reply = wire.decode(sent.body, EncodedLabels)
-    request = asked(fed, FindValues)[0][1]
-    other = fed.party("party 0")
-    target = open_labels(other, request.ground.labels, reply.measure, fed.rows["party 0"])
+    [sent] = [e for _, way, e in fed.transport.record if way == "sent" and e.kind == "LabelsForParties"]
+    reply = wire.decode(sent.body, LabelsForParties)
+    ground = asked(fed, FindValues)[0][1].ground
+    target, measure = open_labels(fed.party("party 0"), ground.labels, ground.rows, fed.rows["party 0"])
     y = joined(fed, fed.columns.training).y
     if task == "number":
         assert abs(np.corrcoef(target[:, 1], y)[0, 1]) > 1 - 1e-9
-        assert (reply.measure.offset, reply.measure.scale) == (0.0, 1.0)
+        assert (measure.offset, measure.scale) == (0.0, 1.0)
     else:
         pairs = set(zip(target.tolist(), y.tolist(), strict=True))
         assert len(pairs) == len(set(y.tolist()))  # one to one
@@ -148,8 +149,8 @@ def test_the_code_is_secret_and_differs():
     for seed in range(12):
         fed = federate(split(wide("several"), 2), Recorded, random_state=seed)
         sv.VerticalForest(n_estimators=1, max_depth=1).fit(fed)
-        request = asked(fed, FindValues)[0][1]
-        target = open_labels(fed.party("party 1"), request.ground.labels, request.ground.measure, fed.rows["party 0"])
+        ground = asked(fed, FindValues)[0][1].ground
+        target, _ = open_labels(fed.party("party 1"), ground.labels, ground.rows, fed.rows["party 0"])
         y = joined(fed, fed.columns.training).y
         codes.add(tuple(int(target[np.flatnonzero(y == c)[0]]) for c in range(4)))
     assert len(codes) > 6  # of 24
@@ -232,11 +233,21 @@ LIES = {
     "more than all": ("party 0", LeafValues, {"value": lambda value: value + 2}, "are not possible"),
     "another measure": (
         "party 0",
-        EncodedLabels,
-        {"measure": lambda measure: msgspec.structs.replace(measure, n_stats=5)},
+        LabelsForParties,
+        {"labels": lambda data: wire.encode(_measured(wire.decode(data, CodedLabels), n_stats=5))},
         "not those of",
     ),
+    "labels that it has not signed": (
+        "party 0",
+        LabelsForParties,
+        {"labels": lambda data: wire.encode(msgspec.structs.replace(wire.decode(data, CodedLabels), sealed=b"others"))},
+        "with what it did not sign",
+    ),
 }
+
+
+def _measured(labels, **changes):
+    return msgspec.structs.replace(labels, measure=msgspec.structs.replace(labels.measure, **changes))
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -295,7 +306,8 @@ NONSENSE = {
     "a partition of a node twice": _round(nodes=lambda level: level.nodes * 0),
     "a partition of another type": _round(nodes=lambda level: level.nodes.astype(np.float64)),
     "a partition of fewer nodes": _round(needed=lambda level: level.needed[1:]),
-    "fewer columns than the party's": _ground(n_columns=1),
+    "a finer grid than there is": _ground(width=1),
+    "columns before the first": _ground(first_column=-1),
 }
 
 
@@ -324,19 +336,24 @@ def test_splitting_a_node_for_which_there_is_no_split():
         seeds=seeds,
         deeper=np.ones(1, np.bool_),
     )
+    recorded.task, recorded.party("b").outbox = task_of(recorded), None  # which refuses to go back
     with pytest.raises(sv.RefusedError, match="the party has no split for a node"):
         recorded.ask({"b": request})
 
 
 def test_labels_of_other_rows_are_refused():
     fed, _ = recorded()
-    request = asked(fed, FindValues)[0][1]
-    party = fed.party("party 1")
+    ground, party = asked(fed, FindValues)[0][1].ground, fed.party("party 1")
     with pytest.raises(FormatError, match="not as many as the rows"):
-        open_labels(party, request.ground.labels, request.ground.measure, 7)
-    few = msgspec.structs.replace(request.ground.measure, n_stats=1)
+        open_labels(party, ground.labels, ground.rows, 7)
+    with pytest.raises(FormatError, match="of other rows"):
+        open_labels(party, ground.labels, Blob("0" * 64), fed.rows["party 0"])
+    labels = wire.decode(fed.content(ground.labels), CodedLabels)
+    one = _measured(labels, n_stats=1, class_weight=(1,))
+    few = fed.blob(wire.encode(one))
+    party.store.put(f"blob {few.hash}", fed.content(few))
     with pytest.raises(FormatError, match="a label is of no class"):
-        open_labels(party, request.ground.labels, few, fed.rows["party 0"])
+        open_labels(party, few, ground.rows, fed.rows["party 0"])
 
 
 # -- parties that forget, coordinators that stop

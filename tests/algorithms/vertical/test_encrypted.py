@@ -3,16 +3,30 @@
 from collections import Counter
 from copy import copy
 from functools import cache
+from itertools import count
 
 import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from helpers.column_studies import ID, MATCHING, Recorded, asking, federate, lying, split, wide
+from helpers.column_studies import (
+    ID,
+    MATCHING,
+    Recorded,
+    answering,
+    asking,
+    federate,
+    lying,
+    mirrored,
+    split,
+    task_of,
+    wide,
+)
 from helpers.studies import TASKS, Reversed, Shuffled, Stop, stopping
 
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
+from silvan.algorithms.vertical.encoded_labels import LabelsForParties
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels
 from silvan.algorithms.vertical.encrypted_splits import (
     DecideNodes,
@@ -23,6 +37,7 @@ from silvan.algorithms.vertical.encrypted_splits import (
     SplitChosen,
     SumLabels,
 )
+from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import LeafValues
 from silvan.algorithms.vertical.scores_of_rows import EvaluateScores, RowLeaves, ask_label_holder
 from silvan.federation import wire
@@ -244,7 +259,7 @@ def test_evaluate():
 
 def test_ciphertexts_of_labels_are_not_sent_back_to_the_label_holder():
     fed, _ = recorded()
-    [(_, labels)] = messages(fed, "sent", EncryptedLabels)
+    [(_, labels)] = messages(fed, "sent", LabelsForParties)
     received = [(site, e.blobs.values()) for site, way, e in fed.transport.record if way == "received"]
     assert {site for site, blobs in received if labels.labels in blobs} == {"party 1"}
 
@@ -260,8 +275,8 @@ def test_labels_are_in_no_message(task):
             if envelope.kind in ("SumLabels", "SplitChosen", "KeepChosen"):
                 kind = {"SumLabels": SumLabels, "SplitChosen": SplitChosen, "KeepChosen": KeepChosen}[envelope.kind]
                 request = wire.decode(envelope.body, kind)
-                assert request.ground.labels is None
-                assert request.ground.measure is None
+                labels = wire.decode(fed.content(request.ground.labels), EncryptedLabels)
+                assert labels.rows == request.ground.rows.hash
                 assert request.ground.settings.class_weight is None
     sums = [reply for _, reply in messages(fed, "sent", EncryptedSums)]
     texts = {row.tobytes() for reply in sums for row in reply.sums.data}
@@ -275,6 +290,7 @@ def test_the_same_question_has_the_same_answer():
     asked = [request for _, request in messages(fed, "received", SumLabels)]
     replies = [reply for _, reply in messages(fed, "sent", EncryptedSums)]
     fed.party("party 1").outbox = None  # which refuses to go back
+    fed.task = task_of(fed)
     for request, reply in zip(asked, replies, strict=True):
         fed.party("party 1").cache.clear()
         again = fed.ask({"party 1": request})["party 1"]
@@ -289,6 +305,9 @@ def test_choices_are_for_the_winner_alone():
     sv.VerticalForest(**{**ENCRYPTED, "n_estimators": 9}, max_features=1).fit(fed)
     by_party = dict(messages(fed, "received", SplitChosen))
     request = by_party["party 1"]
+    fed.task = task_of(fed)
+    for name in fed.sites:
+        fed.party(name).outbox = None  # which refuses to go back
     with pytest.raises(sv.RefusedError, match="changed on its way, or belongs elsewhere"):
         fed.ask({"party 2": msgspec.structs.replace(by_party["party 2"], choice=request.choice)})
     broken = bytearray(request.choice)
@@ -317,6 +336,18 @@ def _zero(sums):
     return Ciphertexts(sums.key, np.zeros_like(sums.data))
 
 
+_LEVELS = count()
+
+
+def _labels(changes, text):
+    def change(data):
+        labels = wire.decode(data, EncryptedLabels)
+        fields = {name: made(getattr(labels, name)) for name, made in changes.items()}
+        return wire.encode(msgspec.structs.replace(labels, **fields))
+
+    return "party 0", LabelsForParties, {"labels": change}, text
+
+
 LIES = {
     "another key": ("party 1", EncryptedSums, {"sums": _other_key}, "ciphertexts are for key"),
     "out of range": ("party 1", EncryptedSums, {"sums": _too_large}, "a ciphertext is out of range"),
@@ -324,24 +355,27 @@ LIES = {
     "short ones": ("party 1", EncryptedSums, {"sums": lambda s: _cut(s, 1, 0)}, "rows of 64 bytes"),
     "fewer bits": ("party 1", LeftBits, {"bits": lambda bits: bits[1:]}, "a partition with the wrong number of bits"),
     "leaf values": ("party 1", LeafValues, {"value": lambda value: np.ones((2, 2))}, "it speaks of leaf values"),
-    "fewer labels": ("party 0", EncryptedLabels, {"labels": lambda data: _fewer(data)}, "ciphertexts were agreed on"),
-    "other lanes": ("party 0", EncryptedLabels, {"lanes": lambda lanes: _fields(lanes, 3)}, "not encrypted as agreed"),
-    "a key that is none": ("party 0", EncryptedLabels, {"public": lambda key: bytes(len(key))}, "not the product"),
+    "fewer labels": _labels({"numbers": lambda numbers: _cut(numbers, 0, 1)}, "ciphertexts were agreed on"),
+    "other lanes": _labels({"lanes": lambda lanes: _fields(lanes, 3)}, "not encrypted as agreed"),
+    "a key that is none": _labels({"public": lambda key: bytes(len(key))}, "not the product"),
+    "labels that it has not signed": _labels({"rows": lambda rows: "0" * 64}, "with what it did not sign"),
+    "sums that it has not signed": ("party 1", EncryptedSums, {"asked": lambda asked: asked[1:]}, "it did not sign"),
     "fewer decisions": ("party 0", Decisions, {"winner": lambda winner: winner[1:]}, "not as many as the nodes"),
     "a party that is none": ("party 0", Decisions, {"winner": lambda winner: winner * 0 + 7}, "without a column there"),
     "endless worth": ("party 0", Decisions, {"gain": lambda gain: gain + np.inf}, "not possible"),
     "rows below zero": ("party 0", Decisions, {"rows": lambda rows: rows - 10**6}, "not possible"),
     "no choices": ("party 0", Decisions, {"choices": lambda choices: {}}, "without a column there"),
-    "no end": ("party 0", Decisions, {"is_open": lambda is_open: is_open | True}, "goes on where trees must end"),
+    "no end": (
+        "party 0",
+        Decisions,
+        {"is_open": lambda is_open: is_open | (next(_LEVELS) > 1)},
+        "where trees must end",
+    ),
 }
 
 
 def _cut(ciphertexts, columns, rows):
     return Ciphertexts(ciphertexts.key, ciphertexts.data[rows:, columns:].copy())
-
-
-def _fewer(data):
-    return wire.encode(_cut(wire.decode(data, Ciphertexts), 0, 1))
 
 
 def _fields(lanes, n):
@@ -358,17 +392,68 @@ def test_a_party_that_answers_nonsense(lie):
 
 def test_sums_that_do_not_add_up():
     """Sums of other rows than the node's are noticed by the label holder."""
-
-    def mixed(fed, request):
-        turned = {
-            name: msgspec.structs.replace(o, sums=Ciphertexts(o.sums.key, o.sums.data[::-1].copy()))
-            for name, o in request.offers.items()
-        }
-        return msgspec.structs.replace(request, offers=turned)
-
-    fed = asking(federate(split(wide(n=90), 2)), DecideNodes, mixed)
+    fed = federate(split(wide(n=90), 2))
+    answering(fed.party("party 1"), EncryptedSums, sums=lambda s: Ciphertexts(s.key, s.data[::-1].copy()))
     with pytest.raises(sv.RefusedError, match=r"'party 0'.*the sums of party 'party 1' do not fit the rows"):
         sv.VerticalForest(**ENCRYPTED, max_features=None).fit(fed)
+
+
+def _sums(fed, request):
+    """Sums of one party in another order."""
+    turned = {}
+    for name, offer in request.offers.items():
+        sums = Ciphertexts(offer.reply.sums.key, offer.reply.sums.data[::-1].copy())
+        turned[name] = msgspec.structs.replace(offer, reply=msgspec.structs.replace(offer.reply, sums=sums))
+    return msgspec.structs.replace(request, offers=turned)
+
+
+def _nodes(fed, request):
+    """Sums of some nodes as those of others."""
+    turned = {name: msgspec.structs.replace(o, which=o.which[1:]) for name, o in request.offers.items()}
+    return msgspec.structs.replace(request, offers=turned)
+
+
+def _partition(fed, request):
+    """A partition that no party made."""
+    *before, last = request.ground.rounds or [None]
+    if last is None:
+        return request
+    level = wire.decode(fed.content(last), Round)
+    rounds = [*before, fed.blob(wire.encode(msgspec.structs.replace(level, bits=mirrored(level.bits))))]
+    return msgspec.structs.replace(request, ground=msgspec.structs.replace(request.ground, rounds=rounds))
+
+
+def _closed(fed, request):
+    """A node that was split already."""
+    nodes = np.r_[np.int32(0), request.nodes[1:]].astype(np.int32)
+    return msgspec.structs.replace(request, nodes=nodes) if request.notes else request
+
+
+CHANGED = {
+    "sums": (_sums, "the sums are not those that party 'party 1' signed"),
+    "nodes of sums": (_nodes, "the sums are not those that party 'party 1' signed"),
+    "partitions": (_partition, "a partition is not the one that party 'party [01]' signed"),
+    "nodes": (_closed, "not those that the party left open"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_what_parties_signed_cannot_be_changed_on_its_way(what):
+    change, text = CHANGED[what]
+    fed = asking(federate(split(wide(n=90), 2)), DecideNodes, change)
+    with pytest.raises(sv.RefusedError, match=rf"'party 0'.*{text}"):
+        sv.VerticalForest(**ENCRYPTED, max_features=None).fit(fed)
+
+
+def test_a_level_is_decided_once():
+    """Another decision on the same nodes would tell how gains change with what is offered."""
+    fed = federate(split(wide(n=90), 2), Recorded)
+    sv.VerticalForest(**ENCRYPTED).fit(fed)
+    *_, before, last = [request for _, request in messages(fed, "received", DecideNodes)]
+    fed.task = task_of(fed, DecideNodes)
+    for request, text in ((before, "does not go on from where"), (last, "answers one form in a task")):
+        with pytest.raises(sv.RefusedError, match=text):
+            fed.ask(msgspec.structs.replace(request, offers={}), to=["party 0"])
 
 
 @pytest.mark.parametrize(
@@ -397,7 +482,7 @@ def test_a_label_holder_that_lost_its_key():
     sv.VerticalForest(**ENCRYPTED).fit(fed)
     requests = [request for _, request in messages(fed, "received", DecideNodes)]
     request = next(r for r in requests if r.offers)
-    holder = fed.party("party 0")
+    holder, fed.task = fed.party("party 0"), task_of(fed, DecideNodes)
     holder.cache.clear()
     del holder.store._values["paillier key 256"]
     with pytest.raises(sv.RefusedError, match="no longer has the key"):
@@ -436,5 +521,5 @@ def test_a_study_that_was_killed_goes_on(tmp_path, stop):
 def test_a_coordinator_that_asks_nonsense(change):
     fed, _ = recorded()
     requests = [request for _, request in messages(fed, "received", DecideNodes)]
-    with pytest.raises(sv.SiteError, match="could not read what it was sent"):
-        fed.ask(msgspec.structs.replace(requests[0], **change), to=["party 0"])
+    with fed.working_on("nonsense"), pytest.raises(sv.SiteError, match="could not read what it was sent"):
+        fed.ask(msgspec.structs.replace(requests[0], **{"offers": {}, **change}), to=["party 0"])

@@ -1,8 +1,7 @@
 """A party that lies in what it answers is named, or its lie is one about its own table (``helpers/lying_party.py``)."""
 
-import numpy as np
 import pytest
-from helpers.column_studies import federate, lying, split, wide
+from helpers.column_studies import answering, federate, lying, mirrored, split, wide
 from helpers.lying_party import Studies
 
 import silvan as sv
@@ -18,12 +17,6 @@ def test_a_party_that_lies():
     assert found.seen["named"] > 8
 
 
-def mirrored(bits):
-    """As many rows go left at every node, others of them: where a byte has both, its bits stand the other way round."""
-    flipped = np.packbits(np.unpackbits(bits).reshape(-1, 8)[:, ::-1]).copy()
-    return np.where((bits > 0) & (bits < 255) & (np.arange(len(bits)) < len(bits) // 3), flipped, bits)
-
-
 @pytest.mark.parametrize("task", ["binary", "number"])
 def test_a_forged_partition(task):
     """The label holder counts the rows of every open node, so a partition is of the rows whose statistics were told."""
@@ -37,7 +30,8 @@ def test_a_forged_partition(task):
 def test_a_forged_partition_of_encrypted_labels(monkeypatch):
     pytest.importorskip("gmpy2", reason="gmpy2 is not installed: pip install 'silvan[vertical]'")
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
-    fed = federate(split(wide(n=120), 3), lying("party 2", LeftBits, bits=mirrored))
+    fed = federate(split(wide(n=120), 3))
+    answering(fed.party("party 2"), LeftBits, bits=mirrored)
     with pytest.raises(sv.FederationError, match="party 'party 2' splits a node otherwise than its sums told"):
         sv.VerticalForest(4, max_depth=3, labels="encrypted", key_bits=256).fit(fed)
 

@@ -14,7 +14,7 @@ import numpy as np
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.requests import MAX_TREES
 from silvan.algorithms.vertical.columns import label_holder_of, own_columns_blob, rows_blob
-from silvan.algorithms.vertical.party_rows import GrowingContext, Round
+from silvan.algorithms.vertical.party_rows import WIDE, GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -59,19 +59,25 @@ class VerticalCoordinator(ABC):
         self.levels = 0
         self.contexts: dict[str, GrowingContext] = {}
 
-    def make_contexts(self, signs: list[int] | None = None, **labels: Any) -> None:
-        """Note for every party what its trees grow on, and which way predictions in code may go with its columns."""
-        for party in self.parties:
-            own = self.owners[party]
-            mine = None if signs is None else signs[own.start : own.stop]
+    def settings_for(self, signs: list[int], **more: Any) -> Settings:
+        """Return the settings as a party is told them: which way predictions may go with its own columns alone."""
+        return replace(self.settings, monotonic_cst=signs or None, max_features=None, **more)
+
+    def make_contexts(self, signs: list[int], labels: dict[str, Blob], *, coded: bool = True) -> None:
+        """Note for every party what its trees grow on, and which way predictions may go with its columns.
+
+        ``labels`` are those that parties compute on, by party; ``signs`` are of all columns if there are any.
+        """
+        for party, own in self.owners.items():
             self.contexts[party] = GrowingContext(
                 rows=self.rows,
-                schema=own_columns_blob(self.federation, self.columns, self.schema, party),
-                n_columns=len(self.schema.features),
-                settings=replace(self.settings, class_weight=None, monotonic_cst=mine),
-                draws=self.draws,
+                columns=own_columns_blob(self.federation, self.columns, self.schema, party),
                 first_column=own.start,
-                **labels,
+                width=max(len(self.schema.features), WIDE),
+                settings=self.settings_for(signs[own.start : own.stop], class_weight=None),
+                draws=self.draws,
+                labels=labels.get(party),
+                coded=coded,
             )
 
     def context(self, party: str) -> GrowingContext:

@@ -14,11 +14,18 @@ import numpy as np
 
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator, best_offers
-from silvan.algorithms.vertical.encoded_labels import EncodedLabels, EncodeLabels, LeafCode, check_measure
+from silvan.algorithms.vertical.encoded_labels import (
+    CodedLabels,
+    EncodeLabels,
+    LabelsForParties,
+    LeafCode,
+    check_measure,
+)
 from silvan.algorithms.vertical.party_rows import Descent, Growing, descend
 from silvan.algorithms.vertical.party_shares import KeepShare
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
@@ -144,19 +151,22 @@ class EncodedCoordinator(VerticalCoordinator):
 
     def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
         super().__init__(federation, columns, schema, settings)
-        reply: EncodedLabels = federation.ask(
-            EncodeLabels(rows=self.rows, label=schema.label, settings=settings),
-            to=[self.holder],
-            check=lambda _, reply: check_measure(reply.measure, schema.n_classes),
-        )[self.holder]
-        self.measure: Measure = reply.measure
-        self.rule: Rule = settings.rule(reply.measure)
-        self.stats = np.zeros((0, reply.measure.n_stats), np.int64)  # of every node so far
+
+        def check(site: str, reply: LabelsForParties) -> None:
+            check_measure(wire.decode(reply.labels, CodedLabels).measure, schema.n_classes)
+
+        request = EncodeLabels(
+            rows=self.rows, label=schema.label, settings=self.settings_for([]), turned=bool(settings.signs)
+        )
+        reply: LabelsForParties = federation.ask(request, to=[self.holder], check=check)[self.holder]
+        self.measure: Measure = wire.decode(reply.labels, CodedLabels).measure
+        self.rule: Rule = settings.rule(self.measure)
+        self.stats = np.zeros((0, self.measure.n_stats), np.int64)  # of every node so far
         self.told = np.zeros(0, np.int64)  # the party that told them, by number
         # of every node so far, in code, where trees must be monotonic
         self.bounds = np.tile([-np.inf, np.inf], (settings.n_estimators, 1)) if settings.signs else None
-        signs = [-sign if reply.turned else sign for sign in settings.signs] or None
-        self.make_contexts(signs, labels=federation.blob(reply.labels), measure=reply.measure)
+        signs = [-sign if reply.turned else sign for sign in settings.signs]
+        self.make_contexts(signs, dict.fromkeys(self.parties, federation.work(self.holder, reply)))
 
     def bounds_of(self, nodes: np.ndarray) -> np.ndarray | None:
         """Return what the predictions of nodes are held to, as questions have it."""

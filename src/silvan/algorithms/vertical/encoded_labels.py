@@ -4,9 +4,13 @@ The label holder renumbers the classes by a permutation that it alone knows, or 
 secret sign, and seals them for the parties: the coordinator carries what it cannot read. Neither changes the gain of a
 split, so the trees are the same. It hides little from parties: they see which rows are of one class, and of two classes
 the rarer one is soon guessed (see docs/vertical.md).
+
+Labels that other parties use, in code or encrypted (``encrypted_labels.py``), are signed by the party that holds them,
+for the rows and the task: a coordinator cannot have parties compute on labels, or under a key, of its own.
 """
 
 from dataclasses import replace
+from typing import ClassVar, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,10 +20,10 @@ from silvan.algorithms.shared_bins import label_counts
 from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels
 from silvan.data.schema import Label, Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.bound import Agreed, Fixed
+from silvan.federation.message import Ask, Blob, SignedReply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
@@ -29,18 +33,39 @@ from silvan.tree.objectives import MAX_CLASSES, OBJECTIVES, Measure
 # -- messages
 
 
-class EncodedLabels(Reply, frozen=True, kw_only=True):
-    """The label of every row in code, sealed for the parties, and how splits are to be measured by it."""
+class LabelsForParties(SignedReply, frozen=True, kw_only=True):
+    """The label of every row as parties are sent it: in code, or encrypted."""
 
     labels: bytes
+    turned: bool | None = None  # whether a code turns the order round; told where trees must be monotonic
+
+    def work(self) -> bytes:
+        """Return what is signed: the labels, and what is needed to compute on them."""
+        return self.labels
+
+
+class LabelsOfRows(msgspec.Struct, frozen=True):
+    """The labels of some rows, as their holder signs them."""
+
+    rows: str  # hash of their digests
+
+
+class CodedLabels(LabelsOfRows, frozen=True):
+    """Labels in code, sealed for the parties, and how splits are to be measured by them."""
+
     measure: Measure
-    turned: bool | None = None  # whether the code turns the order round; told where trees must be monotonic
+    sealed: bytes
 
 
-class EncodeLabels(Ask[EncodedLabels], frozen=True, kw_only=True):
-    """The label of every row, in a code that only the label holder can undo, for the other parties."""
+L = TypeVar("L", bound=LabelsOfRows)
 
-    rows: Derived[Blob]
+
+class PrepareLabels(Ask[LabelsForParties], frozen=True, kw_only=True):
+    """What the label holder is told when it is asked for labels."""
+
+    once: ClassVar[bool] = True  # a forest has the labels of one set of rows
+
+    rows: Agreed[Blob]
     label: Agreed[Label]
     settings: Fixed[Settings]
 
@@ -48,6 +73,12 @@ class EncodeLabels(Ask[EncodedLabels], frozen=True, kw_only=True):
     def min_leaf(self) -> int:
         """Rows a leaf has at least, for the party's policy to judge."""
         return self.settings.min_samples_leaf
+
+
+class EncodeLabels(PrepareLabels, frozen=True, kw_only=True):
+    """The label of every row, in a code that only the label holder can undo, for the other parties."""
+
+    turned: Fixed[bool]  # whether to tell if the code turns the order round
 
 
 class LeafCode(msgspec.Struct, frozen=True):
@@ -59,7 +90,7 @@ class LeafCode(msgspec.Struct, frozen=True):
 
 
 class SealedLabels(msgspec.Struct, frozen=True):
-    """What is sealed: a class code or a fixed-point number a row."""
+    """What is sealed: one class code or fixed-point number per row."""
 
     target: np.ndarray
 
@@ -87,7 +118,7 @@ def _sign(party: Party, rows: Blob) -> int:
 
 
 @answers(EncodeLabels)
-def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
+def encode(site: Site, request: EncodeLabels) -> LabelsForParties:
     """Encode the label of every row."""
     party = party_of(site)
     y, measure = measured(party, request.rows, request.label, request.settings)
@@ -101,8 +132,9 @@ def encode(site: Site, request: EncodeLabels) -> EncodedLabels:
         turned = _sign(party, request.rows) < 0
         target = _sign(party, request.rows) * measure.to_integers(y)
         shown = msgspec.structs.replace(measure, offset=0.0, scale=1.0)
-    labels = seal(party.key_for("labels"), wire.encode(SealedLabels(target)))
-    return EncodedLabels(labels=labels, measure=shown, turned=turned if request.settings.signs else None)
+    sealed = seal(party.key_for("labels"), wire.encode(SealedLabels(target)))
+    labels = wire.encode(CodedLabels(request.rows.hash, shown, sealed))
+    return LabelsForParties(labels=labels, turned=turned if request.turned else None)
 
 
 def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode) -> np.ndarray:
@@ -124,16 +156,33 @@ def check_objective(settings: Settings) -> None:
         raise FormatError("the trees are grown for something that vertical forests do not know")
 
 
-def open_labels(party: Party, blob: Blob, measure: Measure, n_rows: int) -> np.ndarray:
-    """Unseal and check the encoded labels; return them in the layout that histograms take."""
-    target = wire.decode(unseal(party.key_for("labels"), party.blob(blob.hash), LABEL_HOLDER), SealedLabels).target
-    dtype = np.uint16 if measure.counts_rows else np.int64
-    check_arrays("the labels are not as many as the rows", (target, (n_rows,), dtype))
-    if not measure.counts_rows:
-        return np.stack([np.ones(n_rows, np.int64), target], axis=1)
-    if target.max(initial=0) >= measure.n_stats:
+def check_signed(party: Party, labels: Blob) -> None:
+    """Refuse labels unless the party that holds them signed them for the task at hand; it takes no others' itself."""
+    signers = {owner.site for owner in party.owners(labels.hash) if owner.task == party.task}
+    if not (party.name in signers if party.has_label else signers):
+        raise RefusedError("the labels are not signed, for this task, by the party that holds them")
+
+
+def read_labels(party: Party, blob: Blob, rows: Blob, kind: type[L]) -> L:
+    """Read what the label holder signed, and check that it is of these rows."""
+    labels = wire.decode(party.blob(blob.hash), kind)
+    if labels.rows != rows.hash:
+        raise FormatError("the labels are of other rows")
+    return labels
+
+
+def open_labels(party: Party, blob: Blob, rows: Blob, n_rows: int) -> tuple[np.ndarray, Measure]:
+    """Unseal and check the encoded labels; return them in the layout that histograms take, and their measure."""
+    labels = read_labels(party, blob, rows, CodedLabels)
+    check_measure(labels.measure)
+    target = wire.decode(unseal(party.key_for("labels"), labels.sealed, LABEL_HOLDER), SealedLabels).target
+    counts_rows = labels.measure.counts_rows
+    check_arrays("the labels are not as many as the rows", (target, (n_rows,), np.uint16 if counts_rows else np.int64))
+    if not counts_rows:
+        return np.stack([np.ones(n_rows, np.int64), target], axis=1), labels.measure
+    if target.max(initial=0) >= labels.measure.n_stats:
         raise FormatError("a label is of no class")
-    return target
+    return target, labels.measure
 
 
 def check_measure(measure: Measure, n_classes: int | None = None) -> None:

@@ -16,13 +16,8 @@ import numpy as np
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator
-from silvan.algorithms.vertical.encrypted_labels import (
-    EncryptedLabels,
-    Encryption,
-    EncryptLabels,
-    check_labels,
-    read_key,
-)
+from silvan.algorithms.vertical.encoded_labels import LabelsForParties
+from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels, EncryptLabels, check_labels, read_key
 from silvan.algorithms.vertical.encrypted_splits import (
     DecideNodes,
     Decisions,
@@ -36,9 +31,10 @@ from silvan.algorithms.vertical.encrypted_splits import (
 from silvan.algorithms.vertical.party_shares import Keeping
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError
+from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
-from silvan.federation.message import Request
+from silvan.federation.message import Blob, Request
 from silvan.privacy.paillier.cipher import check_ciphertexts
 from silvan.privacy.paillier.paillier_keys import SIZES
 from silvan.tree.fit import Settings
@@ -75,17 +71,22 @@ class EncryptedCoordinator(VerticalCoordinator):
         super().__init__(federation, columns, schema, settings)
         if key_bits not in SIZES and not encrypted_labels.TESTING:
             raise InputError.wrong("key_bits", " or ".join(map(str, SIZES)), key_bits)
-        reply: EncryptedLabels = federation.ask(
-            EncryptLabels(rows=self.rows, label=schema.label, settings=settings, key_bits=key_bits),
-            to=[self.holder],
-            check=lambda _, reply: check_labels(reply, len(columns.training), schema.n_classes, key_bits),
-        )[self.holder]
-        self.public = read_key(reply.public)
-        self.encryption = Encryption(federation.blob(reply.labels), reply.public, reply.lanes)
+        self.key_bits = key_bits
+
+        def check(site: str, reply: LabelsForParties) -> None:
+            labels = wire.decode(reply.labels, EncryptedLabels)
+            check_labels(labels, len(columns.training), schema.n_classes, key_bits)
+
+        request = EncryptLabels(rows=self.rows, label=schema.label, settings=self.settings_for([]), key_bits=key_bits)
+        reply: LabelsForParties = federation.ask(request, to=[self.holder], check=check)[self.holder]
+        self.public = read_key(wire.decode(reply.labels, EncryptedLabels).public)
         self.rule = _HolderRule(not schema.n_classes)
-        self.make_contexts()
+        labels = federation.work(self.holder, reply)
+        others = {party: labels for party in self.parties if party != self.holder}
+        self.make_contexts(settings.signs, others, coded=False)
         self.choices: dict[str, list[bytes]] = {party: [] for party in self.parties}
-        self.notes: list[bytes] = []
+        self.notes: list[Blob] = []  # one per level, sealed by the label holder for itself
+        self.signatures: dict[str, bytes] = {}  # of the last partition, by the parties that made it
         self.split_by: list[int] = []  # of each node below a root, the party that split the node above, by number
 
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
@@ -97,16 +98,14 @@ class EncryptedCoordinator(VerticalCoordinator):
         splits.total[:, 0], splits.total[:, 1] = decisions.rows, decisions.is_open.sum(axis=1)
         splits.left[:, 1] = decisions.is_open[:, 0]
         splits.varies[:] = decisions.winner >= 0  # where there is no split, the label holder knows whether to go on
-        self.notes.append(decisions.note)
+        self.notes.append(self.federation.blob(decisions.note))
         self._split(nodes, seeds, drawn, decisions, splits)
         self.split_by += np.repeat(decisions.winner[decisions.winner >= 0], 2).tolist()
         return splits
 
     def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, PartySums]:
         requests = {
-            party: SumLabels(
-                ground=self.context(party), nodes=nodes[which], features=features, encryption=self.encryption
-            )
+            party: SumLabels(ground=self.context(party), nodes=nodes[which], features=features)
             for party, (which, features) in drawn.items()
             if len(which) and party != self.holder
         }
@@ -115,10 +114,7 @@ class EncryptedCoordinator(VerticalCoordinator):
             check_ciphertexts(self.public, reply.sums)  # here, where it is known who sent them
 
         replies: dict[str, EncryptedSums] = self.federation.ask(requests, check=check_sums) if requests else {}
-        return {
-            party: PartySums(*drawn[party], reply.layout, reply.sums, self.owners[party].start)
-            for party, reply in replies.items()
-        }
+        return {party: PartySums(*drawn[party], reply) for party, reply in replies.items()}
 
     def _decisions(
         self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray, offers: dict[str, PartySums]
@@ -133,7 +129,8 @@ class EncryptedCoordinator(VerticalCoordinator):
             ground=self.context(self.holder),
             label=self.schema.label,
             class_weight=self.settings.class_weight,
-            lanes=self.encryption.lanes,
+            key_bits=self.key_bits,
+            monotonic=bool(self.settings.signs),
             parties=self.parties,
             nodes=nodes,
             seeds=frontier.seed,
@@ -142,8 +139,8 @@ class EncryptedCoordinator(VerticalCoordinator):
             which=which,
             features=features,
             offers=offers,
-            note=self.notes[-1] if self.notes else b"",
-            monotonic_cst=self.settings.signs or None,
+            notes=list(self.notes),
+            signatures=self.signatures,
         )
         reply: Decisions = self.federation.ask(request, to=[self.holder], check=check)[self.holder]
         if reply.wrong is not None:
@@ -210,6 +207,7 @@ class EncryptedCoordinator(VerticalCoordinator):
                 raise FormatError("a partition with the wrong number of bits")
 
         replies: dict[str, LeftBits] = self.federation.ask(requests, check=check) if requests else {}
+        self.signatures = {party: reply.signature for party, reply in replies.items()}
         bits = {party: (won[party][0], reply.bits) for party, reply in replies.items()}
         self.join_bits(found, needed, decisions.rows, bits)
 

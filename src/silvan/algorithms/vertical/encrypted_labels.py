@@ -7,20 +7,26 @@ and from all that they are used for, so a question asked again has the same answ
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import msgspec
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from silvan.algorithms.vertical.encoded_labels import EncodeLabels, measured
+from silvan.algorithms.vertical.encoded_labels import (
+    LabelsForParties,
+    LabelsOfRows,
+    PrepareLabels,
+    measured,
+    read_labels,
+)
+from silvan.algorithms.vertical.party_rows import GrowingContext
 from silvan.data.schema import Label
 from silvan.errors import CipherError, FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.bound import Fixed
 from silvan.federation.cache import CacheKey
-from silvan.federation.message import Blob, Reply
+from silvan.federation.message import Blob
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.paillier.cipher import Ciphertexts, Masks
@@ -37,28 +43,18 @@ TESTING = False
 # -- messages
 
 
-class EncryptedLabels(Reply, frozen=True, kw_only=True):
-    """The label of every row, encrypted; the key to add up with; how a row's numbers lie in a ciphertext."""
+class EncryptedLabels(LabelsOfRows, frozen=True):
+    """What a party adds up: the rows' ciphertexts, their key, and how a row's numbers lie in a ciphertext."""
 
     public: bytes
     lanes: Lanes
-    labels: bytes
+    numbers: Ciphertexts
 
 
-class EncryptLabels(EncodeLabels, frozen=True, kw_only=True):
+class EncryptLabels(PrepareLabels, frozen=True, kw_only=True):
     """The label of every row, encrypted so that only the label holder can read it."""
 
-    reply: ClassVar[type[Reply]] = EncryptedLabels
-
     key_bits: Fixed[int]
-
-
-class Encryption(msgspec.Struct, frozen=True):
-    """What a party needs to add up: the rows' ciphertexts, the key, the lanes."""
-
-    labels: Blob
-    public: bytes
-    lanes: Lanes
 
 
 # -- at the label holder
@@ -73,6 +69,11 @@ class Truth:
     rule: Rule
     values: np.ndarray  # what is encrypted, (rows, fields)
     low: int
+
+    def lanes(self, key_bits: int) -> Lanes:
+        """Return how a row's numbers lie in a ciphertext."""
+        most = max(int(self.values.max(initial=1)), 1)
+        return Lanes(key_bits, *self.values.shape, most, one_hot=self.measure.counts_rows)
 
     def label(self, rows: NodeRows) -> NodeRows:
         """Return the rows of nodes with their labels."""
@@ -129,17 +130,16 @@ def private_key(party: Party, bits: int, fingerprint: bytes | None = None) -> Pr
 
 
 @answers(EncryptLabels)
-def encrypt_labels(site: Site, request: EncryptLabels) -> EncryptedLabels:
+def encrypt_labels(site: Site, request: EncryptLabels) -> LabelsForParties:
     """Encrypt the label of every row."""
     party = party_of(site)
     truth = truth_of(party, request.rows, request.label, request.settings)
     key = private_key(party, request.key_bits)
-    n, fields = truth.values.shape
-    most = max(int(truth.values.max(initial=1)), 1)
-    lanes = Lanes(key.public.bits, n, fields, most, one_hot=truth.measure.counts_rows)
+    lanes = truth.lanes(request.key_bits)
     entropy = stream(party, f"labels {request.rows.hash} {key.public.fingerprint.hex()}")
-    labels = encrypt_rows(key, lanes, truth.values, party.n_jobs, entropy)
-    return EncryptedLabels(public=key.public.to_bytes(), lanes=lanes, labels=wire.encode(labels))
+    numbers = encrypt_rows(key, lanes, truth.values, party.n_jobs, entropy)
+    labels = EncryptedLabels(request.rows.hash, key.public.to_bytes(), lanes, numbers)
+    return LabelsForParties(labels=wire.encode(labels))
 
 
 # -- at every party
@@ -152,16 +152,19 @@ def stream(party: Party, purpose: str) -> Callable[[int], bytes]:
     return lambda n: flow.update(bytes(n))
 
 
-def received_rows(party: Party, cipher: Encryption, n_rows: int) -> EncryptedRows:
+def received_rows(party: Party, ground: GrowingContext, n_rows: int) -> EncryptedRows:
     """Return the rows' ciphertexts, checked."""
+    blob = ground.labels
+    if blob is None:
+        raise FormatError("there are no ciphertexts to add up")
 
     def receive() -> EncryptedRows:
-        if cipher.lanes.rows != n_rows:
+        labels = read_labels(party, blob, ground.rows, EncryptedLabels)
+        if labels.lanes.rows != n_rows:
             raise FormatError("the ciphertexts are not as many as the rows")
-        labels = wire.decode(party.blob(cipher.labels.hash), Ciphertexts)
-        return receive_rows(read_key(cipher.public), cipher.lanes, labels, party.n_jobs)
+        return receive_rows(read_key(labels.public), labels.lanes, labels.numbers, party.n_jobs)
 
-    return party.cache.once(CacheKey[EncryptedRows]("encrypted rows", cipher.labels.hash, cipher.public), receive)
+    return party.cache.once(CacheKey[EncryptedRows]("encrypted rows", blob.hash), receive)
 
 
 def masks_for(party: Party, public: PublicKey) -> Masks:
@@ -180,9 +183,9 @@ def read_key(data: bytes) -> PublicKey:
     return PublicKey.from_bytes(data, testing=TESTING)
 
 
-def check_labels(reply: EncryptedLabels, n_rows: int, n_classes: int, key_bits: int) -> None:
+def check_labels(labels: EncryptedLabels, n_rows: int, n_classes: int, key_bits: int) -> None:
     """Raise ``FormatError`` for labels that are not encrypted as agreed."""
-    lanes = reply.lanes
+    lanes = labels.lanes
     if (lanes.bits, lanes.rows, lanes.fields, lanes.one_hot) != (key_bits, n_rows, n_classes or 1, bool(n_classes)):
         raise FormatError("its labels are not encrypted as agreed")
-    receive_rows(read_key(reply.public), lanes, wire.decode(reply.labels, Ciphertexts))
+    receive_rows(read_key(labels.public), lanes, labels.numbers)

@@ -3,6 +3,10 @@
 Parties add up ciphertexts by bin. The label holder reads the sums and decides every node; a winner unseals its choice,
 sends the partition and keeps its share. What the label holder will need at the end to work out leaf values it hands the
 coordinator as notes, sealed for itself alone.
+
+Whoever carries ciphertexts can change what is in them without reading it, and learn from a changed decision. So parties
+sign their sums and their partitions, for the nodes these are of, and the label holder decides on nothing else. It
+decides a level once, about nodes that its notes say are open, and not at all where rows are others than its notes say.
 """
 
 from dataclasses import replace
@@ -14,7 +18,6 @@ import numpy as np
 from silvan.algorithms.level_checks import are_different, check_arrays, check_nodes
 from silvan.algorithms.vertical.coordinator import best_offers
 from silvan.algorithms.vertical.encrypted_labels import (
-    Encryption,
     Truth,
     masks_for,
     private_key,
@@ -22,27 +25,37 @@ from silvan.algorithms.vertical.encrypted_labels import (
     stream,
     truth_of,
 )
-from silvan.algorithms.vertical.party_rows import Growing, GrowingContext, descend
+from silvan.algorithms.vertical.party_rows import (
+    MAX_COLUMNS,
+    Descent,
+    Growing,
+    GrowingContext,
+    Round,
+    descend,
+    signs_from,
+)
 from silvan.algorithms.vertical.party_shares import Keeping, LeafValues, store_share
 from silvan.data.bins.bins import HistogramBins
 from silvan.data.schema import MAX_BINS, Label
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived
-from silvan.federation.message import Ask, Reply
+from silvan.federation.bound import Agreed, Derived, Fixed
+from silvan.federation.message import Blob, Owner, ProtocolPosition, Reply, Request, SignedReply
 from silvan.federation.party import Party, party_of
+from silvan.federation.signed import is_owned
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
 from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 from silvan.privacy.paillier.cipher import Ciphertexts
-from silvan.privacy.paillier.packing import AskedHistograms, Lanes, read_sums, sum_rows
+from silvan.privacy.paillier.packing import AskedHistograms, read_sums, sum_rows
 from silvan.privacy.paillier.paillier_keys import PrivateKey
+from silvan.tree.fit import Settings
 from silvan.tree.gain import child_bounds
 from silvan.tree.level import add_nodes, choose_listed, find_listed, finish_splits
 from silvan.tree.node_rows import NodeRows
 from silvan.tree.partition import count_sides, pack_sides
-from silvan.tree.sampling import Monotonic, Ties, tie_ranks
+from silvan.tree.sampling import Ties, tie_ranks
 from silvan.tree.split import Splits
 
 # -- messages
@@ -51,6 +64,7 @@ from silvan.tree.split import Splits
 class Choice(msgspec.Struct, frozen=True):
     """What is sealed for a winner: how to split the nodes it won."""
 
+    rounds: list[Blob]  # the partitions before
     nodes: np.ndarray
     feature: np.ndarray
     bin: np.ndarray
@@ -59,20 +73,30 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What the label holder seals for itself: statistics of both sides of each split.
+    """What the label holder seals for itself: how it has decided a level.
 
     Where trees must be monotonic, also what the predictions of every node so far are held to.
     """
 
-    sides: np.ndarray
+    rounds: list[Blob]  # the partitions that it decided after
+    split: np.ndarray  # nodes
+    winner: np.ndarray  # of each split, the number of the party that makes it
+    rows: np.ndarray  # of each split
+    sides: np.ndarray  # statistics of both sides of each split
+    open: np.ndarray  # nodes that it may be asked about next
     bounds: np.ndarray | None = None
 
 
-class EncryptedSums(Reply, frozen=True, kw_only=True):
+class EncryptedSums(SignedReply, frozen=True, kw_only=True):
     """Sums by bin that only the label holder can read, and how many rows each bin has, sealed for it."""
 
+    asked: str  # digest of what they are sums of
     layout: bytes
     sums: Ciphertexts
+
+    def work(self) -> bytes:
+        """Return what is signed: the sums, and what they are of."""
+        return wire.encode(msgspec.structs.replace(self, signature=b""))
 
 
 class SumLabels(Growing, frozen=True, kw_only=True):
@@ -80,12 +104,35 @@ class SumLabels(Growing, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = EncryptedSums
 
-    encryption: Agreed[Encryption]
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What a party was asked about nodes of a forest so far."""
+
+    rows: Blob
+    draws: bytes
+    settings: Settings
+    rounds: list[Blob]
+    nodes: np.ndarray
+    what: np.ndarray
+
+
+def asked_of(ground: GrowingContext, rounds: list[Blob], nodes: np.ndarray, what: np.ndarray) -> str:
+    """Return a digest of what a party was asked, the same for the party and the label holder.
+
+    ``what`` are the features of sums, or which sides of splits are needed.
+    """
+    settings = replace(ground.settings, monotonic_cst=None)
+    return digest(wire.encode(_Asked(ground.rows, ground.draws, settings, rounds, nodes, what)))
 
 
 class BinLayout(msgspec.Struct, frozen=True):
-    """What is sealed beside sums: rows by bin, the bins of each column, and which columns are categorical."""
+    """What is sealed beside sums: rows by bin, the bins of each column, and which columns are categorical.
 
+    Also where the party's columns stand among all, and which way predictions may go with them.
+    """
+
+    first_column: int
+    signs: list[int]
     counts: np.ndarray
     last: np.ndarray
     shift: np.ndarray
@@ -102,13 +149,11 @@ class BinLayout(msgspec.Struct, frozen=True):
 
 
 class PartySums(msgspec.Struct, frozen=True):
-    """A party's sums, of some of the nodes and its columns drawn there."""
+    """A party's sums, of some of the nodes and its columns drawn there, as it signed them."""
 
     which: np.ndarray
     features: np.ndarray
-    layout: bytes
-    sums: Ciphertexts
-    first_column: int  # the number of the party's first column among those of all parties
+    reply: EncryptedSums
 
 
 class Decisions(Reply, frozen=True, kw_only=True):
@@ -123,30 +168,32 @@ class Decisions(Reply, frozen=True, kw_only=True):
     wrong: np.ndarray | None = None  # int32: nodes whose rows are others than the sums told of which they were made
 
 
-class DecideNodes(Ask[Decisions], frozen=True, kw_only=True):
+class DecideNodes(Growing, frozen=True, kw_only=True):
     """Which split is best at each open node, from all parties' encrypted sums."""
 
-    ground: Derived[GrowingContext]
-    label: Agreed[Label]
-    class_weight: Derived[str | list[float] | None]
-    lanes: Derived[Lanes]  # of the sums
-    parties: Derived[list[str]]
-    nodes: Derived[np.ndarray]
-    seeds: Derived[
-        np.ndarray
-    ]  # of the nodes: by them, and a key of its own, the label holder decides between equal gains
-    deeper: Derived[np.ndarray]  # whether a node's children may be split again
-    which: Derived[np.ndarray]  # nodes with columns of the label holder's own
-    features: Derived[np.ndarray]
-    offers: Derived[dict[str, PartySums]]
-    note: Derived[bytes] = b""  # of the level before, to compare the rows with
-    barren: Derived[np.ndarray]  # bool, of the nodes: whether a split must have a gain
-    monotonic_cst: Derived[list[int] | None] = None  # which way predictions may go with each column of all parties
+    reply: ClassVar[type[Reply]] = Decisions
 
-    @property
-    def min_leaf(self) -> int:
-        """Rows a leaf has at least, for the party's policy to judge."""
-        return self.ground.settings.min_samples_leaf
+    label: Agreed[Label]
+    class_weight: Agreed[str | list[float] | None]
+    key_bits: Fixed[int]
+    monotonic: Fixed[bool]  # whether predictions must be monotonic in some column of any party
+    parties: Agreed[list[str]]
+    # of the nodes: by them, and a key of its own, the label holder decides between equal gains
+    seeds: Derived[np.ndarray]
+    deeper: Derived[np.ndarray]  # whether a node's children may be split again
+    which: Derived[np.ndarray]  # nodes with columns of the label holder's own, which are the features
+    offers: Derived[dict[str, PartySums]]
+    notes: Derived[list[Blob]]  # of all levels before
+    signatures: Derived[dict[str, bytes]]  # of the last partition, by the parties that made it
+    barren: Derived[np.ndarray]  # bool, of the nodes: whether a split must have a gain
+
+    def position(self) -> ProtocolPosition:
+        """Return where the question stands: after all levels that were decided."""
+        return ProtocolPosition("decisions", tuple(blob.hash for blob in self.notes))
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Return a trace if the level was not decided before."""
+        return Request.follow(self, traces, further)
 
 
 class PartySplits(NamedTuple):
@@ -157,10 +204,15 @@ class PartySplits(NamedTuple):
     ties: Ties
 
 
-class LeftBits(Reply, frozen=True, kw_only=True):
+class LeftBits(SignedReply, frozen=True, kw_only=True):
     """Which rows go left, as bits."""
 
+    asked: str  # digest of what nodes they are of
     bits: np.ndarray
+
+    def work(self) -> bytes:
+        """Return what is signed: the bits, and the nodes that they are of."""
+        return wire.encode(msgspec.structs.replace(self, signature=b""))
 
 
 class SplitChosen(Growing, frozen=True, kw_only=True):
@@ -177,9 +229,9 @@ class KeepChosen(Keeping, frozen=True, kw_only=True):
 
     choices: Derived[list[bytes]]
     label: Agreed[Label | None] = None  # for the label holder, as all below
-    class_weight: Derived[str | list[float] | None] = None
+    class_weight: Agreed[str | list[float] | None] = None
     leaves: Derived[np.ndarray | None] = None  # nodes in the order in which they grew, from left to right
-    notes: Derived[tuple[bytes, ...]] = ()
+    notes: Derived[tuple[Blob, ...]] = ()
 
 
 # -- at a party
@@ -188,36 +240,44 @@ class KeepChosen(Keeping, frozen=True, kw_only=True):
 @answers(SumLabels)
 def sum_labels(site: Site, request: SumLabels) -> EncryptedSums:
     """Add up ciphertexts by bin."""
-    party = party_of(site)
-    descent = descend(party, request.ground)
+    party, ground = party_of(site), request.ground
+    descent = descend(party, ground)
     descent.check(request.nodes, request.features)
     table = descent.rows.table
-    rows = received_rows(party, request.encryption, len(table))
+    rows = received_rows(party, ground, len(table))
     masks, entropy = masks_for(party, rows.key), stream(party, f"sums of {digest(wire.encode(request))}")
     counts, sums = sum_rows(rows, masks, descent.rows, request.nodes, request.features, party.n_jobs, entropy)
-    layout = BinLayout(counts, table.bins.last, table.bins.shift, table.bins.categorical)
-    return EncryptedSums(layout=seal(party.key_for("layout of sums"), wire.encode(layout)), sums=sums)
+    bins, first = table.bins, descent.first_column
+    layout = BinLayout(first, ground.settings.signs, counts, bins.last, bins.shift, bins.categorical)
+    sealed = seal(party.key_for("layout of sums"), wire.encode(layout))
+    asked = asked_of(ground, ground.rounds, request.nodes, request.features)
+    return EncryptedSums(asked=asked, layout=sealed, sums=sums)
 
 
 @answers(SplitChosen)
 def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
     """Split nodes as the label holder chose; return the left sides where they are needed."""
-    party, nodes, needed = party_of(site), request.nodes, request.needed
-    descent = descend(party, request.ground)
+    party, ground, nodes, needed = party_of(site), request.ground, request.nodes, request.needed
+    descent = descend(party, ground)
     descent.check(nodes, request.features)
     check_arrays("the nodes do not match", (needed, nodes.shape, np.bool_))
-    splits = _open_choices(party, request.ground, nodes, [request.choice])
+    splits = _open_choices(party, ground, nodes, [request.choice], last=True)
     some = np.flatnonzero(needed)
     bits = pack_sides(descent.rows, nodes[some], Splits(*(column[some] for column in splits)), descent.threads)
     sizes = (descent.rows.stops - descent.rows.starts)[nodes[some]]
     left = count_sides(bits, sizes)
     if left is None or (np.minimum(left, sizes - left) < request.min_leaf).any():
         raise RefusedError("a side has fewer rows than a leaf may have")
-    return LeftBits(bits=bits)
+    return LeftBits(asked=asked_of(ground, ground.rounds, nodes, needed), bits=bits)
 
 
-def _open_choices(party: Party, ground: GrowingContext, nodes: np.ndarray, sealed: list[bytes]) -> Splits:
-    """Unseal the splits that the label holder chose for this party, and check them against its columns."""
+def _open_choices(
+    party: Party, ground: GrowingContext, nodes: np.ndarray, sealed: list[bytes], *, last: bool = False
+) -> Splits:
+    """Unseal the splits that the label holder chose for this party, and check them against its columns.
+
+    They are of levels of this forest; if ``last``, of the one that comes next.
+    """
     splits, start = Splits.empty(len(nodes), 1), 0
     for box in sealed:
         choice = wire.decode(unseal(choice_key(party, party.name), box, LABEL_HOLDER), Choice)
@@ -231,7 +291,8 @@ def _open_choices(party: Party, ground: GrowingContext, nodes: np.ndarray, seale
             (choice.words, (n, SET_WORDS), np.uint64),
         )
         here = slice(start, start + n)
-        if not np.array_equal(choice.nodes, nodes[here]):
+        before = ground.rounds if last else ground.rounds[: len(choice.rounds)]
+        if not np.array_equal(choice.nodes, nodes[here]) or choice.rounds != before:
             raise FormatError(complaint)
         splits.feature[here], splits.bin[here] = choice.feature, choice.bin
         splits.missing_left[here], splits.words[here] = choice.missing_left, choice.words
@@ -277,11 +338,15 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
         raise FormatError("an open node does not exist, or comes twice")
     if party.name not in request.parties:
         raise FormatError("the nodes do not match")
+    note = open_note(party, request.notes[-1]) if request.notes else None
+    check_open(party, request, note)
     rows = truth.label(descent.rows)
-    totals, known = add_nodes(rows, nodes), _known_bounds(party, request, len(descent.is_split))
-    ties = descent.ties(request.seeds, n)
-    if known is not None:
-        ties = ties._replace(monotonic=Monotonic(np.array(request.monotonic_cst, np.int8), known[nodes]))
+    totals = add_nodes(rows, nodes)
+    wrong = _not_as_told(nodes, note, len(descent.is_split), totals)
+    if wrong is not None:
+        return _no_decisions(n, wrong)
+    known = _known_bounds(note, len(descent.is_split)) if request.monotonic else None
+    ties = descent.ties(request.seeds, n, None if known is None else known[nodes])
     found: dict[str, PartySplits] = {}
     if len(request.which):
         which = _check_places(request.which, n)
@@ -292,45 +357,93 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
         if name not in request.parties or name == party.name:
             raise FormatError("an offer of nobody")
         which = _check_places(offer.which, n)
-        theirs = ties.take(which)._replace(first=offer.first_column)
-        key = private_key(party, request.lanes.bits, offer.sums.key)
+        check_sums(party, request.ground, name, nodes[which], offer)
+        key = private_key(party, request.key_bits, offer.reply.sums.key)
         try:
-            splits = _splits_of(party, request, offer, key, truth, rows, totals[which], theirs, descent.threads)
+            found[name] = _splits_of(
+                party, request, offer, key, truth, rows, totals[which], ties.take(which), descent.threads
+            )
         except (FormatError, RefusedError) as error:
             raise RefusedError(f"the sums of party {name!r} do not fit the rows, or cannot be read") from error
-        found[name] = PartySplits(which, splits, theirs)
-    decided = _decide(party, request, truth, found, totals, (rows.stops - rows.starts)[nodes], known)
-    return msgspec.structs.replace(decided, wrong=_not_as_told(party, request, len(descent.is_split), totals))
+    return _decide(party, request, truth, found, totals, descent, known)
 
 
-def _known_bounds(party: Party, request: DecideNodes, n_nodes: int) -> np.ndarray | None:
-    """Return what the predictions of every node are held to, None if nothing is asked."""
-    if request.monotonic_cst is None:
-        return None
-    if len(request.monotonic_cst) != request.ground.n_columns or not set(request.monotonic_cst) <= {-1, 0, 1}:
-        raise FormatError("not every column is told which way it may go")
-    if not request.note:
+def check_sums(party: Party, ground: GrowingContext, name: str, nodes: np.ndarray, offer: PartySums) -> None:
+    """Refuse sums unless the party that they are said to be of signed them, for these nodes of this forest."""
+    asked = asked_of(ground, ground.rounds, nodes, offer.features)
+    if offer.reply.asked != asked or not _is_signed(party, name, offer.reply):
+        raise RefusedError(f"the sums are not those that party {name!r} signed for these nodes")
+
+
+def _is_signed(party: Party, name: str, reply: SignedReply) -> bool:
+    """Whether another party signed a reply in the task at hand."""
+    owner, keys = Owner(name, party.task, reply.signature), party.keys
+    return keys is not None and is_owned(keys.roster, owner, party.study, digest(reply.work()))
+
+
+def check_open(party: Party, request: DecideNodes, note: Note | None) -> None:
+    """Refuse nodes that are not open after the level before, and partitions that the winners there have not signed."""
+    ground, complaint = (
+        request.ground,
+        "the nodes are not those that the party left open when it decided the level before",
+    )
+    allowed = np.arange(ground.settings.n_estimators) if note is None else note.open
+    before = [] if note is None else note.rounds
+    new = ground.rounds[len(before) :]
+    if (
+        ground.rounds[: len(before)] != before
+        or len(new) != (note is not None and len(note.split) > 0)
+        or not np.isin(request.nodes, allowed).all()
+    ):
+        raise RefusedError(complaint)
+    if note is None or not new:
+        return
+    made = wire.decode(party.blob(new[0].hash), Round)
+    if not np.array_equal(made.nodes, note.split) or made.needed.shape != made.nodes.shape:
+        raise RefusedError(complaint)
+    lengths = np.where(made.needed, (note.rows + 7) >> 3, 0)
+    for k in np.unique(note.winner[made.needed]).tolist():
+        name, own = request.parties[k], note.winner == k
+        bits = made.bits[np.repeat(own, lengths)] if len(made.bits) == lengths.sum() else made.bits
+        asked = asked_of(ground, before, note.split[own], made.needed[own])
+        reply = LeftBits(asked=asked, bits=bits, signature=request.signatures.get(name, b""))
+        if not _is_signed(party, name, reply):
+            raise RefusedError(f"a partition is not the one that party {name!r} signed")
+
+
+def _no_decisions(n: int, wrong: np.ndarray) -> Decisions:
+    """Return what is told of nodes some of whose rows are ``wrong``: which these are."""
+    return Decisions(
+        winner=np.full(n, -1, np.int32),
+        gain=np.zeros(n),
+        rows=np.zeros(n, np.int64),
+        is_open=np.zeros((n, 2), np.bool_),
+        choices={},
+        note=b"",
+        wrong=wrong,
+    )
+
+
+def _known_bounds(note: Note | None, n_nodes: int) -> np.ndarray:
+    """Return what the predictions of every node are held to."""
+    if note is None:
         return np.tile([-np.inf, np.inf], (n_nodes, 1))
-    bounds = open_note(party, request.note).bounds
-    if bounds is None or bounds.shape != (n_nodes, 2):
+    if note.bounds is None or note.bounds.shape != (n_nodes, 2):
         raise FormatError("the note is of other nodes")
-    return bounds
+    return note.bounds
 
 
-def _not_as_told(party: Party, request: DecideNodes, n_nodes: int, totals: np.ndarray) -> np.ndarray | None:
+def _not_as_told(nodes: np.ndarray, note: Note | None, n_nodes: int, totals: np.ndarray) -> np.ndarray | None:
     """Return the nodes whose rows are others than the sums told by which the nodes above were split; None if none is.
 
     The children of the level before are the last of all nodes.
     """
-    if not request.note:
+    if note is None:
         return None
-    sides = open_note(party, request.note).sides
-    place = request.nodes - (n_nodes - len(sides))
+    place = nodes - (n_nodes - len(note.sides))
     made = np.flatnonzero(place >= 0)
-    if sides.shape[1:] != totals.shape[1:] or place.max(initial=0) >= max(len(sides), 1):
-        raise FormatError("the note is of other nodes")
-    wrong = made[(sides[place[made]] != totals[made]).any(axis=1)]
-    return request.nodes[wrong] if len(wrong) else None
+    wrong = made[(note.sides[place[made]] != totals[made]).any(axis=1)]
+    return nodes[wrong] if len(wrong) else None
 
 
 def _check_places(which: np.ndarray, n: int) -> np.ndarray:
@@ -350,28 +463,33 @@ def _splits_of(
     totals: np.ndarray,
     ties: Ties,
     threads: int,
-) -> Splits:
+) -> PartySplits:
     """Decrypt a party's sums and return its best splits."""
-    nodes = request.nodes[offer.which]
-    layout = wire.decode(unseal(party.key_for("layout of sums"), offer.layout), BinLayout)
-    bins = layout.bins()
-    if not 0 <= offer.first_column <= request.ground.n_columns - len(bins.n_bins):
+    nodes, reply = request.nodes[offer.which], offer.reply
+    layout = wire.decode(unseal(party.key_for("layout of sums"), reply.layout), BinLayout)
+    bins, first = layout.bins(), layout.first_column
+    if not 0 <= first <= MAX_COLUMNS or not set(layout.signs) <= {-1, 0, 1}:
         raise FormatError("the columns of a party are not possible")
+    ties = ties._replace(first=first)
+    if request.monotonic:
+        signs = signs_from(first, layout.signs, len(bins.n_bins))
+        ties = ties._replace(monotonic=ties.monotonic._replace(signs=signs))
     places = np.arange(len(nodes), dtype=np.int32)
     check_nodes(places, offer.features, len(nodes), len(bins.n_bins))
     sums = read_sums(
         key,
-        request.lanes,
+        truth.lanes(request.key_bits),
         AskedHistograms(offer.features, bins.n_bins),
         layout.counts,
-        offer.sums,
+        reply.sums,
         (rows.stops - rows.starts)[nodes],
         truth.encrypted_totals(totals),
         party.n_jobs,
     )
     hist = truth.histograms(layout.counts.astype(np.int64), sums)
     offsets = rows.offsets[nodes]
-    return choose_listed(hist, offer.features, bins, layout.categorical, truth.rule, ties, offsets, threads)
+    splits = choose_listed(hist, offer.features, bins, layout.categorical, truth.rule, ties, offsets, threads)
+    return PartySplits(offer.which, splits, ties)
 
 
 def _decide(
@@ -380,11 +498,11 @@ def _decide(
     truth: Truth,
     found: dict[str, PartySplits],
     totals: np.ndarray,
-    sizes: np.ndarray,
+    descent: Descent,
     known: np.ndarray | None,
 ) -> Decisions:
     """Choose between the parties' best splits, and seal for each winner how to split."""
-    n = len(totals)
+    nodes, n = request.nodes, len(totals)
     offers, varies = np.full((len(request.parties), n), -np.inf), np.zeros(n, np.bool_)
     ranks = np.zeros(offers.shape, np.uint64)
     for name, (which, splits, ties) in found.items():
@@ -407,7 +525,8 @@ def _decide(
         if known is not None:
             signs[place] = ties.monotonic.signs[ties.first + chosen.feature[place]]
         choice = Choice(
-            request.nodes[place],
+            request.ground.rounds,
+            nodes[place],
             chosen.feature[place],
             chosen.bin[place],
             chosen.missing_left[place],
@@ -420,24 +539,33 @@ def _decide(
     is_open = truth.rule.open_nodes(sides.reshape(-1, totals.shape[1])).reshape(-1, 2) & request.deeper[:, None]
     alone = winner < 0
     is_open[alone, 0], is_open[alone, 1] = truth.rule.open_nodes(totals[alone]) & ~varies[alone], False
-    note = Note(sides[~alone].reshape(-1, totals.shape[1]))
+    split = ~alone
+    children = len(descent.is_split) + np.arange(2 * np.count_nonzero(split))
+    still_open = np.concatenate([nodes[alone & is_open[:, 0]], children[is_open[split].reshape(-1)]])
+    bounds = None
     if known is not None:
-        above, split = known[request.nodes[~alone]], ~alone
-        below = child_bounds(above, signs[split], chosen.left[split], totals[split], truth.rule)
-        note = msgspec.structs.replace(note, bounds=np.concatenate([known, below]))
+        below = child_bounds(known[nodes[split]], signs[split], chosen.left[split], totals[split], truth.rule)
+        bounds = np.concatenate([known, below])
+    rows, told = (descent.rows.stops - descent.rows.starts)[nodes], sides[split].reshape(-1, totals.shape[1])
+    note = Note(request.ground.rounds, nodes[split], winner[split], rows[split], told, still_open, bounds)
     return Decisions(
         winner=winner,
         gain=np.where(alone, 0.0, chosen.gain),
-        rows=sizes,
+        rows=rows,
         is_open=is_open,
         choices=choices,
-        note=seal(party.secret_for("notes"), wire.encode(note)),
+        note=seal(note_key(party), wire.encode(note)),
     )
 
 
 def choice_key(party: Party, name: str) -> bytes:
-    """Return the key that seals the choices for a winner."""
-    return party.key_for(f"choices for {name}")
+    """Return the key that seals the choices for a winner, in this task alone."""
+    return party.key_for(f"choices for {name} in {party.task} of {party.study}")
+
+
+def note_key(party: Party) -> bytes:
+    """Return the key by which the label holder seals for itself, in this task alone."""
+    return party.secret_for(f"notes in {party.task} of {party.study}")
 
 
 def _leaf_values(party: Party, request: KeepChosen) -> np.ndarray | None:
@@ -448,13 +576,13 @@ def _leaf_values(party: Party, request: KeepChosen) -> np.ndarray | None:
     settings = replace(ground.settings, class_weight=request.class_weight)
     truth = truth_of(party, ground.rows, request.label, settings)
     roots = add_nodes(truth.label(descend(party, ground).rows), np.arange(settings.n_estimators))
-    stats = np.concatenate([roots, *(open_note(party, sealed).sides for sealed in request.notes)])
+    stats = np.concatenate([roots, *(open_note(party, note).sides for note in request.notes)])
     leaves = request.leaves
     if leaves.shape != (request.n_leaves,) or not 0 <= leaves.min(initial=0) <= leaves.max(initial=0) < len(stats):
         raise FormatError("the leaves do not match the notes")
     return truth.measure.leaf_values(stats[leaves])
 
 
-def open_note(party: Party, sealed: bytes) -> Note:
+def open_note(party: Party, note: Blob) -> Note:
     """Open what the label holder sealed for itself."""
-    return wire.decode(unseal(party.secret_for("notes"), sealed, LABEL_HOLDER), Note)
+    return wire.decode(unseal(note_key(party), party.blob(note.hash), LABEL_HOLDER), Note)

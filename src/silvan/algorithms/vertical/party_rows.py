@@ -14,12 +14,12 @@ from silvan.algorithms.level_checks import are_different, check_arrays, check_no
 from silvan.algorithms.requests import MAX_TREES
 from silvan.algorithms.vertical.coded_names import named_columns
 from silvan.algorithms.vertical.columns import encode_rows
-from silvan.algorithms.vertical.encoded_labels import check_measure, check_objective, open_labels
+from silvan.algorithms.vertical.encoded_labels import check_objective, check_signed, open_labels
 from silvan.algorithms.vertical.row_sampling import row_draws
 from silvan.data.bins.bins import find_bins
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.bound import Derived, Fixed
+from silvan.federation.bound import Agreed, Derived, Each, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.message import Blob, ProtocolPosition, Request, Verb
@@ -29,25 +29,31 @@ from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
 from silvan.tree.node_rows import Binned, NodeRows
-from silvan.tree.objectives import Measure
 from silvan.tree.partition import is_bit_per_row, route
 from silvan.tree.sampling import Monotonic, Ties
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count
 
+WIDE = 4096
+"""The grid of cut points is the same for all tables of up to so many columns: how many fewer, no party is told."""
+
 
 class GrowingContext(msgspec.Struct, frozen=True):
     """What trees grow on, as one party is told it."""
 
-    rows: Blob  # digests of the rows to learn from
-    schema: Blob  # of the party's own columns
-    n_columns: int  # of all parties together
-    settings: Settings  # without weights of classes, which would tell them apart
-    labels: Blob | None = None  # in code, sealed for the parties; None: they are encrypted, and rows have no label here
-    measure: Measure | None = None
-    rounds: list[Blob] = []  # the partitions so far
-    draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
-    first_column: int = 0  # the number of the party's first column among those of all parties
+    rows: Agreed[Blob]  # digests of the rows to learn from
+    columns: Agreed[Blob]  # the schema of the party's own
+    first_column: Agreed[int]  # the number of the party's first column among those of all parties: it decides ties
+    width: Agreed[int]  # columns of all parties together that the grid of cut points is for, at least ``WIDE``
+    settings: Fixed[Settings]  # without weights of classes, which would tell them apart, and what features are drawn by
+    draws: Agreed[bytes]  # the key by which trees draw rows, sealed for the parties
+    labels: Agreed[Blob | None] = None  # as the label holder signed them; None: encrypted, and the label is here
+    coded: Agreed[bool] = True  # whether labels are in code: if they are encrypted, rows have no label here
+    rounds: Derived[list[Blob]] = []  # the partitions so far
+
+
+MAX_COLUMNS = 1 << 24
+"""The most columns of all parties together."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -63,7 +69,7 @@ class Growing(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[Verb] = "ask"
 
-    ground: Fixed[GrowingContext]
+    ground: Each[GrowingContext]
     nodes: Derived[np.ndarray]  # int32
     features: Derived[np.ndarray]  # int32 (nodes, most), of the party's own columns, -1 after the last
     bounds: Derived[np.ndarray | None] = None  # float64 (nodes, 2) in code, where trees must be monotonic
@@ -176,6 +182,8 @@ def _choice_words(features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | 
 
 def descend(party: Party, ground: GrowingContext) -> Descent:
     """Return the rows at the nodes to which the partitions so far send them."""
+    if ground.labels is not None:
+        check_signed(party, ground.labels)
     key = CacheKey[Descent]("descent", digest(wire.encode(msgspec.structs.replace(ground, rounds=[]))))
     hashes = [blob.hash for blob in ground.rounds]
     descent = party.cache.once(
@@ -189,28 +197,31 @@ def descend(party: Party, ground: GrowingContext) -> Descent:
 
 def _begin(party: Party, ground: GrowingContext) -> Descent:
     """Place every row that a tree has drawn at its root."""
-    settings, measure = ground.settings, ground.measure
-    schema = named_columns(party, ground.schema)
+    settings, schema = ground.settings, named_columns(party, ground.columns)
     if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")
-    if not 0 <= ground.first_column <= ground.n_columns - len(schema.features) <= 1 << 24:
+    if not 0 <= ground.first_column <= MAX_COLUMNS or not WIDE <= ground.width <= MAX_COLUMNS:
         raise FormatError("the columns are not possible")
     check_objective(settings)
     threads = thread_count(party.n_jobs)
     X = encode_rows(party, schema, ground.rows)
     target, rule, n_stats = np.zeros(len(X), np.uint16), None, 1
-    if measure is not None and ground.labels is not None:
-        check_measure(measure)
-        target, rule = open_labels(party, ground.labels, measure, len(X)), settings.rule(measure)
-        n_stats = measure.n_stats
-    bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.n_columns, staggered=True)
+    if ground.labels is not None and ground.coded:
+        target, measure = open_labels(party, ground.labels, ground.rows, len(X))
+        rule, n_stats = settings.rule(measure), measure.n_stats
+    bins, codes = find_bins(X, schema, settings.max_bins, threads, FLOOR, ground.width, staggered=True)
     row_key, words = row_draws(party, ground.draws, ground.rows)
     table = Binned(codes, target, words, bins, n_stats)
     rows = NodeRows.of_trees(table, row_key, range(settings.n_estimators), settings.row_sampling, threads)
-    first, own = ground.first_column, settings.signs or [0] * len(schema.features)
-    if len(own) != len(schema.features):
-        raise FormatError("not every column is told which way it may go")
-    signs = np.array([0] * first + own, np.int8)
-    n = settings.n_estimators
+    n, signs = settings.n_estimators, signs_from(ground.first_column, settings.signs, len(schema.features))
     found, chosen_by = Splits.empty(n, n_stats), np.zeros(n, np.uint64)
-    return Descent(rows, rule, threads, np.zeros(n, np.bool_), row_key, first, signs, found, chosen_by)
+    return Descent(rows, rule, threads, np.zeros(n, np.bool_), row_key, ground.first_column, signs, found, chosen_by)
+
+
+def signs_from(first: int, own: list[int], n: int) -> np.ndarray:
+    """Return which way predictions may go with n columns from a first one on, 0 for all before it."""
+    if len(own) not in (0, n):
+        raise FormatError("not every column is told which way it may go")
+    signs = np.zeros(first + n, np.int8)
+    signs[first:] = own or 0
+    return signs

@@ -90,7 +90,7 @@ def store_share(
     thresholds = np.zeros(0, np.float32)
     if n:
         thresholds = descend(party, request.ground).rows.table.bins.cut(splits.feature, splits.bin)
-    kept, own = np.flatnonzero(request.node >= 0), named_columns(party, request.ground.schema)
+    kept, own = np.flatnonzero(request.node >= 0), named_columns(party, request.ground.columns)
     order = kept[np.lexsort((-request.last[kept], request.first[kept]))]
     share = Share(
         request.model,
