@@ -48,7 +48,7 @@ class Finding:
 
     def with_result(self, figure: tuple[float, float, float], n: int, note: str = "") -> "Finding":
         """Return the finding with a figure and its interval."""
-        value, low, high = figure
+        value, low, high = map(float, figure)
         return replace(self, value=value, low=low, high=high, n=n, note=note)
 
     def not_run(self, why: str) -> "Finding":
@@ -134,8 +134,8 @@ _TABLE = (
     ("leaf_labels", "Labels by least squares", "the trees; all columns of the training rows, no label",
      "labels recovered, of those that guesses miss",
      0.0, 0.25, "fewer trees of larger leaves, as n_estimators = 20 and min_samples_leaf = 50, or epsilon"),
-    ("ranges", "Rows from boxes (TimberStrike)", "the trees; how many rows there are", _REBUILT, 0.0, 0.25, _LARGER),
-    ("reconstruction", "Rows from counts (DRAFT)", "the trees; how many rows there are; yes/no columns",
+    ("ranges", "Rows from boxes", "the trees; how many rows there are", _REBUILT, 0.0, 0.25, _LARGER),
+    ("reconstruction", "Rows from counts", "the trees; how many rows there are; yes/no columns",
      _REBUILT, 0.0, 0.25, _LARGER),
     ("assignment", "Patient-site assignment", "whatever reaches whoever adds; a patient's row",
      "patients whose site is found, beyond guesses",
