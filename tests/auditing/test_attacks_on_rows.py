@@ -137,6 +137,13 @@ def test_numbers_follow_from_leaves():
     assert labels_from_leaves(undefended_release(rows.members, 0, 50, 0, bootstrap=False), rows).low > 0.6
 
 
+def test_votes_are_not_shares():
+    voting = replace(
+        undefended_release(flips().members, 2, 2, 0).forest, combine="stages", group=np.arange(2), say=np.ones(2)
+    )
+    assert "votes" in labels_from_leaves(Release(voting), flips()).note
+
+
 def test_the_sites_of_a_tree_say_whose_rows_are_in_its_equations():
     fed = federate(parts(table(n=120), 3))
     for model in (sv.MergedForest(6, max_depth=3), sv.MergedForest(6, max_depth=3, recount=True)):

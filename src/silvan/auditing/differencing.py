@@ -22,8 +22,8 @@ def difference_sums(federation: Federation) -> Finding:
         return base.not_run("needs two sites or more")
     control, n, _ = _find_counts(_careless(federation))
     found, _, why = _find_counts(rehearse(federation))
-    finding = base.with_result((found, found, found), n, why)
-    return finding.with_undefended(base.with_result((control, control, control), n))
+    undefended = base.with_result((control, control, control), n)
+    return base.with_result((found, found, found), n, why).with_undefended(undefended)
 
 
 def _careless(federation: Federation) -> Federation:

@@ -5,12 +5,12 @@ same smallest leaf, draws and bins, shows what the settings are worth; the same 
 are attacked for comparison.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from silvan.auditing import rebuild_from_boxes, rebuild_from_counts
+from silvan.auditing import rebuild_from_boxes as boxes
+from silvan.auditing import rebuild_from_counts as counts
 from silvan.auditing.findings import ATTACKS, Finding
 from silvan.auditing.release import AuditedRows, Case, Release, undefended_release
 from silvan.data.schema import Feature, Label, Schema
@@ -22,7 +22,6 @@ BOX_ROWS, BOX_COLUMNS = 40, 4
 
 def run_drills(case: Case, schema: Schema, settings: Settings | None) -> list[Finding]:
     """Reconstruct a few rows, from boxes and from counts."""
-    names = ("ranges", "reconstruction")
     numeric = [f for f, feature in enumerate(schema.features) if not feature.categorical]
     why = ""
     if settings is None:
@@ -31,29 +30,22 @@ def run_drills(case: Case, schema: Schema, settings: Settings | None) -> list[Fi
         why = "needs classes and numeric columns"
     elif len(case.members) < 2 * BOX_ROWS or len(case.outsiders) < BOX_ROWS:
         why = f"needs {2 * BOX_ROWS} rows that were learnt from and {BOX_ROWS} others"
-    if why or settings is None:
-        return [ATTACKS[name].not_run(why) for name in names]
-    return [
-        _drill(
-            rebuild_from_boxes.reconstruct_from_boxes,
-            few_rows(case, numeric, BOX_ROWS, BOX_COLUMNS, False),
-            settings,
-            rebuild_from_boxes.TREES,
-        ),
-        _drill(
-            rebuild_from_counts.reconstruct_from_counts,
-            few_rows(case, numeric, rebuild_from_counts.ROWS, rebuild_from_counts.COLUMNS, True),
-            settings,
-            rebuild_from_counts.TREES,
-        ),
-    ]
+    found = []
+    for name, attack, n_trees, rows, columns, yes_no in _DRILLS:
+        if why or settings is None:
+            found.append(ATTACKS[name].not_run(why))
+            continue
+        few = few_rows(case, numeric, rows, columns, yes_no)
+        release = release_of(few.members, replace(settings, n_estimators=n_trees, class_weight=None), few.seed)
+        control = undefended_release(few.members, int(few.members.y.max()) + 1, n_trees, few.seed, bootstrap=False)
+        found.append(attack(release, few).with_undefended(attack(control, few)))
+    return found
 
 
-def _drill(attack: Callable[[Release, Case], Finding], few: Case, settings: Settings, n_trees: int) -> Finding:
-    release = release_of(few.members, replace(settings, n_estimators=n_trees, class_weight=None), few.seed)
-    n_classes = int(few.members.y.max()) + 1
-    control = undefended_release(few.members, n_classes, n_trees, few.seed, bootstrap=False)
-    return attack(release, few).with_undefended(attack(control, few))
+_DRILLS = (
+    ("ranges", boxes.reconstruct_from_boxes, boxes.TREES, BOX_ROWS, BOX_COLUMNS, False),
+    ("reconstruction", counts.reconstruct_from_counts, counts.TREES, counts.ROWS, counts.COLUMNS, True),
+)
 
 
 def release_of(members: AuditedRows, settings: Settings, seed: int) -> Release:
@@ -78,10 +70,10 @@ def few_rows(case: Case, numeric: list[int], rows: int, columns: int, yes_no: bo
         filled = np.where(np.isnan(some[:, kept]), middle, some[:, kept])
         return np.ascontiguousarray(filled > middle if yes_no else filled, np.float32)
 
-    members = AuditedRows(cut(X), codes[: len(y)]).some(rows, case.seed)
-    if len(np.unique(members.y)) < codes.max() + 1:
-        members = AuditedRows(cut(X), codes[: len(y)])
+    members = AuditedRows(cut(X), codes[: len(y)])
+    some = members.some(rows, case.seed)
+    if len(np.unique(some.y)) < codes.max() + 1:
         first = [np.flatnonzero(members.y == c)[:1] for c in range(codes.max() + 1)]
         drawn = np.unique(np.concatenate([*first, np.random.default_rng(case.seed).permutation(len(y))[:rows]]))[:rows]
-        members = AuditedRows(members.X[drawn], members.y[drawn])
-    return Case(members, AuditedRows(cut(case.outsiders.X), codes[len(y) :]), case.seed)
+        some = AuditedRows(members.X[drawn], members.y[drawn])
+    return Case(some, AuditedRows(cut(case.outsiders.X), codes[len(y) :]), case.seed)

@@ -3,16 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from scipy.stats import binomtest
 
 from silvan.algorithms.evaluation.score_quality import placements
 from silvan.errors import InputError
-from silvan.study.toml_lines import read_toml
+from silvan.study.toml_lines import read_toml, suggest
 
 Verdict = Literal["held", "close", "exceeded", "not run"]
 """``held``: below the limit, its whole interval too. ``close``: below, but the interval reaches above it."""
@@ -48,7 +48,7 @@ class Finding:
 
     def with_result(self, figure: tuple[float, float, float], n: int, note: str = "") -> "Finding":
         """Return the finding with a figure and its interval."""
-        value, low, high = figure
+        value, low, high = map(float, figure)
         return replace(self, value=value, low=low, high=high, n=n, note=note)
 
     def not_run(self, why: str) -> "Finding":
@@ -76,10 +76,8 @@ def auc(members: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
 
 def share(hits: int, n: int) -> tuple[float, float, float]:
     """Return a share and its 95 % interval (Wilson)."""
-    p = hits / n
-    middle, spread = p + _Z**2 / (2 * n), _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n))
-    scale = 1 + _Z**2 / n
-    return p, min(p, max(0.0, (middle - spread) / scale)), max(p, min(1.0, (middle + spread) / scale))
+    interval = binomtest(hits, n).proportion_ci(method="wilson")
+    return hits / n, min(hits / n, interval.low), max(hits / n, interval.high)
 
 
 def mean_gap(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
@@ -89,17 +87,13 @@ def mean_gap(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]
     return gap, gap - _Z * error, gap + _Z * error
 
 
-def gained(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
-    """Return the share of what guesses miss that an attacker gets right, and its 95 % interval; both by row."""
-    missed = max(1.0 - float(others.mean()), 1e-9)
-    middle, error = float((ours - others).mean()), math.sqrt(_variance(ours - others))
-    return middle / missed, (middle - _Z * error) / missed, (middle + _Z * error) / missed
+def gained(ours: np.ndarray, others: np.ndarray, *, paired: bool = True) -> tuple[float, float, float]:
+    """Return the share of what guesses miss that an attacker gets right, and its 95 % interval; both by row.
 
-
-def gained_apart(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
-    """Return the same where the attacker's rows are not those of the guesses."""
-    missed = max(1.0 - float(others.mean()), 1.0 / len(others))
-    gap, low, high = mean_gap(ours, others)
+    ``paired``: of the same rows, one by one.
+    """
+    missed = max(1.0 - float(others.mean()), 1e-9 if paired else 1.0 / len(others))
+    gap, low, high = mean_gap(ours - others, np.zeros(1)) if paired else mean_gap(ours, others)
     return gap / missed, low / missed, min(1.0, high / missed)
 
 
@@ -121,105 +115,47 @@ def _variance(values: np.ndarray) -> float:
 
 
 _REBUILT = "cells rebuilt, of those that guesses miss"
+_LARGER = "larger leaves, as min_samples_leaf = 10 in [learner], or epsilon"
 
-_KNOWN = (
-    Finding(
-        "membership",
-        "Membership, by confidence",
-        "answers of the forest; a person's row and label",
-        "AUC, members against others",
-        chance=0.5,
-        limit=0.60,
-    ),
-    Finding(
-        "support",
-        "Membership, by leaf support",
-        "the trees; a person's row and label",
-        "AUC, members against others",
-        chance=0.5,
-        limit=0.60,
-    ),
-    Finding(
-        "attribute",
-        "Attribute guess from leaves",
-        "the trees; all of a person but one attribute",
-        "right more often for members than for others",
-        limit=0.10,
-    ),
-    Finding("lonely", "Single-record leaves", "the trees", "leaves that rest on one row", limit=0.0),
-    Finding(
-        "thresholds",
-        "Exact-value thresholds",
-        "the trees; all rows but one",
-        "thresholds that give one row's value away, beyond coincidence",
-        limit=0.10,
-    ),
-    Finding("ranges", "Rows from boxes (TimberStrike)", "the trees; how many rows there are", _REBUILT, limit=0.25),
-    Finding(
-        "reconstruction",
-        "Rows from counts (DRAFT)",
-        "the trees; how many rows there are; yes/no columns",
-        _REBUILT,
-        limit=0.25,
-    ),
-    Finding(
-        "leaf_labels",
-        "Labels by least squares",
-        "the trees; all columns of the rows that were learnt from, no label",
-        "labels recovered, of those that guesses miss",
-        limit=0.25,
-    ),
-    Finding(
-        "assignment",
-        "Patient-site assignment",
-        "whatever reaches whoever adds; a patient's row",
-        "patients whose site is found, beyond guesses",
-        limit=0.0,
-    ),
-    Finding(
-        "differencing",
-        "Two sums that differ by one site",
-        "the coordinator's role; no part of a sum",
-        "counts of one site that are read off",
-        limit=0.0,
-    ),
-    Finding(
-        "labels",
-        "Labels from partitions",
-        "row partitions that a party is sent; no label",
-        "rows put on the right side of two, mean of both classes",
-        chance=0.5,
-        limit=0.75,
-    ),
-    Finding(
-        "backdoor",
-        "Backdoored trees",
-        "one site, which sends what it likes",
-        "rows that a trigger turns, beyond those that it turns anyway",
-        limit=0.10,
-    ),
+# fmt: off
+_TABLE = (
+    # name, title, what the attacker has, metric,
+    # chance, limit, what to set in a study file
+    ("membership", "Membership, by confidence", "predictions of the forest; a person's row and label",
+     "AUC, members against others", 0.5, 0.60, _LARGER),
+    ("support", "Membership, by leaf support", "the trees; a person's row and label",
+     "AUC, members against others", 0.5, 0.60, _LARGER),
+    ("attribute", "Attribute guess from leaves", "the trees; all of a person but one attribute",
+     "right more often for members than for others", 0.0, 0.10, _LARGER),
+    ("lonely", "Single-record leaves", "the trees", "leaves that rest on one row",
+     0.0, 0.0, "min_samples_leaf in [learner] or min_leaf in [policy], 2 or more"),
+    ("thresholds", "Exact-value thresholds", "the trees; all rows but one",
+     "thresholds that give one row's value away, beyond coincidence", 0.0, 0.10, ""),
+    ("leaf_labels", "Labels by least squares", "the trees; all columns of the training rows, no label",
+     "labels recovered, of those that guesses miss",
+     0.0, 0.25, "fewer trees of larger leaves, as n_estimators = 20 and min_samples_leaf = 50, or epsilon"),
+    ("ranges", "Rows from boxes", "the trees; how many rows there are", _REBUILT, 0.0, 0.25, _LARGER),
+    ("reconstruction", "Rows from counts", "the trees; how many rows there are; yes/no columns",
+     _REBUILT, 0.0, 0.25, _LARGER),
+    ("assignment", "Patient-site assignment", "whatever reaches whoever adds; a patient's row",
+     "patients whose site is found, beyond guesses",
+     0.0, 0.0, 'sums = "masked" before the first section, for three sites or more'),
+    ("differencing", "Two sums that differ by one site", "the coordinator's role; no part of a sum",
+     "counts of one site that are read off", 0.0, 0.0, ""),
+    ("labels", "Labels from partitions", "row partitions that a party is sent; no label",
+     "rows put on the right side of two, mean of both classes",
+     0.5, 0.75, "min_samples_leaf = 20 or more in [learner]"),
+    ("backdoor", "Backdoored trees", "one site, which sends what it likes",
+     "rows that a trigger turns, beyond those that it turns anyway", 0.0, 0.10, "recount = true in [learner]"),
 )
+# fmt: on
 
-ATTACKS = {one.attack: one for one in _KNOWN}
+ATTACKS = {row[0]: Finding(*row[:4], chance=row[4], limit=row[5]) for row in _TABLE}
 """What is known of each attack before it runs; docs/audit.md says what each metric is, and why these limits."""
 
 DEFAULTS = {name: one.limit for name, one in ATTACKS.items()}
 
-
-_LARGER = "larger leaves, as min_samples_leaf = 10 in [learner], or epsilon"
-
-HELPS: dict[str, str] = {
-    "membership": _LARGER,
-    "support": _LARGER,
-    "attribute": _LARGER,
-    "leaf_labels": "fewer trees of larger leaves, as n_estimators = 20 and min_samples_leaf = 50, or epsilon",
-    "lonely": "min_samples_leaf in [learner] or min_leaf in [policy], 2 or more",
-    "ranges": _LARGER,
-    "reconstruction": _LARGER,
-    "assignment": 'sums = "masked" before the first section, for three sites or more',
-    "labels": "min_samples_leaf = 20 or more in [learner]",
-    "backdoor": "recount = true in [learner]",
-}
+HELPS = {row[0]: row[6] for row in _TABLE if row[6]}
 """What to set in a study file against an attack."""
 
 
@@ -236,9 +172,7 @@ def make_limits(given: Mapping[str, Any] | None = None) -> dict[str, float]:
     limits = dict(DEFAULTS)
     for name, value in (given or {}).items():
         if name not in DEFAULTS:
-            close = get_close_matches(str(name), DEFAULTS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(DEFAULTS)}"
-            raise InputError(f"there is no attack {name!r} to set a limit for; {hint}")
+            raise InputError(f"there is no attack {name!r} to set a limit for; {suggest(str(name), DEFAULTS)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
             raise InputError(f"the limit of {name} must be a number from 0 to 1, got {value!r}")
         limits[name] = float(value)

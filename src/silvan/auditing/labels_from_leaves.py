@@ -17,7 +17,7 @@ Numbers count as right within ``NEAR`` standard deviations.
 import numpy as np
 from scipy import sparse
 
-from silvan.auditing.findings import ATTACKS, Finding, gained_apart
+from silvan.auditing.findings import ATTACKS, Finding, gained
 from silvan.auditing.release import AuditedRows, Case, Release, leaf_of, stated_shares
 from silvan.forest.forest import Forest
 
@@ -35,6 +35,8 @@ def labels_from_leaves(release: Release, case: Case, seen: np.ndarray | None = N
     ``seen`` says which members a tree may have been grown on, bool (trees, members); None for all of them.
     """
     finding = ATTACKS["leaf_labels"]
+    if release.forest.combine == "stages":
+        return finding.not_run("leaves hold votes, not shares of classes")
     if len(case.members) > MOST:
         return finding.not_run(f"for at most {MOST:,} rows")
     ours, predicted = _right(release, case.members, seen)
@@ -43,7 +45,7 @@ def labels_from_leaves(release: Release, case: Case, seen: np.ndarray | None = N
         f"{ours.mean():.0%} of labels, {predicted.mean():.0%} by the forest's own predictions; "
         f"{others.mean():.0%} of labels of others"
     )
-    return finding.with_result(gained_apart(ours, others), len(ours), note)
+    return finding.with_result(gained(ours, others, paired=False), len(ours), note)
 
 
 def _right(release: Release, rows: AuditedRows, seen: np.ndarray | None = None) -> list[np.ndarray]:

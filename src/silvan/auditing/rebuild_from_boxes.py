@@ -8,7 +8,7 @@ the size of a leaf follows from how many rows of the population reach it, rounde
 
 Success, as published: rebuilt rows are matched with members one to one, and a cell counts if it lies within ``NEAR``
 standard deviations of the true one. Guesses are the better of rows of the population and of draws from each column by
-itself. The metric is the share of what guesses miss; chance is 0. Numeric columns only; at most ``MOST`` rows.
+itself. The metric is the share of what guesses miss; chance is 0. Small tables of numeric columns and classes only.
 """
 
 from fractions import Fraction
@@ -18,44 +18,31 @@ from scipy.optimize import linear_sum_assignment
 
 from silvan.auditing.findings import ATTACKS, Finding, cells_found
 from silvan.auditing.release import AuditedRows, Case, Release, leaf_of, stated_shares
-from silvan.forest.category_set import is_category_split
 from silvan.forest.forest import Forest
 
-MOST = 120
 TREES = 100
 NEAR = 0.319
 SWEEPS = 20
 
 
 def reconstruct_from_boxes(release: Release, case: Case) -> Finding:
-    """Reconstruct the members of a small release."""
-    forest = release.forest
-    numeric = np.array([not f.categorical for f in forest.schema.features])
-    finding = ATTACKS["ranges"]
-    if not numeric.any():
-        return finding.not_run("there are no numeric columns")
-    if len(case.members) > MOST:
-        return finding.not_run(f"for at most {MOST} rows")
-    ends = _spread(case.outsiders.X)
-    rng, people = np.random.default_rng(case.seed), AuditedRows(_scaled(case.outsiders.X, ends), case.outsiders.y)
-    start = _start(case.members, people, rng)
-    truth, near = _scaled(case.members.X, ends)[:, numeric], NEAR * np.nanstd(people.X[:, numeric], axis=0)
+    """Reconstruct the members of a small release, of numeric columns and classes."""
+    rng, ends = np.random.default_rng(case.seed), _spread(case.outsiders.X)
+    people = AuditedRows(_scaled(case.outsiders.X, ends), case.outsiders.y)
+    start, truth = _start(case.members.y, people, rng), _scaled(case.members.X, ends)
     rebuilt, alone = rebuild(release, start, case.outsiders.X, ends, rng), rng.permuted(start.X, axis=0)
-    ours, *others = (
-        cells_found(np.abs(guess[:, None, numeric] - truth) <= near) for guess in (rebuilt, start.X, alone)
-    )
-    return finding.with_cells(ours, max(others, key=np.mean))
+    near = NEAR * people.X.std(axis=0)
+    ours, *others = (cells_found(np.abs(guess[:, None] - truth) <= near) for guess in (rebuilt, start.X, alone))
+    return ATTACKS["ranges"].with_cells(ours, max(others, key=np.mean))
 
 
-def _start(members: AuditedRows, people: AuditedRows, rng: np.random.Generator) -> AuditedRows:
+def _start(labels: np.ndarray, people: AuditedRows, rng: np.random.Generator) -> AuditedRows:
     """Draw as many rows of the population as there are members, of each class as many."""
-    by_class = members.y.dtype.kind in "iu"
-    labels, theirs = (rows.y if by_class else np.zeros(len(rows), np.int64) for rows in (members, people))
     drawn = []
     for label, n in zip(*np.unique(labels, return_counts=True), strict=True):
-        alike = np.flatnonzero(theirs == label)
+        alike = np.flatnonzero(people.y == label)
         drawn.append(rng.choice(alike if len(alike) else np.arange(len(people)), n))
-    return AuditedRows(np.nan_to_num(people.X[np.concatenate(drawn)], nan=0.5), np.sort(labels))
+    return AuditedRows(people.X[np.concatenate(drawn)], np.sort(labels))
 
 
 def rebuild(
@@ -64,9 +51,8 @@ def rebuild(
     """Move rows until each tree has as many in every leaf as it states, as nearly as can be; return where they end."""
     place = start.X.copy()
     trees = np.flatnonzero(release.forest.weights > 0)[:TREES]
-    reached = np.bincount(leaf_of(release.forest, people)[trees].reshape(-1), minlength=len(release.forest.value))
-    shares = stated_shares(release.forest, people)
-    slots = [_slots(release, int(tree), start.y, ends, reached, shares) for tree in trees]
+    held = _held(release, people, len(start))
+    slots = [_slots(release.forest, int(tree), held, start.y, ends) for tree in trees]
     for sweep in range(SWEEPS):
         step = 1.0 if sweep < SWEEPS - 5 else 0.5  # at last, halfway: what cannot agree settles in between
         for t in rng.permutation(len(slots)):
@@ -81,31 +67,31 @@ Slots = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 """Of each class: its rows, and as many boxes, by their lower and upper ends."""
 
 
-def _slots(
-    release: Release, tree: int, y: np.ndarray, ends: np.ndarray, reached: np.ndarray, stated: np.ndarray
-) -> Slots:
+def _slots(forest: Forest, tree: int, held: np.ndarray, y: np.ndarray, ends: np.ndarray) -> Slots:
     """List the boxes of a tree's leaves, each as often as it holds rows of a class."""
-    forest, by_class = release.forest, release.forest.schema.n_classes > 0
     low, high, leaves = leaf_boxes(forest, tree, ends)
-    held = None if release.counts is None else release.counts[leaves].astype(np.float64)
-    if held is None:
-        shares = stated[leaves] if by_class else np.ones((len(leaves), 1))
-        held = shares * _sizes(shares, reached[leaves], len(y))[:, None]
     slots: Slots = []
-    for c in range(held.shape[1]):
-        rows = np.flatnonzero(y == c) if by_class else np.arange(len(y))
-        if len(rows) and held[:, c].sum():
+    for c, here in enumerate(held[leaves].T):
+        rows = np.flatnonzero(y == c)
+        if len(rows) and here.sum():
             # a tree that drew some rows twice, or states shares alone, is scaled to all rows
-            box = np.repeat(np.arange(len(leaves)), _portions(held[:, c], len(rows)))
+            box = np.repeat(np.arange(len(leaves)), _portions(here, len(rows)))
             slots.append((rows, low[box], high[box]))
     return slots
 
 
-def _sizes(shares: np.ndarray, reached: np.ndarray, n: int) -> np.ndarray:
-    """Return how many of n rows leaves hold: what the population suggests, as a multiple that makes shares whole."""
-    likely = (reached + 0.5) * n / (reached + 0.5).sum()
-    least = [max(Fraction(float(x)).limit_denominator(n).denominator for x in leaf) for leaf in shares]
-    return np.maximum(1.0, np.rint(likely / least)) * least
+def _held(release: Release, people: np.ndarray, n: int) -> np.ndarray:
+    """Return how many rows of each class leaves hold, of n: as stated, or as many as the population suggests.
+
+    Shares are of whole rows, so the size of a leaf is a multiple of their denominators.
+    """
+    if release.counts is not None:
+        return release.counts
+    stated = stated_shares(release.forest, people)
+    reached = np.bincount(leaf_of(release.forest, people).reshape(-1), minlength=len(stated)) + 0.5
+    least = [max(Fraction(float(share)).limit_denominator(n).denominator for share in leaf) for leaf in stated]
+    held: np.ndarray = stated * (np.maximum(1.0, np.rint(reached * n / len(people) / least)) * least)[:, None]
+    return held
 
 
 def _portions(weight: np.ndarray, n: int) -> np.ndarray:
@@ -122,16 +108,14 @@ def leaf_boxes(forest: Forest, tree: int, ends: np.ndarray) -> tuple[np.ndarray,
     first, stop = forest.offsets[tree : tree + 2]
     low = np.zeros((stop - first, forest.n_features))
     high = np.ones((stop - first, forest.n_features))
-    numeric = (forest.feature >= 0) & ~is_category_split(forest.schema, forest.feature)
     for node in range(first, stop):
         if forest.feature[node] < 0:
             continue
         here, left, right = node - first, forest.left[node] - first, forest.right[node] - first
         low[[left, right]], high[[left, right]] = low[here], high[here]
-        if numeric[node]:
-            f = forest.feature[node]
-            cut = float(((forest.threshold[node] - ends[0, f]) / (ends[1, f] - ends[0, f])).clip(0, 1))
-            high[left, f], low[right, f] = min(high[left, f], cut), max(low[right, f], cut)
+        f = forest.feature[node]
+        cut = float(((forest.threshold[node] - ends[0, f]) / (ends[1, f] - ends[0, f])).clip(0, 1))
+        high[left, f], low[right, f] = min(high[left, f], cut), max(low[right, f], cut)
     leaves = np.flatnonzero(forest.feature[first:stop] < 0)
     return low[leaves], high[leaves], forest.leaf[first + leaves]
 
@@ -154,9 +138,7 @@ def _distance(place: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
 
 def _spread(X: np.ndarray) -> np.ndarray:
     """Return the public range of each column: all but the outermost hundredths of the population."""
-    with np.errstate(all="ignore"):
-        low, high = np.nanquantile(X, [0.01, 0.99], axis=0)
-    low, high = np.nan_to_num(low), np.nan_to_num(high)
+    low, high = np.quantile(X, [0.01, 0.99], axis=0)
     return np.stack([low, np.where(high > low, high, low + 1)])
 
 

@@ -54,16 +54,9 @@ def tap_of(federation: Federation) -> Wiretap:
 
 
 def rehearse(federation: Federation, sums: str | None = None, *, tamper: Tamper | None = None) -> Federation:
-    """Make a federation again whose attack leaves no trace in the original.
+    """Copy a federation of this process, so that an attack on the copy leaves no trace in the original.
 
-    Parameters
-    ----------
-    federation
-        The original, in this process.
-    sums
-        A way of summing in place of its own.
-    tamper
-        A function that changes what sites send.
+    ``sums`` replaces its own way of summing, and ``tamper`` changes what sites send.
     """
     adding, secure_sum = make_sums(sums or federation.sums.name)
     coordinator, keys = make_signers(federation.active)

@@ -54,10 +54,6 @@ class Case:
     outsiders: AuditedRows
     seed: int = 0
 
-    def sampled(self) -> "Case":
-        """Draw at most ``MOST_ROWS`` rows of each kind."""
-        return Case(self.members.some(MOST_ROWS, self.seed), self.outsiders.some(MOST_ROWS, self.seed + 1), self.seed)
-
 
 def undefended_release(
     members: AuditedRows, n_classes: int, n_trees: int, seed: int, *, bootstrap: bool = True
@@ -71,15 +67,12 @@ def undefended_release(
     leaves, n_leaves = leaf_of(forest, members.X), len(forest.value)
     counts = np.zeros((n_leaves, max(n_classes, 1)), np.int64)
     # counts are of the rows that each tree drew; those that merely end there are not among them
-    for tree, drawn in enumerate(_drawn(model, len(members))):
+    drawn_by_trees = (
+        [np.bincount(rows, minlength=len(members)) for rows in model.estimators_samples_] if bootstrap else []
+    )
+    for tree, drawn in enumerate(drawn_by_trees or [np.ones(len(members), np.int64)] * n_trees):
         np.add.at(counts, (leaves[tree], members.y if n_classes else np.zeros(len(members), np.int64)), drawn)
     return Release(forest, counts)
-
-
-def _drawn(model: RandomForestClassifier | RandomForestRegressor, n: int) -> list[np.ndarray]:
-    if not model.bootstrap:
-        return [np.ones(n, np.int64)] * len(model.estimators_)
-    return [np.bincount(rows, minlength=n) for rows in model.estimators_samples_]
 
 
 def leaf_nodes(forest: Forest, X: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from silvan.auditing.drill import run_drills
 from silvan.auditing.findings import ATTACKS, Finding, make_limits
 from silvan.auditing.labels_from_leaves import labels_from_leaves
 from silvan.auditing.membership import membership_by_confidence, membership_by_support, private_bound
-from silvan.auditing.release import FEWEST, AuditedRows, Case, Release, case_of, undefended_release
+from silvan.auditing.release import FEWEST, MOST_ROWS, AuditedRows, Case, Release, case_of, undefended_release
 from silvan.auditing.single_row_leaves import single_row_leaves
 from silvan.auditing.site_assignment import assign_patients
 from silvan.auditing.thresholds import exact_thresholds
@@ -78,11 +78,16 @@ def audit(
     (0.0, 'held')
     """
     bounds = make_limits(limits)
+
+    def report(forest: Forest | None, members: int, others: int, findings: list[Finding]) -> Report:
+        known = ("", 0) if forest is None else (forest.hash, len(forest))
+        return Report(name, *known, members, others, [replace(f, limit=bounds[f.attack]) for f in findings], seed)
+
     if federation is not None and federation.columns is not None:
         if not isinstance(model, VerticalForest):
             raise InputError("the audit of a federation of columns takes a fitted VerticalForest")
-        findings = [labels_from_partitions(model, federation, seed)]
-        return _report(name, model.result().forest, len(federation.columns.training), 0, findings, bounds, seed)
+        found = labels_from_partitions(model, federation, seed)
+        return report(model.result().forest, len(federation.columns.training), 0, [found])
     if (federation is None) == (members is None):
         raise InputError("audit needs either the federation or a table of members")
     learner = model if isinstance(model, Learner) else None
@@ -100,21 +105,7 @@ def audit(
         findings += attack_federation(learner, federation, case)
     if isinstance(learner, HistogramForest) and learner.epsilon is not None:
         findings = [_bounded(f, float(learner.epsilon)) for f in findings]
-    return _report(name, forest, len(case.members), len(case.outsiders), findings, bounds, seed)
-
-
-def _report(
-    name: str,
-    forest: Forest | None,
-    members: int,
-    others: int,
-    findings: list[Finding],
-    limits: dict[str, float],
-    seed: int,
-) -> Report:
-    limited = [replace(finding, limit=limits[finding.attack]) for finding in findings]
-    known = ("", 0) if forest is None else (forest.hash, len(forest))
-    return Report(name, *known, members, others, limited, seed)
+    return report(forest, len(case.members), len(case.outsiders), findings)
 
 
 def attack_federation(learner: Learner | None, federation: Federation, case: Case) -> list[Finding]:
@@ -149,33 +140,21 @@ def attack_forest(
     release: Release, case: Case, drawn: np.ndarray | None = None, seen: np.ndarray | None = None
 ) -> list[Finding]:
     """Run the attacks on a forest, each also on an undefended release of the same rows."""
-    some = case.sampled()
-    control = _control(some, release.forest.schema.n_classes)
+    some = Case(case.members.some(MOST_ROWS, case.seed), case.outsiders.some(MOST_ROWS, case.seed + 1), case.seed)
+    try:
+        control = undefended_release(some.members, release.forest.schema.n_classes, CONTROL_TREES, case.seed)
+    except InputError:
+        control = None  # the rows do not allow it
 
     def attacked(attack: Callable[..., Finding], *more: np.ndarray | None, rows: Case = some) -> Finding:
         return attack(release, rows, *more).with_undefended(None if control is None else attack(control, some))
 
     lonely = attacked(single_row_leaves, drawn, rows=case)
     if len(some.outsiders) < FEWEST:
-        return [*map(_too_few, (*_ON_ROWS, "leaf_labels")), lonely]
+        return [*map(_too_few, ("membership", "support", "attribute", "thresholds", "leaf_labels")), lonely]
     leaf_labels = attacked(labels_from_leaves, seen, rows=Case(case.members, some.outsiders, case.seed))
-    return [*map(attacked, _ON_ROWS.values()), leaf_labels, lonely]
-
-
-_ON_ROWS = {
-    "membership": membership_by_confidence,
-    "support": membership_by_support,
-    "attribute": guess_attributes,
-    "thresholds": exact_thresholds,
-}
-
-
-def _control(case: Case, n_classes: int) -> Release | None:
-    """Grow the undefended release, if the rows allow it."""
-    try:
-        return undefended_release(case.members, n_classes, CONTROL_TREES, case.seed)
-    except InputError:
-        return None
+    others = (membership_by_confidence, membership_by_support, guess_attributes, exact_thresholds)
+    return [*map(attacked, others), leaf_labels, lonely]
 
 
 def _bounded(finding: Finding, epsilon: float) -> Finding:

@@ -33,17 +33,15 @@ def assign_patients(federation: Federation, seed: int = 0) -> Finding:
         return base.not_run("needs classes, and two sites or more")
     if all(f.categorical for f in federation.schema.features):
         return base.not_run("there are no numeric columns to draw boxes in")
-    control = _find_patients(federation, seed, "trusted")
-    found = _find_patients(federation, seed)
-    k = len(federation.active)
-    hits, n, note = found
+    seen, n, _ = _find_patients(federation, seed, "trusted")
+    hits, n, note = _find_patients(federation, seed)
+    chance = 1.0 / len(federation.active)
     value, low, high = share(round(hits), n)
-    chance = 1.0 / k
     # an attacker who sees nothing is right for one in k, by what is expected and not by luck
     exact = hits / n - chance
     figure = (exact, exact, exact) if note else (exact, low - chance, high - chance)
-    finding = base.with_result(figure, n, note or f"{value:.0%} of patients found at {count_of(k, 'site')}")
-    return finding.with_undefended(base.with_result((control[0] / control[1] - chance, 0.0, 0.0), n))
+    note = note or f"{value:.0%} of patients found at {count_of(len(federation.active), 'site')}"
+    return base.with_result(figure, n, note).with_undefended(base.with_result((seen / n - chance, 0.0, 0.0), n))
 
 
 def _find_patients(original: Federation, seed: int, sums: str | None = None) -> tuple[float, int, str]:

@@ -75,8 +75,8 @@ class Influence:
 
     ``weights``: "trees" for as many trees as a site's share of rows, "votes" for weights of trees in proportion to it,
     None for neither. With ``equal``, all sites' trees have the same weight in sum. No site gives more than
-    ``max_trees``. With ``recount``, trees are cut back to what others' rows reach, which make their leaf values: two
-    rounds more.
+    ``max_trees``. With ``recount``, leaves are re-estimated: trees are cut back to what rows of other sites reach, and
+    leaf values come from these rows, in two more rounds.
     """
 
     weights: Weights | None = None
@@ -142,7 +142,7 @@ def fit(
 
 
 class MergedTrees(NamedTuple):
-    """The forest of all trees, each site's trees, these as each site signed them, and whether leaves were recounted."""
+    """The forest of all trees, each site's trees, these as each site signed them, and if leaves were re-estimated."""
 
     forest: Forest
     forests: dict[str, Forest]
