@@ -40,7 +40,8 @@ def intervals(
     """
     found = np.full((len(answers), 2), np.nan)
     others = [i for i, answer in enumerate(answers) if i != against and not np.isnan(answer).any()]
-    if against < 0 or not others or np.isnan(answers[against]).any() or not _enough(y, n_classes):
+    enough = enough_rows(np.bincount(y, minlength=n_classes)) if n_classes else len(y) >= FEWEST_NUMBERS
+    if against < 0 or not others or np.isnan(answers[against]).any() or not enough:
         return found
     base = answers[against]
     differ = [i for i in others if not np.array_equal(answers[i], base)]
@@ -53,12 +54,6 @@ def intervals(
         gains = drawn[:, 1:] - drawn[:, :1] if n_classes else drawn[:, :1] - drawn[:, 1:]
         found[differ] = np.quantile(gains, SHARE, axis=0).T
     return found
-
-
-def _enough(y: np.ndarray, n_classes: int) -> bool:
-    if not n_classes:
-        return len(y) >= FEWEST_NUMBERS
-    return enough_rows(np.bincount(y, minlength=n_classes))
 
 
 # -- two classes
