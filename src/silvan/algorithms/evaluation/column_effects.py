@@ -106,9 +106,8 @@ class OnTestRows(Total[RowSums], frozen=True, kw_only=True):
 
     schema: Agreed[Blob]
     model: Fixed[SentModel]
-    by: Fixed[
-        tuple[int, ...]
-    ] = ()  # places of columns, if the model is evaluated by subgroups of them: it counts as that one
+    # places of columns, if the model is evaluated by subgroups of them: it counts as that one
+    by: Fixed[tuple[int, ...]] = ()
 
 
 class SetColumns(OnTestRows, frozen=True, kw_only=True):

@@ -90,9 +90,8 @@ class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
     schema: Agreed[Blob]
     candidates: Fixed[list[Candidate]]
     feature_key: Fixed[np.ndarray]
-    by: Fixed[
-        tuple[int, ...]
-    ] = ()  # columns whose subgroups have metrics of their own: rows are grouped by score within them
+    # columns whose subgroups have metrics of their own: rows are grouped by score within them
+    by: Fixed[tuple[int, ...]] = ()
 
 
 class EvaluateModels(OfCandidates, Ask[SiteMetrics], frozen=True, kw_only=True, omit_defaults=True):
