@@ -1,8 +1,7 @@
 """What requests may ask for at most, and how a site reads what they refer to: schemas, and trees of others.
 
-Trees that somebody else made are checked as if they were sent to do harm. A site scores trees only if a site of the
-study made them, by its signature: whoever could send trees of its own could single out one row, and read its label from
-how they do.
+Trees from outside are checked as hostile. A site scores only trees that a site of the study signed: whoever could send
+trees of its own could single out one row, and read its label from how they do.
 """
 
 from collections import Counter

@@ -1,8 +1,7 @@
 """Checks the tables of a study's sites before training, where all of them are in this process.
 
-Sites may have a column in different units. Then its values hardly overlap, and one factor explains why. Sites whose
-patients differ have values that overlap, whatever the ratio of their medians. Zeros are left out: they are zeros in all
-units.
+Sites may have a column in different units: its values hardly overlap, and one factor explains why. Values of sites
+whose patients differ overlap, whatever the ratio of their medians. Zeros are left out, being zeros in all units.
 """
 
 import difflib

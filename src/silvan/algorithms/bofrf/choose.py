@@ -189,8 +189,7 @@ def _selection_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows to choose on, their labels, and which of them trees saw: bool (places, rows).
 
-    Places are those of trees among the trees of their site; without a recount, of the site's own trees, since no others
-    have seen any.
+    Places are those of trees among their site's trees; without a recount, of the site's own trees: no others saw any.
     """
     n_own = len(forests[request.own])
     n_places = n_own if request.recounted is None else max(map(len, forests))

@@ -27,9 +27,8 @@ class Detail(msgspec.Struct, frozen=True):
     """What a site discloses of one model beside its main metrics; empty arrays where nothing may be disclosed.
 
     ``metrics`` are in the order of ``further_metrics``. ``confusion`` counts rows by true and decided class; of two
-    classes ``at_threshold`` does so where the second is decided on from the threshold on. ``groups`` are of the second
-    of two classes, or of each: mean score, rows of other classes, rows of the class. Of a number: mean prediction, mean
-    of the number, rows.
+    classes ``at_threshold`` does so at the decision threshold. ``groups`` are of the second of two classes, or of each:
+    mean score, rows of other classes, rows of the class. Of a number: mean prediction, mean of the number, rows.
     """
 
     metrics: np.ndarray

@@ -220,9 +220,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate models at all sites.
 
-    ``draws`` says which rows the trees of a forest drew, by its hash, so that sites can choose thresholds; ``by``,
-    which columns of categories make subgroups with metrics of their own. There are no counts for curves where a number
-    is predicted.
+    ``draws`` says by hash which rows the trees of a forest drew, so that sites can choose thresholds; ``by``, which
+    columns of categories make subgroups with metrics of their own. Regression has no counts for curves.
 
     Counts are summed of models that are the same at all sites; of one that differs by site there are none, and its
     overall metrics are the mean of the sites', by their test rows.

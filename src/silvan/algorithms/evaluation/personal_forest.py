@@ -14,9 +14,8 @@ mix is better. The site takes the mix that is nearest to the mean of all, each w
 it near the shared forest, and a lead of several hundredths takes it all the way. AUCs of several classes count by the
 pairs of rows that they compare.
 
-Sites are asked which mix they take in one round. The coordinator is told metrics and, in one process, which of fifteen
-mixes it is; where rows are in groups only whether it is the shared forest or another, since a choice among many tells
-of the rows that it was made by.
+Sites are asked in one round which mix they take. The coordinator learns metrics and, in one process, which of fifteen
+mixes it is; where rows are in groups only whether it is the shared forest: a choice among many tells of rows.
 """
 
 from collections.abc import Mapping

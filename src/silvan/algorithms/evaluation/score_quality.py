@@ -8,8 +8,7 @@ The fewer rows an interval is made of, the more it shows of a single one, so the
 one where the estimated variance of a difference is zero, unless the models score every row the same: the difference is
 not certain only because these rows agree on it.
 
-Sites choose between models on training rows by ``ScoreQuality``: the error of a difference follows from each row's
-influence.
+Sites choose between models by ``ScoreQuality``: the error of a difference follows from each training row's influence.
 """
 
 from dataclasses import dataclass
@@ -35,8 +34,7 @@ def intervals(
 ) -> np.ndarray:
     """Return 95 % intervals for what models gain over one of them: (models, 2), NaN where there is none.
 
-    A gain is a difference of AUCs (macro), or by how much the RMSE is smaller. ``answers`` are each model's scores of
-    all rows.
+    A gain is a difference of AUCs (macro), or by how much the RMSE is smaller. ``answers`` are each model's scores.
     """
     found = np.full((len(answers), 2), np.nan)
     others = [i for i, answer in enumerate(answers) if i != against and not np.isnan(answer).any()]
