@@ -1,8 +1,7 @@
 """What requests may ask for at most, and how a site reads what they refer to: schemas, and trees of others.
 
-Trees that somebody else made are checked as if they were sent to do harm. A site scores trees only if a site of the
-study made them, by its signature: whoever could send trees of its own could single out one row, and read its label from
-how they do.
+Trees from outside are checked as hostile. A site scores only trees that a site of the study signed: whoever could send
+trees of its own could single out one row, and read its label from how they do.
 """
 
 from collections import Counter
@@ -80,6 +79,12 @@ def counts_of(**shapes: tuple[int, ...]) -> Check:
                 raise FormatError(f"its {name} are not those asked for")
 
     return check
+
+
+def check_figures(figures: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Raise ``FormatError`` unless metrics are of a shape, and each is at least 0 or NaN."""
+    reject(figures.shape != shape or figures.dtype != np.float64, "its figures are not those asked for")
+    reject(np.isinf(figures).any() or (figures < 0).any(), "its figures are not possible")
 
 
 def read_trees(data: bytes, schema: Schema) -> Forest:

@@ -155,8 +155,7 @@ class BOFRF(BOFRFParameters, Learner):
     def _weights_by_site(self) -> list[SiteTrees]:
         """Return of each site's trees: how many, how many are used, their weights and their share of all votes.
 
-        The weights are before ``tau``: ``least``, ``median`` and ``most``. Scores are summed over the sites that score,
-        so that nobody knows them apart.
+        The weights are before ``tau``: ``least``, ``median``, ``most``. Scores are sums: nobody knows them by site.
         """
         found = []
         for site, together in self.globals_.items():

@@ -103,7 +103,8 @@ class Comparison:
     def _lines(self) -> list[str]:
         rows = self._cells()
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = ["  ".join(_padded(cell, i, widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows]
+        padded = [[f"{cell:{'>' if i in _RIGHT else '<'}{widths[i]}}" for i, cell in enumerate(row)] for row in rows]
+        lines = ["  ".join(cells).rstrip() for cells in padded]
         return [lines[0], "─" * max(map(len, lines)), *lines[1:]]
 
     def _caption(self) -> str:
@@ -121,10 +122,6 @@ _WORDS = {**CERTAINTY, "gained": "better", "lost": "worse", "few": "unclear", "l
 
 
 _RIGHT = (1, 3, 4, 5)  # columns of numbers
-
-
-def _padded(cell: str, column: int, width: int) -> str:
-    return cell.rjust(width) if column in _RIGHT else cell.ljust(width)
 
 
 def _short(text: str, most: int) -> str:

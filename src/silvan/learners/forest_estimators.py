@@ -160,7 +160,8 @@ class _Forest(_FittedForest):
         settings = self._settings(len(X), schema)
         before = self._trees_before(schema)
         if before is None:
-            self._seed = _seed_of(self.random_state)
+            state = self.random_state  # a whole number, or a generator that draws one, as scikit-learn's estimators do
+            self._seed = int(state if isinstance(state, int | np.integer) else check_random_state(state).randint(2**31))
         keys = SamplingKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
         self.forest_, shares = add_trees(before, X, target, schema, settings, keys, n_jobs=self.n_jobs)
         self._shares = csr_array(shares)
@@ -452,13 +453,6 @@ def _spread_over_rows(values: np.ndarray, used: np.ndarray) -> np.ndarray:
     out = np.full((len(used), *values.shape[1:]), np.nan)
     out[used] = values
     return out
-
-
-def _seed_of(random_state: Any) -> int:
-    """Return a seed: a whole number as it is, or one drawn from a generator, as scikit-learn's estimators do."""
-    if isinstance(random_state, int | np.integer):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31))
 
 
 write_shared_entries(ForestClassifier, like=VotingForestParameters)

@@ -116,16 +116,6 @@ def spec_of(learner: type) -> LearnerSpec:
     return found or LearnerSpec(learner.__module__, Parameters, ())
 
 
-def _mixes(parameters: Given) -> int:
-    """Count both halves of an AutoForest, and what the site makes of the shared forest."""
-    return 3 if parameters.get("choose", True) else 0
-
-
-def _bofrf_variants(parameters: Given) -> int:
-    """Count the ensemble of the site's own trees, and the one at its own tau."""
-    return 1 + bool(parameters.get("personal"))
-
-
 # -- parameters, and the learners they are of
 @declared
 class ForestParameters(Parameters):
@@ -269,7 +259,13 @@ class MergedForestParameters(VotingForestParameters):
     recount: bool = False
 
 
-@learner("auto_forest", _HISTOGRAM, _MERGED, _FOREST, refits_leaves=True, models_in_training=_mixes)
+@learner(
+    "auto_forest",
+    *(_HISTOGRAM, _MERGED, _FOREST),
+    refits_leaves=True,
+    # both halves, and what the site makes of the shared forest
+    models_in_training=lambda given: 3 if given.get("choose", True) else 0,
+)
 class AutoForestParameters(ForestParameters):
     """Of a histogram and a merged forest, each weighted by its worth.
 
@@ -295,7 +291,8 @@ class AutoForestParameters(ForestParameters):
     fit_leaves: bool | None = None
 
 
-@learner("bofrf", _BOFRF, _THESIS, refits_leaves=True, variants=_bofrf_variants)
+# variants: the ensemble of the site's own trees, and the one at its own tau
+@learner("bofrf", _BOFRF, _THESIS, refits_leaves=True, variants=lambda given: 1 + bool(given.get("personal")))
 class BOFRFParameters(ForestParameters):
     """Of sites' own trees, weighted by how they do at all sites.
 

@@ -45,9 +45,7 @@ class Result:
     forest: Forest | None
     forests: Mapping[str, Forest] = field(default_factory=dict)
     shared: SharedModel | None = None
-    at_sites: list[str] = field(
-        default_factory=list
-    )  # sites that made the model they use of their own rows, and keep it
+    at_sites: list[str] = field(default_factory=list)  # sites whose model is made of their own rows and stays there
     threshold: float | None = None
     weights: list[SiteTrees] = field(default_factory=list)
     choices: Mapping[str, str] = field(default_factory=dict)  # what each site uses and why, in a sentence

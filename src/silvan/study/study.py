@@ -250,9 +250,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     path: Annotated[Path, NOT_A_KEY] = Path("study.toml")
     text: Annotated[str, NOT_A_KEY] = ""
     lines: Annotated[dict[Key, int], NOT_A_KEY] = {}
-    tables: Annotated[
-        Sources, NOT_A_KEY
-    ] = {}  # by site or party, or the one table under ""; none of sites on other machines
+    # by site or party, or the one table under ""; none of sites on other machines
+    tables: Annotated[Sources, NOT_A_KEY] = {}
 
     @property
     def kind(self) -> str:

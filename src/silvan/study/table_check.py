@@ -1,12 +1,12 @@
 """Checks the tables of a study's sites before training, where all of them are in this process.
 
-Sites may have a column in different units. Then its values hardly overlap, and one factor explains why. Sites whose
-patients differ have values that overlap, whatever the ratio of their medians. Zeros are left out: they are zeros in all
-units.
+Sites may have a column in different units: its values hardly overlap, and one factor explains why. Values of sites
+whose patients differ overlap, whatever the ratio of their medians. Zeros are left out, being zeros in all units.
 """
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import log
@@ -87,13 +87,15 @@ def questions(
             if column.name == label and column.missing:
                 note = f"missing in {count_of(column.missing, 'row')}, where a study stops: fill in or drop them"
                 found.setdefault((label, note), []).append(site)
-            if column.name == label and task is None and _may_be_classes(column):
+            integral = column.kind == "numeric" and not any(value % 1 for value in column.spread)
+            if column.name == label and task is None and integral and column.distinct > _MANY:
                 note = "many numbers to predict: classes, or a number? set task"
                 found.setdefault((label, note), []).append(site)
+    having = Counter(column.name for columns in profiles.values() for column in columns if column.distinct)
     lines = [
         f"{name} at {_some(sites)}: {note}"
         for (name, note), sites in found.items()
-        if note != IDENTIFIER or 2 * len(sites) >= _having(profiles, name)  # a few rows may differ by chance
+        if note != IDENTIFIER or 2 * len(sites) >= having[name]  # a few rows may differ by chance
     ]
     return [
         *_same_rows(profiles),
@@ -107,16 +109,6 @@ def questions(
         *_near_categories(profiles, label),
         *_units(profiles),
     ]
-
-
-def _may_be_classes(column: ColumnProfile) -> bool:
-    """Return whether a label is of many whole numbers; one with fractions is a number."""
-    return column.kind == "numeric" and column.distinct > _MANY and not any(value % 1 for value in column.spread)
-
-
-def _having(profiles: Mapping[str, Sequence[ColumnProfile]], name: str) -> int:
-    """Return how many sites have a column with values in it."""
-    return sum(column.name == name and column.distinct > 0 for columns in profiles.values() for column in columns)
 
 
 def _some(sites: Sequence[str]) -> str:

@@ -284,17 +284,12 @@ def _choose_clusters(
     """Return the clusters asked for, or those that the rule at the top of this file suggests."""
     if k is not None:
         return tried[k][1] if k in tried else farthest_first(sites, apart, k, first or sites[0])
-    far = {n: one for n, one in tried.items() if _far(sites, apart, chance, one[1])}
-    score, clusters = max(far.values(), key=lambda one: one[0], default=(0.0, {}))
+    pairs = {n: list(combinations(map(sites.index, one[1]), 2)) for n, one in tried.items()}  # of centroids
+    far = [one for n, one in tried.items() if all(apart[pair] > FAR * chance[pair] for pair in pairs[n])]
+    score, clusters = max(far, key=lambda one: one[0], default=(0.0, {}))
     if score < LEAST:
         return farthest_first(sites, apart, 1, first or sites[int(apart.sum(axis=0).argmin())])
     return clusters
-
-
-def _far(sites: list[str], apart: np.ndarray, chance: np.ndarray, clusters: Clusters) -> bool:
-    """Return whether all centroids are farther apart than chance may give."""
-    pairs = combinations(map(sites.index, clusters), 2)
-    return all(apart[pair] > FAR * chance[pair] for pair in pairs)
 
 
 def _silhouette(sites: list[str], apart: np.ndarray, clusters: Clusters) -> float:

@@ -21,7 +21,7 @@ from silvan.algorithms.evaluation.score_quality import MetricName, score_quality
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
 from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
 from silvan.algorithms.recount import places_of, read_recount
-from silvan.algorithms.requests import check_owners, forests_of, joined_trees, schema_of
+from silvan.algorithms.requests import check_figures, check_owners, forests_of, joined_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.agree import MAX_ROWS
@@ -189,8 +189,7 @@ def _selection_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows to choose on, their labels, and which of them trees saw: bool (places, rows).
 
-    Places are those of trees among the trees of their site; without a recount, of the site's own trees, since no others
-    have seen any.
+    Places are those of trees among their site's trees; without a recount, of the site's own trees: no others saw any.
     """
     n_own = len(forests[request.own])
     n_places = n_own if request.recounted is None else max(map(len, forests))
@@ -299,14 +298,13 @@ def choose_all(
                     equal=one.equal,
                     recounted=None if one.recounted is None else one.recounted[1],
                 )
-    chosen: dict[str, Chosen] = federation.ask(requests, check=lambda site, reply: _check_chosen(reply, len(taus)))
+    offered = len(taus), len(STRATEGIES)
+
+    def check(site: str, reply: Chosen) -> None:
+        reject(not 0 <= reply.tau < len(taus) or not 0 <= reply.rows < MAX_ROWS, "it chose what it was not offered")
+        check_figures(reply.figures, offered)
+
+    chosen: dict[str, Chosen] = federation.ask(requests, check=check)
     if protocol == "paper" and not any(reply.rows for reply in chosen.values()):
         raise InputError("protocol='paper' chooses on the test part: set test=0.2 when the federation is made")
     return chosen
-
-
-def _check_chosen(reply: Chosen, n_taus: int) -> None:
-    reject(not 0 <= reply.tau < n_taus or not 0 <= reply.rows < MAX_ROWS, "it chose what it was not offered")
-    if reply.figures.shape != (n_taus, len(STRATEGIES)) or reply.figures.dtype != np.float64:
-        raise FormatError("its figures are not those asked for")
-    reject(np.isinf(reply.figures).any() or (reply.figures < 0).any(), "its figures are not possible")

@@ -1,10 +1,9 @@
 """Clusters of sites whose rows look alike, found before anything is trained (thesis, chapter 5).
 
-A site is described by its characteristic vector: of a numeric feature the mean of its values scaled to 0-1, of a
-categorical one the share of each category. All sites must scale alike, and no site's extremes may show. So the
-ends of a scale are the bounds of the schema, or else come from the summed counts in the cells of the public grid: the
-outer ends of the cells that hold the ``FLOOR``-th lowest and highest row of all sites. Two rounds; one if the schema
-has all bounds.
+A site is described by its characteristic vector: the mean of each numeric feature, scaled to 0-1, and the share of each
+category. All sites must scale alike, and no site's extremes may show. So a scale ends at the bounds of the schema, or
+else at the outer ends of the cells of the public grid that hold the ``FLOOR``-th lowest and highest row of all sites,
+from summed counts. Two rounds; one if the schema has all bounds.
 
 Clusters are found farthest first, as the thesis describes them (Alg. 9): the first centroid is given or drawn, each
 further one is the site that is farthest from its own centroid, and every site belongs to the nearest. Centroids are

@@ -1,10 +1,9 @@
 """Tuning at a site: its forest's parameters, chosen by cross-validation on its own training rows.
 
 The six parameters are those of the thesis, and so is the search over all combinations (``kind="grid"``). Trees are
-keyed by their number, so a forest of 50 trees is the beginning of the one of 150: numbers of trees cost nothing to
-compare, and successive halving (``kind="halving"``) gives all combinations a few trees, the better ones more, and grows
-none twice. Rows would be the other thing to give more of, but with fewer rows ``min_samples_leaf`` and ``max_depth``
-mean something else.
+keyed by their number, so a forest of 50 trees begins one of 150: numbers of trees cost nothing to compare. Successive
+halving (``kind="halving"``) gives all combinations a few trees and the better ones more, and grows none twice. It adds
+trees, not rows: with fewer rows ``min_samples_leaf`` and ``max_depth`` mean something else.
 
 All folds share one binned table, and their trees grow side by side. A fold is a set of rows that its trees do not see.
 Cut points do not depend on labels, so all folds may share them.
@@ -246,8 +245,7 @@ def tune_settings(
 ) -> tuple[Settings, list[TuningTrial]]:
     """Choose a site's settings by cross-validation on its training rows; return them and all trials, the best first.
 
-    ``part`` are the training rows to tune on, if others are held back. With too few rows, the settings stay as they are
-    and there are no trials.
+    ``part`` are the training rows to tune on, if others are held back. Too few rows leave the settings as they are.
     """
     part = site.part(schema) if part is None else part
     inputs = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())

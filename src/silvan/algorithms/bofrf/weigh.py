@@ -154,7 +154,7 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
         label = _label_sums(part.y, request.offset, request.scale)
         counts = np.stack([scored[:, 1], *np.where(silent, 0, label[:, None])], axis=1)
     if noted is not None:
-        keep_leaves(site, schema, request.forests, part.X[noted.rows], noted.leaves)
+        site.cache[_key(schema, request.forests, part.X[noted.rows])] = noted.leaves
     return TreeScores(rows=rows.astype(np.int64), counts=counts.astype(np.int64))
 
 
@@ -317,7 +317,8 @@ def _alphas(
     expected = {site: (silent[site], reply.rows) for site, reply in members.items()}
     total: TreeScores = federation.total(dict.fromkeys(members, request), check=check_scores(schema, expected))
     check_total(total, schema, expected, federation.lost)
-    return np.array([_correlation(m) for m in total.counts]) if k else _skill(total)
+    # a correlation that is undefined counts as 0
+    return np.nan_to_num([metrics.mcc(matrix) for matrix in total.counts]) if k else _skill(total)
 
 
 def check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) -> Check:
@@ -376,12 +377,6 @@ def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: 
     reject(not np.array_equal(margins, margins[first[group.reshape(-1)]]), "trees were scored on different labels")
 
 
-def _correlation(matrix: np.ndarray) -> float:
-    """Return the Matthews correlation, or R_K; 0 where it is undefined."""
-    value = metrics.mcc(matrix)
-    return 0.0 if np.isnan(value) else value
-
-
 def _skill(total: TreeScores) -> np.ndarray:
     """Return 1 - MSE / variance of the label, for each tree on the rows that it was scored on."""
     n = np.maximum(total.rows, 1)
@@ -431,11 +426,6 @@ def note_leaves(site: Site, forest: Forest, n: int) -> Noted | None:
     if site.memory is not None:
         room = min(room, site.memory // _SHARE)
     return None if size is None or size > room or not n else make_noted(forest, rows)
-
-
-def keep_leaves(site: Site, schema: Schema, blobs: Sequence[Blob], X: np.ndarray, leaves: np.ndarray) -> None:
-    """Keep the leaves of rows until the site has chosen."""
-    site.cache[_key(schema, blobs, X)] = leaves
 
 
 def kept_leaves(site: Site, schema: Schema, blobs: Sequence[Blob], X: np.ndarray) -> np.ndarray | None:

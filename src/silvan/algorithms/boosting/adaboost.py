@@ -5,9 +5,8 @@ weights out again from the stumps and the summed masses of rows that each got ri
 fixed point: their sums are exact, in any order, and can be hidden in sums over sites.
 
 AdaBoost.PL merges classifiers of like confidence in one round. Every site runs AdaBoost on its own rows and sorts its
-stumps by weight. The stumps of one rank vote together; the weight of their vote is the mean of theirs. The thesis
-prints the vote as a sum compared with 0: it is read as the sign of the sum of votes of -1 and +1, so that a tie is a
-vote for neither.
+stumps by weight. The stumps of one rank vote together; their vote has the mean of their weights. Where the thesis
+compares a sum of votes with 0, the sum is of -1 and +1, so a tie is a vote for neither.
 """
 
 import math
@@ -86,8 +85,7 @@ def local_boost(site: Site, schema: Schema, settings: Boosting) -> Forest:
 def boost(table: StumpTable, settings: Boosting) -> Stumps:
     """Run AdaBoost (Alg. 2); it stops early at a stump that is always right, or no better than chance.
 
-    Rows that are all of one class cannot teach how classes differ: they give one stump, which votes for that class
-    and has weight 0.
+    Rows of one class cannot teach how classes differ: they give one stump, which votes for that class with weight 0.
     """
     n, one_class = len(table), table.one_class
     found: list[Stumps] = []

@@ -54,8 +54,7 @@ class LocalBoosting(msgspec.Struct, frozen=True, tag=True):
 class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A forest that the site makes of a shared one, its own trees and its rows, and keeps (``personal_forest.py``).
 
-    ``own`` are the site's trees, as it signed them in the task ``made_in``. With ``fit``, shared trees get leaf values
-    from the site's rows.
+    ``own`` are the site's trees, as it signed them in the task ``made_in``. With ``fit`` it refits shared leaves.
     """
 
     shared: Blob

@@ -1,13 +1,11 @@
 """What columns do to a model's predictions: mean predictions with a column set to values, and errors with it shuffled.
 
-Sites answer from their test rows with sums. Mean predictions need no label: the values of a column come from the schema
-or from the model itself.
+Sites reply with sums over their test rows. Mean predictions need no label: values come from the schema or the model.
 
 For importances a site shuffles columns by a key that the coordinator does not have, all columns in one request. A model
-could be made so that shuffling a column moves one row alone, so rows are not compared with their labels: each has the
-share of classes, or the mean number, of the group that the model's own scores put it in, as the evaluation of the same
-model discloses it (``score_groups.py``). So the losses follow from what that discloses and from the columns, whatever
-the labels are.
+could be made so that shuffling a column moves one row alone, so rows are not compared with their labels. Each has the
+share of classes, or the mean number, of its group by the model's own scores, as the evaluation of the same model
+discloses it (``score_groups.py``). So losses follow from what is known and from the columns, whatever the labels are.
 """
 
 import hashlib
@@ -20,9 +18,9 @@ import numpy as np
 
 from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of
 from silvan.algorithms.evaluation.details import Floors, numbers_differ
+from silvan.algorithms.evaluation.evaluate import answer_on_test_rows, test_cells
 from silvan.algorithms.evaluation.evaluation import answer_of
 from silvan.algorithms.evaluation.score_groups import Answer, check_by, hides_one_class, in_groups_by_cell, places_of
-from silvan.algorithms.evaluation.site_scores import answer_on_test_rows, test_cells
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject
@@ -105,9 +103,8 @@ class OnTestRows(Total[RowSums], frozen=True, kw_only=True):
 
     schema: Agreed[Blob]
     model: Fixed[SentModel]
-    by: Fixed[
-        tuple[int, ...]
-    ] = ()  # places of columns, if the model is evaluated by subgroups of them: it counts as that one
+    # places of columns, if the model is evaluated by subgroups of them: it counts as that one
+    by: Fixed[tuple[int, ...]] = ()
 
 
 class SetColumns(OnTestRows, frozen=True, kw_only=True):

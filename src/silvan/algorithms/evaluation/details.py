@@ -27,9 +27,8 @@ class Detail(msgspec.Struct, frozen=True):
     """What a site discloses of one model beside its main metrics; empty arrays where nothing may be disclosed.
 
     ``metrics`` are in the order of ``further_metrics``. ``confusion`` counts rows by true and decided class; of two
-    classes ``at_threshold`` does so where the second is decided on from the threshold on. ``groups`` are of the second
-    of two classes, or of each: mean score, rows of other classes, rows of the class. Of a number: mean prediction, mean
-    of the number, rows.
+    classes ``at_threshold`` does so at the decision threshold. ``groups`` are of the second of two classes, or of each:
+    mean score, rows of other classes, rows of the class. Of a number: mean prediction, mean of the number, rows.
     """
 
     metrics: np.ndarray
@@ -83,7 +82,8 @@ def detail_of(
         return Detail(found, none, none, [_number_groups(scores[:, 0], y, floors)])
     shown = n_classes <= MOST_CLASSES
     confusion = metrics.confusion(scores, y, decided) if shown else none
-    groups = [class_groups(scores[:, c], y == c, floors) for c in _curves_of(n_classes)] if shown else []
+    curves = [1] if n_classes == 2 else range(n_classes) if shown else []
+    groups = [class_groups(scores[:, c], y == c, floors) for c in curves]
     table = none
     evidence = metrics.Evidence(confusion=confusion, rows=(scores, y))
     if n_classes == 2:
@@ -103,10 +103,6 @@ def _further(n_classes: int, evidence: metrics.Evidence) -> np.ndarray:
 def three_digits(x: float) -> float:
     """Return a number with three significant digits, as metrics leave a site."""
     return float(f"{x:.{_DIGITS}g}")
-
-
-def _curves_of(n_classes: int) -> Sequence[int]:
-    return [1] if n_classes == 2 else range(n_classes)
 
 
 def class_groups(score: np.ndarray, of_class: np.ndarray, floors: Floors) -> np.ndarray:

@@ -1,8 +1,7 @@
 """What an evaluation finds: metrics of models at sites and over all, and which model each site should use.
 
-Which model a site should use was decided by the learner, before any test row was looked at. The interval of its gain
-over the site's local model shows whether the test rows confirm that; where they show that it is worse, the site should
-stay with its local model.
+The learner decides which model a site should use, before any test row is looked at. The interval of its gain over the
+site's local model shows whether test rows confirm that; where it is worse, the site should stay with its local model.
 """
 
 import math
@@ -50,11 +49,11 @@ class Row:
     """A model's metrics at a site, or over all.
 
     ``metrics`` are the main ones, the first of which leads. ``gain`` is how much better the leading one is than that of
-    the site's local model, ``low`` and ``high`` are its 95% interval; None where it is not known. ``use`` marks the
-    model that the site should use; ``same_as`` names the variant of the model that it is equal to, if there is one.
-    Metrics with noise for ``epsilon`` lie ``between`` two numbers each. ``more`` and ``detail`` are what sites disclose
-    beside the main metrics (``details.py``); ``note`` says why metrics are lacking. ``group`` is the subgroup of rows,
-    empty for all.
+    the site's local model, from ``low`` to ``high`` its 95% interval; None where it is not known. ``use`` marks the
+    model that the site should use; ``same_as`` names the variant of the model that it equals, if there is one. Metrics
+    with noise for ``epsilon`` lie ``between`` two numbers each. ``more`` and ``detail`` are what sites disclose beside
+    the main metrics (``details.py``); ``note`` says why metrics are lacking. ``group`` is the subgroup of rows, empty
+    for all.
     """
 
     site: str
@@ -174,8 +173,7 @@ def compared(
 ) -> list[Row]:
     """Add to one site's rows what each model gains over the local one, and which one the site should use.
 
-    ``between`` (models, 2) are the intervals. ``fingerprints`` are equal for equal models: by them the variant is found
-    that a site should use.
+    ``between`` (models, 2) are the intervals. Equal models have equal ``fingerprints``, which find the variant to use.
     """
     local = next((row.leading for row in rows if row.model == LOCAL), np.nan)
     done = []

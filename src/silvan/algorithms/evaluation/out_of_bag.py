@@ -1,8 +1,7 @@
 """Thresholds chosen on training rows: every row is scored by the trees of a model that did not learn from it.
 
-A site chooses a threshold for itself, or all sites together one when a forest is fitted, from a sum of training rows by
-score and class. No test row takes part. Rows are scored and counted in groups as the site's policy says, so that a
-threshold tells of no single row.
+A site chooses a threshold for itself, or all sites choose one when a forest is fitted, from a sum of training rows by
+score and class. Test rows take no part. Rows are grouped as the site's policy says, so a threshold reveals no row.
 """
 
 from typing import ClassVar, NamedTuple

@@ -14,9 +14,8 @@ mix is better. The site takes the mix that is nearest to the mean of all, each w
 it near the shared forest, and a lead of several hundredths takes it all the way. AUCs of several classes count by the
 pairs of rows that they compare.
 
-Sites are asked which mix they take in one round. The coordinator is told metrics and, in one process, which of fifteen
-mixes it is; where rows are in groups only whether it is the shared forest or another, since a choice among many tells
-of the rows that it was made by.
+Sites are asked in one round which mix they take. The coordinator learns metrics and, in one process, which of fifteen
+mixes it is; where rows are in groups only whether it is the shared forest: a choice among many tells of rows.
 """
 
 from collections.abc import Mapping
@@ -34,7 +33,7 @@ from silvan.algorithms.evaluation.score_quality import MetricName, ScoreQuality,
 from silvan.algorithms.kept_results import keep_made_model
 from silvan.algorithms.keyed_rows import RowSamples, check_samples, rows_sampled
 from silvan.algorithms.recount import fixed_point, mean_label, whole_labels
-from silvan.algorithms.requests import read_trees, schema_of
+from silvan.algorithms.requests import check_figures, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.agree import MAX_ROWS
@@ -318,7 +317,5 @@ def check_chosen(site: str, reply: ChosenShare) -> None:
     """Raise ``FormatError`` for an answer that cannot be."""
     if not UNTOLD <= reply.choice < len(MIXES) or not 0 <= reply.rows < MAX_ROWS:
         raise FormatError("it chose what it was not offered")
-    if reply.figures.shape != (len(MIXES),) or reply.figures.dtype != np.float64:
-        raise FormatError("its figures are not those asked for")
-    told = np.append(reply.figures, reply.figure)
-    reject(np.isinf(told).any() or (told < 0).any(), "its figures are not possible")
+    check_figures(reply.figures, (len(MIXES),))
+    check_figures(np.array(reply.figure), ())

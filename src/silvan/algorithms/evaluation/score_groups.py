@@ -98,8 +98,7 @@ def _by_class(classes: np.ndarray, starts: np.ndarray, n_classes: int) -> np.nda
 def _untold(counts: np.ndarray, means: np.ndarray) -> np.ndarray:
     """Return counts (groups, classes) that do not tell groups of one class from those with one row of another.
 
-    The rows of other classes in all such groups of a class are counted together, at least one, and put into these
-    groups by how likely each has one.
+    The rows of other classes in all such groups of a class are counted, at least one, and put where they are likeliest.
     """
     told, sizes, main = counts.copy(), counts.sum(axis=1), counts.argmax(axis=1)
     alike = sizes - counts.max(axis=1) <= 1

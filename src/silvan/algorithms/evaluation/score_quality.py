@@ -8,8 +8,7 @@ The fewer rows an interval is made of, the more it shows of a single one, so the
 one where the estimated variance of a difference is zero, unless the models score every row the same: the difference is
 not certain only because these rows agree on it.
 
-Sites choose between models on training rows by ``ScoreQuality``: the error of a difference follows from each row's
-influence.
+Sites choose between models by ``ScoreQuality``: the error of a difference follows from each training row's influence.
 """
 
 from dataclasses import dataclass
@@ -35,12 +34,12 @@ def intervals(
 ) -> np.ndarray:
     """Return 95 % intervals for what models gain over one of them: (models, 2), NaN where there is none.
 
-    A gain is a difference of AUCs (macro), or by how much the RMSE is smaller. ``answers`` are each model's scores of
-    all rows.
+    A gain is a difference of AUCs (macro), or by how much the RMSE is smaller. ``answers`` are each model's scores.
     """
     found = np.full((len(answers), 2), np.nan)
     others = [i for i, answer in enumerate(answers) if i != against and not np.isnan(answer).any()]
-    if against < 0 or not others or np.isnan(answers[against]).any() or not _enough(y, n_classes):
+    enough = enough_rows(np.bincount(y, minlength=n_classes)) if n_classes else len(y) >= FEWEST_NUMBERS
+    if against < 0 or not others or np.isnan(answers[against]).any() or not enough:
         return found
     base = answers[against]
     differ = [i for i in others if not np.array_equal(answers[i], base)]
@@ -53,12 +52,6 @@ def intervals(
         gains = drawn[:, 1:] - drawn[:, :1] if n_classes else drawn[:, :1] - drawn[:, 1:]
         found[differ] = np.quantile(gains, SHARE, axis=0).T
     return found
-
-
-def _enough(y: np.ndarray, n_classes: int) -> bool:
-    if not n_classes:
-        return len(y) >= FEWEST_NUMBERS
-    return enough_rows(np.bincount(y, minlength=n_classes))
 
 
 # -- two classes

@@ -60,18 +60,13 @@ def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
     schema, models = schema_of(site, request.schema), request.models
     reject(len(models) != 2, "two forests are compared")
     check_candidates(site, models)
-    scored = [_unseen(site, schema, model) for model in models]
+    reject(any(model.draws is None for model in models), "forests are compared whose draws are known")
+    scored = [score_unseen(site, schema, model_of(site, schema, model.model), model.draws) for model in models]
     ratings = [] if None in scored else rate_scores(site, [one for one in scored if one is not None], schema.n_classes)
     if not ratings or np.isnan(ratings).any():
         return HalvesGap(gap=np.zeros(2, np.int64))
     first, second = (round(rating * _STEPS) for rating in ratings)
     return HalvesGap(gap=np.array([1, _MOST + np.clip(second - first, -_MOST, _MOST)], np.int64))
-
-
-def _unseen(site: Site, schema: Schema, model: SentModel) -> Scored | None:
-    if model.draws is None:
-        raise FormatError("forests are compared whose draws are known")
-    return score_unseen(site, schema, model_of(site, schema, model.model), model.draws)
 
 
 def rate_scores(site: Site, scored: Sequence[Scored], n_classes: int) -> list[float]:

@@ -1,9 +1,8 @@
 """Evaluation with noise: metrics of a model over all sites' test rows, at a cost in epsilon that is accounted for.
 
-Test rows are counted in fixed bins, and metrics come from the noisy counts alone, with intervals that include the
-noise. Bins are of a class's probability, or of the error and the value of a number: they follow from the schema, and
-whatever they are, a row is in one of each set of them. So a site knows what one row can change without trusting
-anybody.
+Test rows are counted in fixed bins; metrics come from the noisy counts alone, with intervals that include the noise.
+Bins of a class's probability, or of a number and its error, follow from the schema, and a row is in one bin of each
+set. So a site knows what one row can change without trusting anybody.
 
 Two classes: bins of the second one's probability, by class. Several: the confusion matrix, and for each class bins of
 its probability, by whether a row is of it. A number: bins of the error's size, and bins of the number itself.

@@ -4,8 +4,7 @@ Numbers get discrete Laplace noise on a public grid between their bounds, catego
 (the exponential mechanism, where all answers but the true one are equally bad). Every column of a row, the label
 included, gets an equal part of epsilon. The noisy rows are kept; whatever is asked of them afterwards costs nothing.
 
-The guarantee is for one row replaced by another: how many rows there are is not hidden. Which of the noisy rows a tree
-draws costs nothing either.
+The guarantee is for one row replaced by another: the number of rows is not hidden. Sampling noisy rows costs nothing.
 """
 
 from fractions import Fraction

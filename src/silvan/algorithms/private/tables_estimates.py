@@ -32,8 +32,7 @@ def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int, widths
     """Remove noise from a histogram by a Gaussian process; the first ``spikes`` bins stand alone.
 
     The prior: bins have equally many rows, or nearly in proportion to their width, and neighbours are alike. Which of
-    both, by how much and how far is chosen by the likelihood of the counts. ``widths`` are those of the bins that do
-    not stand alone.
+    both, by how much and how far is chosen by the likelihood of the counts. ``widths`` are those of the other bins.
     """
     n = len(counts)
     place = np.arange(n - spikes)
@@ -163,9 +162,8 @@ def posterior_mean(measured: Sequence[tuple[float, float]]) -> float:
 def slope_of(sums: np.ndarray, mean: float, variance: float, unit: float) -> tuple[float, float]:
     """Return the factor by which to scale what tables add, and by how much that shifts the mean.
 
-    ``sums`` are means over rows of score, target, score times target and score squared, noisy, in whole numbers up to
-    127; a score counts ``unit`` in the target's. Sums of tables that are correlated are too large, so a factor of a
-    third is the prior mean.
+    ``sums`` are noisy means over rows of score, target, score times target and score squared, in whole numbers up to
+    127; a score counts ``unit`` in the target's. Sums of correlated tables are too large: the prior mean is 1/3.
     """
     score = sums[0] / (1.0 + variance / _MEAN_DEVIATION**2)
     across = 127.0 * sums[2] - score * mean

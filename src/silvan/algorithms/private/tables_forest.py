@@ -65,7 +65,8 @@ def _tree(table: Sequence[Group], values: np.ndarray) -> dict[str, np.ndarray]:
                 leaves.append(values[np.ravel_multi_index([low for low, _ in box], shape)])
                 continue
             group, (low, high) = table[axis], box[axis]
-            middle = _middle(group, low, high)
+            alone = not group.n_codes and high == len(group.cuts) + 2  # a group of missing values: split off first
+            middle = high - 1 if alone else (low + high) // 2
             feature.append(group.feature)
             threshold.append(0.0 if group.n_codes else _threshold(group, middle))
             missing_left.append(group.missing < middle)
@@ -81,13 +82,6 @@ def _tree(table: Sequence[Group], values: np.ndarray) -> dict[str, np.ndarray]:
         "sets": np.array(sets, np.uint64).reshape(-1, SET_WORDS),
         "value": np.array(leaves, np.float64),
     }
-
-
-def _middle(group: Group, low: int, high: int) -> int:
-    """Choose where to halve; a group of missing values alone is split off first."""
-    if not group.n_codes and high == len(group.cuts) + 2:
-        return high - 1
-    return (low + high) // 2
 
 
 def _threshold(group: Group, middle: int) -> float:
