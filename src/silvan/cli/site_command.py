@@ -101,12 +101,7 @@ def approve(
     study: Annotated[str | None, Argument(metavar="STUDY", help="The study's name; else all are listed.")] = None,
     messages: Annotated[
         list[str] | None,
-        Option(
-            "--message",
-            metavar="KIND",
-            help="A kind of message that may be answered, '*' for all that the policy allows; those shown, if none is "
-            "named.",
-        ),
+        Option("--message", metavar="KIND", help="A kind that may be answered; '*': all by the policy; else as shown."),
     ] = None,
     tasks: Annotated[int | None, Option(min=1, help="How many models and evaluations; else as shown.")] = None,
     withdraw: Annotated[bool, Option("--withdraw", help="Approve the study no longer.")] = False,
@@ -307,11 +302,7 @@ def join(
         str | None, Option(metavar="ADDRESS", help="The Dask scheduler; its workers read TABLE.")
     ] = None,
     reading: Annotated[
-        list[str] | None,
-        Option(
-            metavar="KEY=VALUE",
-            help="How the file is written, for [reading] in site.toml: 'decimal=,' or rename.alter=age; repeatable.",
-        ),
+        list[str] | None, Option(metavar="KEY=VALUE", help="For [reading] in site.toml: 'decimal=,'; repeatable.")
     ] = None,
 ) -> None:
     """Join a federation: check the table, make keys on this machine, have them signed."""
