@@ -335,13 +335,11 @@ def start(
     folder: Folder, foreground: Annotated[bool, Option("--foreground", help="Stay, as systemd wants it.")] = False
 ) -> None:
     """Start the site's process: it connects to the coordinator, and answers what you let it."""
-    from silvan.deploy.service.start_stop import become_site, prepare_site, start_site
+    from silvan.deploy.service.start_stop import prepare_site, start_site
 
     member = _joined(folder)
     print_lines(*prepare_site(member))
-    if foreground:
-        become_site(member)
-    process = start_site(member)
+    process = start_site(member, foreground=foreground)
     print_lines(
         f"Running (process {process.pid}). Errors: silvan site status {folder}. FLARE's log: {member.path}/kit/log.txt"
     )
