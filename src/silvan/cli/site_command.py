@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from silvan.cli.plain_text import PlainGroup, clean, print_json, print_lines, print_wrapped
+from silvan.cli.plain_text import PlainGroup, clean, posix_only, print_json, print_lines, print_wrapped
 from silvan.errors import InputError, SilvanError
 from silvan.util.readable import count_of
 
@@ -27,16 +27,11 @@ Output = Annotated[Path | None, Option("--output", "-o", metavar="FILE", help="W
 _MOST_COLUMNS = 12
 
 app = typer.Typer(
-    cls=PlainGroup, no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves."
+    cls=PlainGroup,
+    callback=posix_only,
+    no_args_is_help=True,
+    help="A site's own side: its ledger, and the studies its owner approves.",
 )
-
-
-@app.callback()
-def system() -> None:
-    """Refuse systems on which no site can run."""
-    from silvan.deploy.service.process import require_posix
-
-    require_posix()
 
 
 def _site(folder: Path) -> "SiteFiles":
