@@ -68,9 +68,9 @@ def remove_journal(run: Run) -> None:
 def remove_old_jobs(folder: Path, but: str = "") -> list[Path]:
     """Remove folders of FLARE's jobs that nothing was written to for long; return them."""
     oldest = time.time() - JOB_DAYS * 86400
-    jobs = [path for path in folder.iterdir() if path.is_dir() and is_job(path.name)] if folder.is_dir() else []
-    old = [job for job in jobs if max(path.stat().st_mtime for path in (job, *job.iterdir())) < oldest]
-    removed = [job for job in old if job.name != but]
+    others = [path for path in folder.iterdir() if path.name != but and path.is_dir()] if folder.is_dir() else []
+    jobs = [path for path in others if is_job(path.name)]
+    removed = [job for job in jobs if max(path.stat().st_mtime for path in (job, *job.iterdir())) < oldest]
     for job in removed:
         shutil.rmtree(job, ignore_errors=True)
     return removed
