@@ -142,7 +142,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
         line = kept[row[ID]]
         assert line["prediction"] == decided[row[ID]]
         assert float(line["probability_yes"]) == pytest.approx(row["yes"], abs=1e-5)
-    assert what_was_predicted(hub, asked).rows == len(kept)
+    assert what_was_predicted(hub, asked)[0] == len(kept)
     assert not any((members[party].path / "predictions").exists() for party in PARTIES if party != HOLDER)
     assert next_prediction(hub, plan).predict.number == 2
     for path in (members[HOLDER].path / "predictions").iterdir():

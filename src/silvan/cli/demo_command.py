@@ -22,7 +22,7 @@ def demo(
     repeats: Annotated[int | None, Option(min=1, max=100, help="How often every row is evaluated.")] = None,
 ) -> None:
     """See what joining is worth: income at six kinds of employers, each alone and together."""
-    from silvan.cli import fit_command, terminal
+    from silvan.cli import local_run, terminal
     from silvan.study.demo_studies import DEMOS, write_demo
     from silvan.study.run_folder import Run
     from silvan.study.study_file import read_study
@@ -32,8 +32,8 @@ def demo(
     chosen = DEMOS[data](sites, repeats)
     study, run = read_study(write_demo(output, chosen)), Run(output)
     terminal.print_parts(f"{chosen.introduction} {_FIRST_TIME}")
-    record = fit_command.start_run(study, run, resume=is_same(study, run))
-    fit_command.carry_out(study, run, record, demo=True)
+    record = local_run.start_run(study, run, resume=is_same(study, run))
+    local_run.carry_out(study, run, record, demo=True)
 
 
 def is_same(study: "Study", run: "Run") -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from silvan.cli.plain_text import clean, print_json
+from silvan.cli.plain_text import clean, posix_only, print_json
 
 _STYLES = {"good": "green", "look": "yellow", "bad": "red"}
 
@@ -19,9 +19,7 @@ def doctor(
     from rich.console import Console
     from rich.text import Text
 
-    from silvan.deploy.service.process import require_posix
-
-    require_posix()
+    posix_only()
     from silvan.deploy.service.doctor import examine
 
     console, checks = Console(soft_wrap=True), examine(folder)

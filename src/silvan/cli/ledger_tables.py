@@ -31,19 +31,14 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
         table = _table("", "When", "What left, and who sees it", "Size")
         table.columns[0].justify = table.columns[3].justify = "right"
         for line in some:
-            table.add_row(
-                str(line.number),
-                clean(line.at.replace("T", " ").removesuffix("+00:00")),
-                Text(clean(line.describe()), style=_STYLES.get(line.outcome, "")),
-                format_bytes(line.bytes),
-            )
+            at, told = line.at.replace("T", " ").removesuffix("+00:00"), clean(line.describe())
+            style = _STYLES.get(line.outcome, "")
+            table.add_row(str(line.number), clean(at), Text(told, style=style), format_bytes(line.bytes))
         parts += [Text(clean(f"Study: {study}"), style="bold"), Text()] if study != before else []
         parts += [Text(clean(f"For: {task}"), style="bold"), table, Text()]
         before = study
-    counts = Counter(line.outcome for line in lines)
-    outcomes = ", ".join(
-        f"{counts[what]:,} {what}" for what in ("answered", "refused", "failed", "restored") if counts[what]
-    )
+    counts, known = Counter[str](line.outcome for line in lines), ("answered", "refused", "failed", "restored")
+    outcomes = ", ".join(f"{counts[what]:,} {what}" for what in known if counts[what])
     shown = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
     size = format_bytes(sum(line.bytes for line in lines))
     parts.append(Text(f"{count_of(len(lines), 'line')}{shown}: {outcomes}; {size} in all."))
@@ -74,9 +69,8 @@ def verdict(found: "Verified", key: str) -> RenderableType:
         Text("Noted elsewhere, it proves later what was here: --noted DIGEST.", style="dim"),
     ]
     if found.torn:
-        parts.append(
-            Text("An unfinished line at the end: the site stopped while writing it, and nothing left with it.")
-        )
+        torn = "An unfinished line at the end: the site stopped while writing it, and nothing left with it."
+        parts.append(Text(torn))
     return Group(*parts)
 
 
@@ -87,8 +81,9 @@ def approvals_list(approvals: list["Approval"]) -> RenderableType:
     parts: list[RenderableType] = []
     for approval in approvals:
         lost = "" if approval.losses is None else f"; {approval.losses or 'none'} may be lost"
+        kinds = ("all that the policy allows" if kind == "*" else kind for kind in approval.messages or ())
         lines = {
-            "Messages": ", ".join(_kind(one) for one in approval.messages or ()),
+            "Messages": ", ".join(kinds),
             "Sites in sums": f"{', '.join(approval.sites or ['any'])}{lost}",
             "Tasks": "any number" if approval.tasks is None else str(approval.tasks),
             "Since": f"{approval.at.replace('T', ' ').removesuffix('+00:00')} UTC",
@@ -97,10 +92,6 @@ def approvals_list(approvals: list["Approval"]) -> RenderableType:
         parts.append(Text(clean(f"Approved: {approval.study}"), style="bold"))
         parts += [Padding(Text(clean(f"{name}: {text}")), (0, 0, 0, 2)) for name, text in lines.items()]
     return Group(*parts)
-
-
-def _kind(kind: str) -> str:
-    return "all that the policy allows" if kind == "*" else kind
 
 
 def _table(*heads: str) -> Table:

@@ -6,22 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
-from silvan.cli import (
-    advise_command,
-    audit_command,
-    check_command,
-    demo_command,
-    doctor_command,
-    evaluate_command,
-    fit_command,
-    predict_command,
-    report_command,
-    reproduce_command,
-    site_command,
-    study_command,
-    web_command,
-)
+from silvan.cli import site_command, study_command
+from silvan.cli.advise_command import advise
+from silvan.cli.audit_command import audit
+from silvan.cli.check_command import check, check_site
+from silvan.cli.demo_command import demo
+from silvan.cli.doctor_command import doctor
+from silvan.cli.evaluate_command import evaluate
+from silvan.cli.fit_command import fit
 from silvan.cli.plain_text import PlainGroup, Terminal, clean, plain_words
+from silvan.cli.predict_command import predict
+from silvan.cli.report_command import report
+from silvan.cli.reproduce_command import reproduce
+from silvan.cli.web_command import web
 from silvan.errors import SilvanError
 from silvan.util.files import has_no_room
 
@@ -58,18 +55,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Random forests grown across data silos: the rows stay, trees, counts and sums travel.",
 )
-app.command()(demo_command.demo)
-app.command()(advise_command.advise)
-app.command()(check_command.check)
-app.command()(fit_command.fit)
-app.command()(predict_command.predict)
-app.command()(evaluate_command.evaluate)
-app.command()(report_command.report)
-app.command()(audit_command.audit)
-app.command()(doctor_command.doctor)
-app.command()(reproduce_command.reproduce)
-site_command.app.command("check")(check_command.check_site)
-app.command()(web_command.web)
+for command in (demo, advise, check, fit, predict, evaluate, report, audit, doctor, reproduce, web):
+    app.command()(command)
+site_command.app.command("check")(check_site)
 app.add_typer(site_command.app, name="site")
 app.add_typer(study_command.app, name="study")
 

@@ -63,6 +63,13 @@ def print_wrapped(*lines: str) -> None:
         typer.echo(textwrap.fill(clean(line), width, break_long_words=False, break_on_hyphens=False))
 
 
+def posix_only() -> None:
+    """Refuse systems on which neither a site nor a coordinator can run."""
+    from silvan.deploy.service.process import require_posix
+
+    require_posix()
+
+
 _VALUES = {"int": "N", "float": "NUMBER", "bool": "", "Path": "PATH"}
 
 

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 Words = list[str] | None
 
 Reading = Annotated[
-    Words,
-    Option(
-        "--reading",
-        metavar="KEY=VALUE",
-        help="How the table is written, if not as the study says: 'separator=;' or missing=NA,-9; repeatable.",
-    ),
+    Words, Option("--reading", metavar="KEY=VALUE", help="How the table is written: 'separator=;'; repeatable.")
 ]
 """An option of all commands that read a table beside a run."""
 

@@ -16,8 +16,7 @@ INTERRUPTED = 130
 
 def reproduce(
     paper: Annotated[
-        str,
-        Argument(metavar="PAPER", help="bofrf, thesis, federated-forest, histogram, frf-health, autoforest, or all."),
+        str, Argument(metavar="PAPER", help="bofrf, thesis, federated-forest, histogram, frf-health, autoforest, all.")
     ],
     quick: Annotated[bool, Option("--quick", help="Few seeds and small samples: minutes, rough results.")] = False,
     table: Annotated[str | None, Option("--table", metavar="N", help="Only this table.")] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from silvan.cli.plain_text import PlainGroup, clean, print_json, print_lines, print_wrapped
+from silvan.cli.plain_text import PlainGroup, clean, posix_only, print_json, print_lines, print_wrapped
 from silvan.errors import InputError, SilvanError
 from silvan.util.readable import count_of
 
@@ -27,16 +27,11 @@ Output = Annotated[Path | None, Option("--output", "-o", metavar="FILE", help="W
 _MOST_COLUMNS = 12
 
 app = typer.Typer(
-    cls=PlainGroup, no_args_is_help=True, help="A site's own side: its ledger, and the studies its owner approves."
+    cls=PlainGroup,
+    callback=posix_only,
+    no_args_is_help=True,
+    help="A site's own side: its ledger, and the studies its owner approves.",
 )
-
-
-@app.callback()
-def system() -> None:
-    """Refuse systems on which no site can run."""
-    from silvan.deploy.service.process import require_posix
-
-    require_posix()
 
 
 def _site(folder: Path) -> "SiteFiles":
@@ -101,12 +96,7 @@ def approve(
     study: Annotated[str | None, Argument(metavar="STUDY", help="The study's name; else all are listed.")] = None,
     messages: Annotated[
         list[str] | None,
-        Option(
-            "--message",
-            metavar="KIND",
-            help="A kind of message that may be answered, '*' for all that the policy allows; those shown, if none is "
-            "named.",
-        ),
+        Option("--message", metavar="KIND", help="A kind that may be answered; '*': all by the policy; else as shown."),
     ] = None,
     tasks: Annotated[int | None, Option(min=1, help="How many models and evaluations; else as shown.")] = None,
     withdraw: Annotated[bool, Option("--withdraw", help="Approve the study no longer.")] = False,
@@ -307,11 +297,7 @@ def join(
         str | None, Option(metavar="ADDRESS", help="The Dask scheduler; its workers read TABLE.")
     ] = None,
     reading: Annotated[
-        list[str] | None,
-        Option(
-            metavar="KEY=VALUE",
-            help="How the file is written, for [reading] in site.toml: 'decimal=,' or rename.alter=age; repeatable.",
-        ),
+        list[str] | None, Option(metavar="KEY=VALUE", help="For [reading] in site.toml: 'decimal=,'; repeatable.")
     ] = None,
 ) -> None:
     """Join a federation: check the table, make keys on this machine, have them signed."""
@@ -344,13 +330,11 @@ def start(
     folder: Folder, foreground: Annotated[bool, Option("--foreground", help="Stay, as systemd wants it.")] = False
 ) -> None:
     """Start the site's process: it connects to the coordinator, and answers what you let it."""
-    from silvan.deploy.service.start_stop import become_site, prepare_site, start_site
+    from silvan.deploy.service.start_stop import prepare_site, start_site
 
     member = _joined(folder)
     print_lines(*prepare_site(member))
-    if foreground:
-        become_site(member)
-    process = start_site(member)
+    process = start_site(member, foreground=foreground)
     print_lines(
         f"Running (process {process.pid}). Errors: silvan site status {folder}. FLARE's log: {member.path}/kit/log.txt"
     )

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from silvan.cli.plain_text import PlainGroup, clean, print_json, print_lines, print_wrapped
+from silvan.cli.plain_text import PlainGroup, clean, posix_only, print_json, print_lines, print_wrapped
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
     from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
+    from silvan.deploy.service.supervise import Supervisor
     from silvan.study.run_folder import Run
     from silvan.study.study import Study
 
@@ -30,6 +31,7 @@ max_depth = 8
 
 app = typer.Typer(
     cls=PlainGroup,
+    callback=posix_only,
     no_args_is_help=True,
     help="A federation of machines, from the coordinator's side. docs/deployment.md goes through it.",
 )
@@ -37,14 +39,6 @@ app = typer.Typer(
 In = Annotated[Path, Option("--in", metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
 
 At = Annotated[Path | None, Argument(metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
-
-
-@app.callback()
-def system() -> None:
-    """Refuse systems on which no coordinator can run."""
-    from silvan.deploy.service.process import require_posix
-
-    require_posix()
 
 
 def _hub(folder: Path) -> "CoordinatorFiles":
@@ -260,24 +254,24 @@ def cancel(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, as it was run.")], folder: In = Path()
 ) -> None:
     """End a study that runs or waits; if it is run again, it goes on where it stopped."""
-    from silvan.deploy.service.process import require_flare
     from silvan.study.study_file import read_remote_study
 
-    require_flare()
-    from silvan.deploy.service.supervise import Supervisor
-
-    ended = Supervisor(_hub(folder), read_remote_study(study)).cancel()
+    ended = _supervisor(_hub(folder), read_remote_study(study)).cancel()
     print_lines("Cancelled." if ended else "Nothing to cancel: it has not begun, or is done.")
 
 
 def run_study(hub: "CoordinatorFiles", plan: "Study") -> "Run":
     """Run a study to its end, printing its progress; return its run folder."""
+    return _supervisor(hub, plan).run_to_end()
+
+
+def _supervisor(hub: "CoordinatorFiles", plan: "Study") -> "Supervisor":
     from silvan.deploy.service.process import require_flare
 
     require_flare()
     from silvan.deploy.service.supervise import Supervisor
 
-    return Supervisor(hub, plan, timed_printer()).run_to_end()
+    return Supervisor(hub, plan, timed_printer())
 
 
 def show_run(run: "Run") -> None:

@@ -21,19 +21,16 @@ _FAR_SLOPE = (0.8, 1.25)
 
 _ENOUGH = 200
 
+_NADEAU = "C. Nadeau, Y. Bengio: Inference for the Generalization Error. Machine Learning 52, 2003"
+
 _MOST_WARNINGS = 3
 
 
 def model_card(record: Record, summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
     """Return the card: titles, each with its sentences."""
-    card = [
-        ("What it is for", _use(record, summary)),
-        ("Limits", _limits(record, summary)),
-        ("Data", _data(record, summary)),
-        ("Privacy", _privacy(record, summary)),
-        ("To cite", _citations(record)),
-    ]
-    return [(title, texts) for title, texts in card if texts]
+    parts = {"What it is for": _use, "Limits": _limits, "Data": _data, "Privacy": _privacy}
+    card = {title: write(record, summary) for title, write in parts.items()} | {"To cite": _citations(record)}
+    return [(title, texts) for title, texts in card.items() if texts]
 
 
 def importance_note(record: Record) -> str:
@@ -43,9 +40,7 @@ def importance_note(record: Record) -> str:
     if not record.models:
         return "Not known: nothing is trained yet."
     if learner.get("epsilon") is not None:
-        return (
-            "Not known: the trees are made of noisy counts and keep no gains; to count them would cost privacy budget."
-        )
+        return "Not known: the trees are made of noisy counts and keep no gains; counting costs privacy budget."
     if record.by == "columns":
         return "Not known: each party keeps the splits on its own columns." if trees else ""
     if all(model.site for model in record.models):
@@ -53,10 +48,7 @@ def importance_note(record: Record) -> str:
     spec = LEARNERS.get(learner.get("kind"))
     if spec is not None and spec.trees == "stumps":
         return "Not known: stumps are weighed by how they vote, and keep no gains."
-    return (
-        "Not known: trees that leave a site carry no gains; importance = true in [evaluation] of the study asks the "
-        "sites."
-    )
+    return "Not known: trees that leave a site carry no gains; importance = true in [evaluation] asks the sites."
 
 
 def _use(record: Record, summary: dict[str, Any]) -> list[str]:
@@ -170,7 +162,5 @@ def _citations(record: Record) -> list[str]:
     if learner.get("epsilon") is not None:
         texts.append("C. Dwork, A. Roth: The Algorithmic Foundations of Differential Privacy. 2014.")
     if record.repeats:
-        texts.append(
-            "C. Nadeau, Y. Bengio: Inference for the Generalization Error. Machine Learning 52, 2003 (intervals)."
-        )
+        texts.append(f"{_NADEAU} (intervals).")
     return [*texts, f"silvan {version}, the software that made it.".replace(" ,", ",")]

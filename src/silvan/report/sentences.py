@@ -209,10 +209,8 @@ def _cost(record: Record) -> str:
     received = sum(ways.get("received", 0) for ways in record.bytes.values()) / n
     rounds = "one round" if record.rounds == 1 else f"{record.rounds:,} rounds"
     who = "this site" if record.copy_for else "on average a site"
-    return (
-        f"Training took {rounds}; {who} sent {format_bytes(sent)} and received "
-        f"{format_bytes(received)}. No row left its site."
-    )
+    both = f"sent {format_bytes(sent)} and received {format_bytes(received)}"
+    return f"Training took {rounds}; {who} {both}. No row left its site."
 
 
 def _same_as_pooled(record: Record) -> str:
@@ -221,8 +219,6 @@ def _same_as_pooled(record: Record) -> str:
     if record.pooled_hash is None or len(record.models) != 1 or kind not in lossless:
         return ""
     if record.models[0].hash == record.pooled_hash:
-        return (
-            "The forest is node for node the one that pooled rows would give: both have the hash "
-            f"{record.pooled_hash[:12]}."
-        )
+        same = "The forest is node for node the one that pooled rows would give"
+        return f"{same}: both have the hash {record.pooled_hash[:12]}."
     return "The forest is not the one that pooled rows would give; their hashes differ."

@@ -65,7 +65,7 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
     learner = record.study.get("learner", {})
     judged = _evaluated_at_sites(record, models)
     further = [one["more"] for site in judged for one in site["models"].values()]
-    importances = record.permutation or record.importances or {}
+    importances, distances = record.permutation or record.importances or {}, record.distances
     summary: dict[str, Any] = {
         **{name: msgspec.to_builtins(getattr(record, name)) for name in _TAKEN},
         "among": record.among or [site.name for site in record.sites],
@@ -90,7 +90,7 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "importances": sorted(importances.items(), key=lambda item: -item[1]),
         "importance_note": "" if importances else importance_note(record),
         "shuffled": record.permutation is not None,
-        "distances": _distances(record),
+        "distances": distances if all(len(row) == len(distances) for row in distances.values()) else {},
         "sent": sum(ways.get("sent", 0) for ways in record.bytes.values()),
         "traffic": _traffic(record),
         "seen": SEEN.get(record.sums, "") if record.by == "rows" else "",
@@ -110,12 +110,6 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
 def summary_json(summary: dict[str, Any]) -> str:
     """Return the summary as JSON, for programs, ending with a newline."""
     return msgspec.json.format(msgspec.json.encode(summary), indent=1).decode() + "\n"
-
-
-def _distances(record: Record) -> dict[str, list[float]]:
-    """Return distances between sites, if they are those of all pairs."""
-    n = len(record.distances)
-    return record.distances if all(len(row) == n for row in record.distances.values()) else {}
 
 
 def _alike(record: Record) -> str:

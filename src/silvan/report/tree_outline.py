@@ -25,17 +25,12 @@ def outline(forest: Forest) -> dict[str, Any] | None:
     if tree is None:
         return None
     start, end = int(forest.offsets[tree]), int(forest.offsets[tree + 1])
+    leaves, levels = int((forest.feature[start:end] < 0).sum()), int(forest.depth[start:end].max())
+    of = "" if forest.classes is None else str(forest.classes[-1]) if len(forest.classes) == 2 else "most likely"
     lines: list[dict[str, Any]] = []
     _walk(forest, start, 0, "all rows", {}, lines)
-    return {
-        "number": tree + 1,
-        "trees": len(forest),
-        "leaves": int((forest.feature[start:end] < 0).sum()),
-        "levels": int(forest.depth[start:end].max()),
-        "shown": MOST_LEVELS,
-        "of": "" if forest.classes is None else str(forest.classes[-1]) if len(forest.classes) == 2 else "most likely",
-        "lines": lines,
-    }
+    size = {"trees": len(forest), "leaves": leaves, "levels": levels}
+    return {"number": tree + 1, **size, "shown": MOST_LEVELS, "of": of, "lines": lines}
 
 
 def _shallowest(forest: Forest) -> int | None:

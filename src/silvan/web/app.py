@@ -67,16 +67,9 @@ class Pages:
         return HTMLResponse(await run_in_threadpool(template.render, values))
 
     def _values(self, page: Page, path: str, notice: tuple[str, bool] | None = None) -> dict[str, Any]:
-        return {
-            **page.values,
-            "title": page.title,
-            "folder": self.folder.name,
-            "links": self.folder.links,
-            "path": f"/{path}",
-            "live": f"/live/{quote(path)}",
-            "form_token": self.access.form_token,
-            "notice": notice,
-        }
+        whole = {"folder": self.folder.name, "links": self.folder.links, "form_token": self.access.form_token}
+        own = {"title": page.title, "path": f"/{path}", "live": f"/live/{quote(path)}", "notice": notice}
+        return {**page.values, **whole, **own}
 
     def refusal(self, status: int, text: str) -> Response:
         """Return a page that says why there is nothing else to see."""

@@ -90,17 +90,9 @@ def look_at(folder: Path, locked: bool = False, cancelled: bool = False) -> RunV
         state, text = ("failed", said) if said else ("stopped", "Run it again, and it goes on where it stopped.")
     elif progress is None or not locked:
         text = _last_words(process)
-    return RunView(
-        key=folder.name,
-        name=_name_of(folder) if record is None else record.name,
-        state=state,
-        text=text,
-        stage="starting" if progress is None else progress.stage,
-        round=0 if progress is None else progress.round,
-        rounds=0 if progress is None else progress.rounds,
-        sites=_sites(record, progress, state),
-        record=record,
-    )
+    name, at = _name_of(folder) if record is None else record.name, progress or StudyProgress("")
+    sites = _sites(record, at, state)
+    return RunView(folder.name, name, state, text, at.stage, at.round, at.rounds, sites, record)
 
 
 def _name_of(folder: Path) -> str:
@@ -120,10 +112,8 @@ def _began_later(folder: Path) -> bool:
         return True
 
 
-def _sites(record: Record | None, progress: StudyProgress | None, state: str) -> list[SiteView]:
-    names = [] if record is None else [site.name for site in record.sites]
-    found = progress or StudyProgress("")
-    views = []
+def _sites(record: Record | None, found: StudyProgress, state: str) -> list[SiteView]:
+    names, views = [] if record is None else [site.name for site in record.sites], []
     for name in dict.fromkeys([*names, *sorted({*found.answered, *found.waiting, *found.lost})]):
         at = found.answered.get(name, 0)
         if name in found.lost:

@@ -106,23 +106,20 @@ class SiteFolderPages:
         for study in reversed(site.studies()):
             state, there = status.studies.get(study.unique_name, ""), (site.results_folder(study) / RUN).is_file()
             studies.append((study, state, counts[study.unique_name], there))
-        values = {"status": status, "studies": studies, "lines": lines[: -_NEWEST - 1 : -1], "total": len(lines)}
-        return {**values, "can_start": isinstance(site, JoinedSite)}
+        can_start = isinstance(site, JoinedSite)
+        return {"status": status, "studies": studies, "can_start": can_start, **_newest(lines, _NEWEST)}
 
     def _ledger(self) -> dict[str, Any]:
         lines = self._lines()
         faults = verify(self.path, self.site.folder.public(), all_signatures=False).faults if lines else []
-        counts = Counter(line.outcome for line in lines)
-        size = sum(line.bytes for line in lines)
-        values = {"total": len(lines), "counts": counts, "size": size, "faults": faults[:5]}
-        return {**values, "lines": lines[: -_MOST_LINES - 1 : -1]}
+        counts, size = Counter(line.outcome for line in lines), sum(line.bytes for line in lines)
+        return {"counts": counts, "size": size, "faults": faults[:5], **_newest(lines, _MOST_LINES)}
 
     def _study(self, study: Study) -> dict[str, Any]:
         site = self.site
         lines = [line for line in self._lines() if line.study == study.unique_name]
         sentences, problem = [], ""
-        there = (site.results_folder(study) / RUN).is_file()
-        if there:
+        if there := (site.results_folder(study) / RUN).is_file():
             try:
                 sentences = sentences_of(read_results(site, study).record)
             except (SilvanError, OSError) as error:
@@ -131,8 +128,7 @@ class SiteFolderPages:
             "study": study,
             "state": study_state(site, study),
             "why": site.declined(study),
-            "lines": lines[: -_MOST_LINES - 1 : -1],
-            "total": len(lines),
+            **_newest(lines, _MOST_LINES),
             "size": sum(line.bytes for line in lines),
             "round": max((line.round for line in lines), default=0),
             "refused": sum(line.outcome in ("refused", "failed") for line in lines),
@@ -216,6 +212,10 @@ class SiteFolderPages:
     def _stop(self, form: dict[str, str]) -> str:
         stopped = process_of(self._member()).stop()
         return "Stopped; a study waits, and goes on when it is started again." if stopped else "It was not running."
+
+
+def _newest(lines: list[Line], most: int) -> dict[str, Any]:
+    return {"lines": lines[: -most - 1 : -1], "total": len(lines)}
 
 
 def _shown(study: Study, found: Explanation) -> str:

@@ -68,11 +68,11 @@ def remove_journal(run: Run) -> None:
 def remove_old_jobs(folder: Path, but: str = "") -> list[Path]:
     """Remove folders of FLARE's jobs that nothing was written to for long; return them."""
     oldest = time.time() - JOB_DAYS * 86400
-    removed = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.is_dir() and path.name != but and is_job(path.name) and _last_change(path) < oldest:
-            shutil.rmtree(path, ignore_errors=True)
-            removed.append(path)
+    others = [path for path in folder.iterdir() if path.name != but and path.is_dir()] if folder.is_dir() else []
+    jobs = [path for path in others if is_job(path.name)]
+    removed = [job for job in jobs if max(path.stat().st_mtime for path in (job, *job.iterdir())) < oldest]
+    for job in removed:
+        shutil.rmtree(job, ignore_errors=True)
     return removed
 
 
@@ -89,7 +89,3 @@ def is_job(name: str) -> bool:
         return str(UUID(name)) == name
     except ValueError:
         return False
-
-
-def _last_change(folder: Path) -> float:
-    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))

@@ -70,22 +70,8 @@ def prepare_site(member: JoinedSite) -> list[str]:
     return lines
 
 
-def start_site(member: JoinedSite) -> Background:
-    """Start a site's process."""
-    _check_site(member)
-    process = process_of(member)
-    process.start(client_arguments(member.path / "kit", member.name), member.path / "kit")
-    return process
-
-
-def become_site(member: JoinedSite) -> None:
-    """Turn this process into a site's."""
-    _check_site(member)
-    process_of(member).become(client_arguments(member.path / "kit", member.name), member.path / "kit")
-
-
-def _check_site(member: JoinedSite) -> None:
-    """Raise an error if a site's process cannot run, or its key for connecting is not private."""
+def start_site(member: JoinedSite, *, foreground: bool = False) -> Background:
+    """Start a site's process, or turn this one into it; raise an error if it cannot run, or a key is not private."""
     require_flare()
     for key in (member.path / KEY, member.startup / "client.key"):
         check_private(key)
@@ -95,6 +81,9 @@ def _check_site(member: JoinedSite) -> None:
             f"{member.path} was put back from the backup of {marker.read_text().strip()}; see what that means, and "
             f"accept it, by `silvan site restored {member.path}`"
         )
+    process, kit = process_of(member), member.path / "kit"
+    (process.become if foreground else process.start)(client_arguments(kit, member.name), kit)
+    return process
 
 
 def processes_of(hub: CoordinatorFiles) -> list[Background]:

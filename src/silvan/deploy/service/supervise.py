@@ -8,6 +8,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -22,6 +23,8 @@ from silvan.study.run_folder import JOURNAL, Run
 from silvan.study.study import Study
 from silvan.util.files import try_json, write_whole
 from silvan.util.folder_lock import is_locked
+
+Answer = TypeVar("Answer")
 
 RECENT = 20.0
 """Seconds since a site last connected, after which it counts as not connected."""
@@ -221,13 +224,12 @@ class Supervisor:
         sites = [site for site in self.sites if site not in without]
         arguments = job_arguments(self.study, self.sites, without)
         startup_kit.write_job(folder, job_name(self.study), sites, arguments, coordinator=self.coordinator)
-        while True:
-            with contextlib.suppress(ConnectionError):
-                job = self._open().submit(folder)
-                write_whole(self.run.file("job"), f"{job}\n".encode())
-                self._tell("handed in")
-                return job
-            self._wait_for_server()
+        job = ""
+        while not job:
+            job = self._asked(lambda session: session.submit(folder), "")
+        write_whole(self.run.file("job"), f"{job}\n".encode())
+        self._tell("handed in")
+        return job
 
     def _follow(self, job: str) -> StudyProgress | None:
         """Wait for the end of a job; return its last progress."""
@@ -274,26 +276,22 @@ class Supervisor:
             self._session.close()
             self._session = None
 
-    def _wait_for_server(self) -> None:
-        """Close the session, and wait a second before another is opened."""
-        self._tell("the server does not answer; is it running? (`silvan study start`)")
-        self._close()
-        time.sleep(1.0)
+    def _asked(self, ask: Callable[[Session], Answer], otherwise: Answer) -> Answer:
+        """Return what FLARE's server answers; if it does not, close the session and wait a second."""
+        try:
+            return ask(self._open())
+        except ConnectionError:
+            self._tell("the server does not answer; is it running? (`silvan study start`)")
+            self._close()
+            time.sleep(1.0)
+            return otherwise
 
     def _status(self, job: str) -> str:
         """Return the status of a job in FLARE's words; empty while the server does not answer."""
-        try:
-            return self._open().status(job).split(":")[0]
-        except ConnectionError:
-            self._wait_for_server()
-            return ""
+        return self._asked(lambda session: session.status(job), "").split(":")[0]
 
     def _connected(self) -> list[str]:
-        try:
-            last_seen = self._open().sites()
-        except ConnectionError:
-            self._wait_for_server()
-            return []
+        last_seen: dict[str, float] = self._asked(lambda session: session.sites(), {})
         return [site for site, at in last_seen.items() if time.time() - at < RECENT]
 
     def _tell(self, line: str) -> None:
