@@ -42,4 +42,4 @@ def local_forest(
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
         floor=FLOOR,
-    )
+    ).forest

@@ -31,7 +31,7 @@ from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
 from silvan.learners.parameters import VotingForestParameters, write_shared_entries
-from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight, monotonic_signs
+from silvan.tree.fit import Assembled, Settings, check_class_weight, fit_forest, monotonic_signs
 from silvan.tree.objectives import Target
 from silvan.tree.sampling import SamplingKeys, make_key, rows_of_trees
 from silvan.util.user_warnings import warn_user
@@ -162,7 +162,7 @@ class _Forest(_FittedForest):
         if before is None:
             self._seed = _seed_of(self.random_state)
         keys = SamplingKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
-        self.forest_, shares = add_trees(before, X, target, schema, settings, keys, n_jobs=self.n_jobs)
+        self.forest_, shares = fit_forest(X, target, schema, settings, keys, before=before, n_jobs=self.n_jobs)
         self._shares = csr_array(shares)
 
     def _trees_before(self, schema: Schema) -> Assembled | None:

@@ -272,31 +272,16 @@ def fit_forest(
     settings: Settings,
     keys: SamplingKeys,
     *,
-    row_keys: np.ndarray | None = None,
-    floor: int = 1,
-    n_jobs: int | None = None,
-) -> Forest:
-    """Bin an encoded table and grow a forest on it.
-
-    ``row_keys`` are the rows' numbers in the draws, their places if not given; ``floor`` is the fewest rows in a cell
-    of the grid that is divided further.
-    """
-    return add_trees(None, X, target, schema, settings, keys, row_keys=row_keys, floor=floor, n_jobs=n_jobs).forest
-
-
-def add_trees(
-    before: Assembled | None,
-    X: np.ndarray,
-    target: Target,
-    schema: Schema,
-    settings: Settings,
-    keys: SamplingKeys,
-    *,
+    before: Assembled | None = None,
     row_keys: np.ndarray | None = None,
     floor: int = 1,
     n_jobs: int | None = None,
 ) -> Assembled:
-    """Grow the trees that a forest lacks: with those ``before``, it is the forest that ``fit_forest`` grows at once."""
+    """Bin an encoded table and grow a forest on it, or the trees that a forest ``before`` lacks.
+
+    ``row_keys`` are the rows' numbers in the draws, their places if not given; ``floor`` is the fewest rows in a cell
+    of the grid that is divided further.
+    """
     threads = thread_count(n_jobs)
     bins, codes = find_bins(X, schema, settings.max_bins, threads, floor, staggered=True)
     numbers = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
