@@ -241,7 +241,7 @@ def best_threshold(score: np.ndarray, negatives: np.ndarray, positives: np.ndarr
 def classification(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> dict[str, float]:
     """Compute all main metrics of classes exactly from rows; ``votes`` are the classes decided on, if given.
 
-    A model that does not answer (NaN) has no figures.
+    Where a model does not answer (NaN), all are NaN.
     """
     if np.isnan(proba).any():
         return {metric.key: np.nan for metric in main_metrics(proba.shape[1])}

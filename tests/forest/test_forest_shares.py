@@ -76,7 +76,7 @@ def grown(n_classes, seed, n_estimators=5, max_depth=None):
     criterion = "gini" if n_classes else "squared_error"
     settings = Settings(n_estimators=n_estimators, max_depth=max_depth, criterion=criterion)
     keys = SamplingKeys(make_key(seed, "rows"), make_key(seed, "features"))
-    forest = fit_forest(X, target, schema, settings, keys, n_jobs=1)
+    forest = fit_forest(X, target, schema, settings, keys, n_jobs=1).forest
     return X, forest
 
 

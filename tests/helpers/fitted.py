@@ -41,4 +41,4 @@ def fitted_forest(task: str, n_trees: int = 12) -> Forest:
         )
         settings = Settings(n_estimators=n_trees, criterion="squared_error")
     keys = SamplingKeys(make_key(0, "rows"), make_key(0, "features"))
-    return fit_forest(X, target, schema, settings, keys, n_jobs=1)
+    return fit_forest(X, target, schema, settings, keys, n_jobs=1).forest

@@ -36,7 +36,7 @@ def fit_random(seed=0, settings=None, **arguments):
     X, schema, target = random_table(seed, **shape)
     settings = settings or Settings(n_estimators=9)
     return (
-        fit_forest(X, target, schema, settings, keys(arguments.pop("random_state", 0)), **arguments),
+        fit_forest(X, target, schema, settings, keys(arguments.pop("random_state", 0)), **arguments).forest,
         X,
         target,
     )
@@ -97,18 +97,18 @@ def test_rows_may_come_in_any_order_with_their_keys():
     shuffled = OBJECTIVES["gini"].target(target.rows[order], 3)
     names = np.arange(200, dtype=np.uint64)
     settings = Settings(n_estimators=9)
-    first = fit_forest(X, target, schema, settings, keys(), row_keys=names)
-    assert fit_forest(X[order], shuffled, schema, settings, keys(), row_keys=names[order]).hash == first.hash
-    assert fit_forest(X[order], shuffled, schema, settings, keys(), row_keys=names).hash != first.hash
+    first = fit_forest(X, target, schema, settings, keys(), row_keys=names).forest
+    assert fit_forest(X[order], shuffled, schema, settings, keys(), row_keys=names[order]).forest.hash == first.hash
+    assert fit_forest(X[order], shuffled, schema, settings, keys(), row_keys=names).forest.hash != first.hash
 
 
 @pytest.mark.parametrize("criterion", ["gini", "entropy"])
 def test_relabelled_classes_grow_the_same_trees(criterion):
     X, schema, target = random_table(0, n_rows=200, n_features=6, n_classes=3)
     settings = Settings(n_estimators=9, criterion=criterion)
-    first = fit_forest(X, target, schema, settings, keys())
+    first = fit_forest(X, target, schema, settings, keys()).forest
     order = np.array([2, 0, 1])
-    other = fit_forest(X, OBJECTIVES["gini"].target(order[target.rows], 3), schema, settings, keys())
+    other = fit_forest(X, OBJECTIVES["gini"].target(order[target.rows], 3), schema, settings, keys()).forest
     for name in ("offsets", "feature", "threshold", "missing_left", "sets"):
         np.testing.assert_array_equal(getattr(other, name), getattr(first, name))
     np.testing.assert_array_equal(other.value[:, order], first.value)

@@ -189,4 +189,4 @@ def local_forest(
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
         floor=FLOOR,
-    )
+    ).forest

@@ -54,7 +54,7 @@ def release_of(members: AuditedRows, settings: Settings, seed: int) -> Release:
     features = tuple(Feature(f"x{f}") for f in range(members.X.shape[1]))
     schema = Schema(features, Label("label", tuple(range(n_classes))))
     keys = SamplingKeys(make_key(seed, "rows of a drill"), make_key(seed, "features of a drill"))
-    forest = fit_forest(members.X, settings.target(schema, members.y), schema, settings, keys, n_jobs=1)
+    forest = fit_forest(members.X, settings.target(schema, members.y), schema, settings, keys, n_jobs=1).forest
     return Release(forest.bare())
 
 

@@ -1,4 +1,4 @@
-"""Draw the rows that are held out for evaluation: a share of every class, or one of several folds, by a seed.
+"""Sample the rows that are held out for evaluation: a share of every class, or one of several folds, by a seed.
 
 One bit a row. With a folder, the arrays that are sorted and shuffled on the way are in files there.
 """
@@ -22,7 +22,7 @@ class Fold(NamedTuple):
     shuffle: int = 0
 
     def study(self, name: str) -> str:
-        """Return what a study is called, to sites, in which the rows of this fold are kept for judging."""
+        """Return the name that sites see of a study in which this fold is the test set."""
         return f"{name}; fold {self.number} of {self.of}, {self.shuffle}"
 
 
@@ -50,7 +50,7 @@ class HeldOut:
 def hold_out(
     table: Batched, label: str, share: float, seed: Any, folder: Folder = None, fold: Fold | None = None
 ) -> HeldOut:
-    """Draw the rows to hold out: a share of every class, or those of one fold."""
+    """Sample the rows to hold out: a share of every class, or those of one fold."""
     n = len(table)
     held = HeldOut(n)
     if share <= 0.0:
@@ -71,7 +71,7 @@ def hold_out(
 
 
 def _words(table: Batched, label: str) -> np.ndarray | None:
-    """Return the texts of the classes, ascending; None if the label is a number: there are no classes to draw by."""
+    """Return the texts of the classes, ascending; None if the label is a number: there are no classes."""
     most, found, kind = max(2, len(table) // 5), np.zeros(0), None
     for i, batch in enumerate(table.batches([label] if label in table.names else None)):
         values = label_column(batch, label).to_numpy()

@@ -1,7 +1,7 @@
 """A table in partitions on the workers of a Dask cluster, read a batch at a time where the site itself must see rows.
 
-The site's own process sees rows to find out what columns are, and to draw those that are kept for judging. All that is
-counted and scored is worked out where partitions lie (``federation/partitioned_site.py``).
+The site's own process sees rows to find out what columns are, and to sample those that are held out. Counts and scores
+are computed where the partitions are (``federation/partitioned_site.py``).
 """
 
 import io

@@ -80,18 +80,11 @@ def make_buffers(forest: ForestArrays, n: int) -> Buffers:
 
 
 @njit(nogil=True, cache=True)
-def flow(columns: FlowColumns, first: int, n: int, tree: int, nodes: Nodes, buffers: Buffers) -> None:
-    """Sort ``n`` rows from ``first`` on, counted from 0, by the leaves of a tree, each leaf's in their order."""
-    for i in range(n):
-        buffers.rows[i] = i
-    flow_listed(columns, first, n, n, tree, nodes, buffers)
+def flow(columns: FlowColumns, first: int, n: int, n_listed: int, tree: int, nodes: Nodes, buffers: Buffers) -> None:
+    """Sort those of ``n`` rows from ``first`` on that the buffer lists, counted from 0, by the leaves of a tree.
 
-
-@njit(nogil=True, cache=True)
-def flow_listed(
-    columns: FlowColumns, first: int, n: int, n_listed: int, tree: int, nodes: Nodes, buffers: Buffers
-) -> None:
-    """Sort those of ``n`` rows from ``first`` on that the buffer lists by the leaves of a tree."""
+    Each leaf's rows are in their order.
+    """
     rows, spare, begin, end = buffers
     root = nodes.offsets[tree]
     begin[0], end[0] = 0, n_listed

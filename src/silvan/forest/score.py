@@ -10,7 +10,7 @@ import numpy as np
 
 from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
-from silvan.forest.flow import ROWS, Buffers, FlowColumns, flow, flow_listed, lay_out, make_buffers
+from silvan.forest.flow import ROWS, Buffers, FlowColumns, flow, lay_out, make_buffers
 from silvan.forest.noted_leaves import Noted
 from silvan.forest.predict import abstaining, leaf_votes
 from silvan.forest.small_trees import MOST_TURNS, SortedRows, are_small, count_by_masks
@@ -49,8 +49,11 @@ def _add_errors(
 ) -> None:
     """Count rows and add up squared errors, each rounded to a whole number of 1 / scale, for some trees."""
     for first in range(0, len(y), ROWS):
+        n = min(ROWS, len(y) - first)
         for t in trees:
-            flow(columns, first, min(ROWS, len(y) - first), t, nodes, buffers)
+            for i in range(n):
+                buffers.rows[i] = i
+            flow(columns, first, n, n, t, nodes, buffers)
             _note(first, t, nodes, buffers, noted)
             root = nodes.offsets[t]
             for node in range(root, nodes.offsets[t + 1]):
@@ -238,7 +241,7 @@ def _count_labels(
             for i in range(n):
                 buffers.rows[listed] = i  # overwritten unless the row is drawn
                 listed += here[first + i]
-            flow_listed(columns, first, n, listed, t, nodes, buffers)
+            flow(columns, first, n, listed, t, nodes, buffers)
             _note(first, t, nodes, buffers, noted)
             root = nodes.offsets[t]
             for node in range(root, nodes.offsets[t + 1]):

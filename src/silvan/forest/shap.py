@@ -63,7 +63,9 @@ def shap_values(
     weights = weights / weights.sum()
     counts, nodes = rows_at_nodes(forest, background, n_jobs), pack(forest)
     paths = _paths(forest, counts)
-    most = _features_on_a_way(forest, paths)
+    features = np.zeros(len(paths.parent), np.int64)
+    _count_features(paths.parent, paths.above, features)
+    most = np.maximum.reduceat(features, forest.offsets[:-1])
     values = np.zeros((len(X), forest.n_features, forest.n_outputs))
 
     def one(first: int) -> None:
@@ -107,16 +109,9 @@ def _join_splits_on_a_feature(feature: np.ndarray, parent: np.ndarray, above: np
             share[node] *= share[up]
 
 
-def _features_on_a_way(forest: ForestArrays, paths: Paths) -> np.ndarray:
-    """Return for each tree the most features that one way from its root to a leaf asks about."""
-    features = np.zeros(len(paths.parent), np.int64)
-    _count_features(paths.parent, paths.above, features)
-    most: np.ndarray = np.maximum.reduceat(features, forest.offsets[:-1])
-    return most
-
-
 @njit(nogil=True, cache=True)
 def _count_features(parent: np.ndarray, above: np.ndarray, features: np.ndarray) -> None:
+    """Count the features that the way from a root to each node asks about."""
     for node in range(len(parent)):
         if parent[node] >= 0:
             features[node] = features[parent[node]] + (above[node] < 0)

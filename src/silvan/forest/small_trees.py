@@ -32,15 +32,11 @@ class SortedRows(NamedTuple):
     leaves: np.ndarray  # uint16 (trees, rows), or without columns
 
 
-def splits_of(nodes: Nodes) -> np.ndarray:
-    """Count the splits of every tree."""
-    return np.add.reduceat(nodes.leaf < 0, nodes.offsets[:-1], dtype=np.int64)
-
-
 def are_small(nodes: Nodes) -> np.ndarray:
     """Return which trees are small enough for masks and have no splits by category."""
     by_category = np.logical_or.reduceat(nodes.kind >= 0, nodes.offsets[:-1])
-    return (splits_of(nodes) <= MOST_SPLITS) & ~by_category
+    splits = np.add.reduceat(nodes.leaf < 0, nodes.offsets[:-1], dtype=np.int64)
+    return (splits <= MOST_SPLITS) & ~by_category
 
 
 @njit(nogil=True, cache=True)

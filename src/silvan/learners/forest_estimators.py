@@ -32,7 +32,7 @@ from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
 from silvan.learners.parameters import write_shared_entries
 from silvan.learners.registry import VotingForestParameters
-from silvan.tree.fit import Assembled, Settings, add_trees, check_class_weight, monotonic_signs
+from silvan.tree.fit import Assembled, Settings, check_class_weight, fit_forest, monotonic_signs
 from silvan.tree.objectives import Target
 from silvan.tree.sampling import SamplingKeys, make_key, rows_of_trees
 from silvan.util.user_warnings import warn_user
@@ -163,7 +163,7 @@ class _Forest(_FittedForest):
             state = self.random_state  # a whole number, or a generator that draws one, as scikit-learn's estimators do
             self._seed = int(state if isinstance(state, int | np.integer) else check_random_state(state).randint(2**31))
         keys = SamplingKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
-        self.forest_, shares = add_trees(before, X, target, schema, settings, keys, n_jobs=self.n_jobs)
+        self.forest_, shares = fit_forest(X, target, schema, settings, keys, before=before, n_jobs=self.n_jobs)
         self._shares = csr_array(shares)
 
     def _trees_before(self, schema: Schema) -> Assembled | None:

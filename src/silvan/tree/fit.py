@@ -106,7 +106,7 @@ class Settings:
 
     @property
     def row_sampling(self) -> RowSampling:
-        """How trees draw rows."""
+        """How trees sample rows."""
         return bool(self.bootstrap) if self.max_samples is None else self.max_samples
 
     @property
@@ -120,7 +120,7 @@ class Settings:
         return "vote" if self.vote == "hard" else "mean"
 
     def n_sampled(self, n_features: int) -> int:
-        """Return how many features a draw takes, out of so many."""
+        """Return how many of so many features are sampled."""
         wish = self.max_features
         if wish is None:
             return n_features
@@ -203,7 +203,7 @@ class Settings:
             raise InputError(f"criterion {self.criterion!r} cannot be used {where}: use one of {known}")
 
     def plan(self, n_features: int) -> Plan:
-        """Return how trees grow where drawing again for a node costs no message."""
+        """Return how trees grow where another sample of features costs no message."""
         plan = Plan(n_features, self.n_sampled(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
         signs = tuple(self.signs)
         if len(signs) not in (0, n_features):
@@ -213,7 +213,7 @@ class Settings:
         return replace(plan, tries=plan.n_draws, monotonic=signs)
 
     def federated_plan(self, n_features: int) -> Plan:
-        """Return how trees grow where a round is a message: nodes wait for the next round to draw again."""
+        """Return how trees grow where a round is a message: nodes wait for the next round to sample features again."""
         return replace(self.plan(n_features), tries=1, max_rounds=self.max_depth)
 
 
@@ -272,31 +272,16 @@ def fit_forest(
     settings: Settings,
     keys: SamplingKeys,
     *,
-    row_keys: np.ndarray | None = None,
-    floor: int = 1,
-    n_jobs: int | None = None,
-) -> Forest:
-    """Bin an encoded table and grow a forest on it.
-
-    ``row_keys`` are the rows' numbers in the draws, their places if not given; ``floor`` is the fewest rows in a cell
-    of the grid that is divided further.
-    """
-    return add_trees(None, X, target, schema, settings, keys, row_keys=row_keys, floor=floor, n_jobs=n_jobs).forest
-
-
-def add_trees(
-    before: Assembled | None,
-    X: np.ndarray,
-    target: Target,
-    schema: Schema,
-    settings: Settings,
-    keys: SamplingKeys,
-    *,
+    before: Assembled | None = None,
     row_keys: np.ndarray | None = None,
     floor: int = 1,
     n_jobs: int | None = None,
 ) -> Assembled:
-    """Grow the trees that a forest lacks: with those ``before``, it is the forest that ``fit_forest`` grows at once."""
+    """Bin an encoded table and grow a forest on it, or the trees that a forest ``before`` lacks.
+
+    ``row_keys`` number the rows for sampling; None: their places. ``floor`` is the fewest rows in a cell of the grid
+    that is divided further.
+    """
     threads = thread_count(n_jobs)
     bins, codes = find_bins(X, schema, settings.max_bins, threads, floor, staggered=True)
     numbers = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
@@ -413,7 +398,7 @@ def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Meas
         "missing_left": missing_left,
         "sets": grown.words[split_of[by_category]],
         "value": measure.leaf_values(grown.stats[nodes[~inner]]),
-        # a tree that drew no rows, as can happen with a few, has no say
+        # a tree without rows, as can happen with a few, has no say
         "weights": (measure.n_rows(grown.stats[: grown.n_trees]) > 0).astype(np.float64),
         "gain": gain_shares(grown.tree[grown.node], grown.feature, grown.gain, grown.n_trees, len(schema.features)),
     }

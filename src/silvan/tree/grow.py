@@ -4,7 +4,7 @@ Centralised, horizontal and vertical forests differ only in who finds the splits
 applies them; ``grow`` is given both as functions and keeps track of the nodes. A node is known by a number: roots are
 0, 1, ... in the order of their trees; the k-th split of a round makes the next two numbers, left then right.
 
-A node in which all drawn features are constant stays open and draws the next ones, as long as there are rounds: a
+A node in which all sampled features are constant stays open and samples the next ones, as long as there are rounds: a
 constant column does not end a branch. One whose features vary and offer no split is a leaf.
 
 Whether a node's numbers are all the same, nobody knows who has sums alone. So where a number is predicted, a node may
@@ -33,9 +33,8 @@ A journal records the number, so that no forest mixes trees of two sets of rules
 class Plan:
     """How trees grow, apart from what makes a split good.
 
-    ``n_drawn`` features are drawn at a node (or, if ``by_tree``, once for a tree); ``tries`` is how many
-    draws a node may make in one round; ``max_rounds`` ends growing where a round is a message to other
-    sites.
+    ``n_sampled`` features are sampled at a node (or, if ``by_tree``, once for a tree); ``tries`` is how often a node
+    may sample in one round; ``max_rounds`` ends growing where a round is a message to other sites.
     """
 
     n_features: int
@@ -48,7 +47,7 @@ class Plan:
 
     @property
     def n_draws(self) -> int:
-        """How many draws it takes to try every feature."""
+        """How many samples it takes to try every feature."""
         return 1 if self.by_tree else -(-self.n_features // self.n_sampled)
 
 
@@ -175,7 +174,7 @@ def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
 
 
 def _draw_again(frontier: Frontier, splits: Splits, plan: Plan, rule: Rule) -> Frontier:
-    """Return the nodes whose features were all constant and that have others left to draw."""
+    """Return the nodes whose features were all constant and that have others left to try."""
     stuck = frontier.take(np.flatnonzero(~splits.varies & rule.open_nodes(splits.total)))
     stuck = replace(stuck, attempt=stuck.attempt + plan.tries)
     return stuck.take(np.flatnonzero(stuck.attempt < plan.n_draws))

@@ -160,7 +160,7 @@ def _clear_listed(hist: np.ndarray, base: int, listed: np.ndarray, n: int) -> No
 
 
 class NodeDraws(NamedTuple):
-    """How nodes draw features: from their seeds, up to ``tries`` times, beginning with an attempt of each."""
+    """How nodes sample features: from their seeds, up to ``tries`` times, beginning with an attempt of each."""
 
     seeds: np.ndarray
     attempts: np.ndarray
@@ -196,7 +196,7 @@ def find_splits(
 ) -> None:
     """Find splits where all rows are at hand: histograms are made, read and cleared node by node.
 
-    With ``draws``, a node in which all features drawn are constant draws others, and nodes are decided. Without, the
+    With ``draws``, a node whose sampled features are all constant samples others, and nodes are decided. Without, the
     features are ``listed``, ascending and -1 after the last, and gains stay comparable with those that other parties
     find at the node. ``offsets`` are of the nodes. ``categorical`` is None if no feature is. ``hist`` is zero before
     and after. ``two_classes`` is as in ``fill``.

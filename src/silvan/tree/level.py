@@ -22,7 +22,7 @@ _NODES_A_TASK = 256
 
 
 def sample_level(frontier: Frontier, plan: Plan) -> np.ndarray:
-    """Draw the features of every open node: int32 (nodes, drawn), ascending, -1 where none are left."""
+    """Sample the features of every open node: int32 (nodes, sampled), ascending, -1 where none are left."""
     features = np.full((len(frontier), plan.n_sampled), -1, np.int32)
     drawn = np.zeros(plan.n_sampled, np.int64)
     _draw(frontier.seed, frontier.attempt, make_feature_order(plan.n_features), drawn, features)

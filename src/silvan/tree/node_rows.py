@@ -35,7 +35,7 @@ class NodeRows:
     """A table's rows in the nodes of some trees: node k has ``order[starts[k]:stops[k]]``."""
 
     def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
-        """Begin with every drawn row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
+        """Begin with every sampled row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
         self.table = table
         sizes = np.zeros(len(drawn), np.int64)
         self.order = list_rows(drawn, sizes, threads)  # uint32
@@ -45,7 +45,7 @@ class NodeRows:
 
     @classmethod
     def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowSampling, threads: int = 1) -> Self:
-        """Draw the rows of consecutive trees."""
+        """Sample the rows of consecutive trees."""
         drawn = rows_of_trees(key, table.row_keys, trees.start, len(trees), draw)
         return cls(table, drawn, np.arange(trees.start, trees.stop), threads)
 

@@ -1,7 +1,7 @@
 """Rows of tables beyond memory: read a piece at a time, and taken down from the roots whenever a level is counted.
 
-Nothing is kept of a row between levels. Which trees it is in is drawn again, and its node follows from the splits made
-so far, so the memory needed grows with the trees and not with the rows.
+Nothing is kept of a row between levels. Its trees are sampled again, by the same keys, and its node follows from the
+splits made so far, so the memory needed grows with the trees and not with the rows.
 """
 
 from collections.abc import Callable, Iterator

@@ -31,7 +31,7 @@ class TreeRows(NodeRows):
     """
 
     def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
-        """Begin with every drawn row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
+        """Begin with every sampled row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
         super().__init__(table, drawn, numbers, threads)
         self.places: np.ndarray | None = None
         self.rounds = 0

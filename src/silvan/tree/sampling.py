@@ -1,6 +1,6 @@
-"""Keyed random draws: which rows a tree sees and which features a node may use.
+"""Keyed random sampling: which rows a tree sees and which features a node may use.
 
-A draw is a hash of (key, purpose, tree, row or node), never the next number of a stream. So it does not
+A sample is a hash of (key, purpose, tree, row or node), never the next number of a stream. So it does not
 depend on threads, on the order of messages, on where rows are or on how often a process restarted, and anyone
 who holds the key can repeat it. The hash is SipHash-2-4, a keyed pseudo-random function: without the key,
 rows in and out of a tree cannot be told from coin tosses.
@@ -19,7 +19,7 @@ from silvan.util.threads import thread_map
 U = np.uint64
 
 RowSampling = bool | float
-"""How trees draw rows: True as a bootstrap of as many rows as there are, a number as one of that share, False not."""
+"""How trees sample rows: True as a bootstrap of as many rows as there are, a number as one of that share, False not."""
 
 ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION, TIES = 1, 2, 3, 4, 5, 6
 """Purposes of a hash, in the top byte of every hashed message; draws for different purposes are independent."""
@@ -29,7 +29,7 @@ TREES_A_HASH = 4  # trees that share the 64 bits of one hash
 
 
 class SamplingKeys(NamedTuple):
-    """The keys of a forest's draws."""
+    """The keys of a forest's sampling."""
 
     rows: np.ndarray
     features: np.ndarray
@@ -43,7 +43,7 @@ def make_key(seed: int, purpose: str) -> np.ndarray:
 
 
 def key_of_site(key: np.ndarray, site: str) -> np.ndarray:
-    """Derive the key of one site's own trees from that of all, so that sites' trees draw other columns."""
+    """Derive the key of one site's own trees from that of all, so that sites' trees sample other columns."""
     digest = hashlib.sha256(b"silvan key of a site " + key.astype("<u8").tobytes() + site.encode()).digest()
     return np.frombuffer(digest[:16], "<u8").astype(np.uint64)
 
@@ -265,14 +265,14 @@ def child_seeds(seeds: np.ndarray) -> np.ndarray:
 
 
 class FeatureOrder(NamedTuple):
-    """Memory of one thread for drawing features; ``features`` holds 0, 1, 2, ... between draws."""
+    """Memory of one thread for sampling features; ``features`` holds 0, 1, 2, ... in between."""
 
     features: np.ndarray
     swaps: np.ndarray
 
 
 def make_feature_order(n_features: int) -> FeatureOrder:
-    """Allocate the memory of one thread for drawing features."""
+    """Allocate the memory of one thread for sampling features."""
     return FeatureOrder(np.arange(n_features), np.zeros(n_features, np.int64))
 
 

@@ -30,7 +30,8 @@ class SplitsMade(NamedTuple):
     @classmethod
     def none(cls, n_nodes: int) -> "SplitsMade":
         """Return so many nodes without splits."""
-        return cls(np.full(n_nodes, -1, np.int32), *_blank(n_nodes))
+        feature, last, missing = np.zeros((3, n_nodes), np.int32)
+        return cls(np.full(n_nodes, -1, np.int32), feature, last, missing, np.zeros((n_nodes, SET_WORDS), np.uint64))
 
     def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> "SplitsMade":
         """Return the splits with those of some more nodes; their children get the next numbers."""
@@ -42,11 +43,6 @@ class SplitsMade(NamedTuple):
         grown.missing[nodes] = np.where(splits.missing_left, 0, 256)
         grown.words[nodes] = splits.words
         return grown
-
-
-def _blank(n: int) -> tuple[np.ndarray, ...]:
-    feature, last, missing = np.zeros((3, n), np.int32)
-    return feature, last, missing, np.zeros((n, SET_WORDS), np.uint64)
 
 
 @njit(nogil=True, cache=True, inline="always")

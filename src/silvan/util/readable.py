@@ -65,7 +65,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_metric(value: float | None, digits: int, rows: int = 1) -> str:
-    """Write a figure: a dash if there are no rows, "undefined" if it cannot be computed from the rows."""
+    """Write a metric: a dash if there are no rows, "undefined" if it cannot be computed from the rows."""
     return f"{value:.{digits}f}" if value is not None else "undefined" if rows else "–"
 
 
@@ -87,7 +87,7 @@ def format_number(value: float) -> str:
 
 
 def digits_of(largest: float) -> int:
-    """Return how many decimals figures have of which the largest is so large: three digits that count, or more."""
+    """Return how many decimals to write, by the largest number: three significant digits, or more."""
     if largest >= 1:
         return max(0, 3 - len(str(int(largest))) + 1)
     return 2 - math.floor(math.log10(largest)) if largest >= 1e-300 else 3

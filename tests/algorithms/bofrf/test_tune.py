@@ -66,7 +66,7 @@ def naive(site, schema, settings, n_folds):
             SamplingKeys(site.sampling_key, KEY),
             row_keys=part.row_keys[seen],
             n_jobs=1,
-        )
+        ).forest
         scores, y = forest.scores(part.X[held]).round(12), part.y[held]
         if schema.n_classes:
             wanted = [1] if schema.n_classes == 2 else [c for c in range(schema.n_classes) if 0 < (y == c).mean() < 1]
