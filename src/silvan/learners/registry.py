@@ -85,6 +85,11 @@ class LearnerSpec:
         return {"recount": True} if self.refits_leaves and parameters.get("protocol") != "paper" else {}
 
 
+def _with_noise(parameters: Parameters) -> int:
+    """Count the model by which a private forest asks for scores."""
+    return int(parameters.get("epsilon") is not None)
+
+
 def _mixes(parameters: Parameters) -> int:
     """Count both halves of an AutoForest, and what the site makes of the shared forest."""
     return 3 if parameters.get("choose", True) else 0
@@ -98,7 +103,13 @@ def _bofrf_variants(parameters: Parameters) -> int:
 LEARNERS: dict[str, LearnerSpec] = {
     spec.name: spec
     for spec in (
-        LearnerSpec("horizontal", declared.HistogramForestParameters, (_HISTOGRAM, _FOREST), lossless=True),
+        LearnerSpec(
+            "horizontal",
+            declared.HistogramForestParameters,
+            (_HISTOGRAM, _FOREST),
+            lossless=True,
+            models_in_training=_with_noise,
+        ),
         LearnerSpec("site_trees", declared.MergedForestParameters, (_MERGED, _FOREST)),
         LearnerSpec(
             "auto_forest",

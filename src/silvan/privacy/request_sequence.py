@@ -52,7 +52,7 @@ class StudyLimits:
     """What a site lets a study do; None: any number, and the sites of the first sum.
 
     ``tasks`` are models and judgements; ``sites`` are those that the study begins with, of which ``losses`` may go.
-    Without ``clusters`` every sum counts, so that two kinds of requests cannot be summed over different sites.
+    With ``clusters`` some kinds of requests are summed over some of the sites, all these kinds over the same.
     """
 
     tasks: int | None = None
@@ -182,9 +182,10 @@ def _check_participants(
     names, first = [envelope.study], limits.sites
     if first is not None and not first.issuperset(over):
         raise RefusedError("the sum has sites that are not in the study")
-    # a sum over a cluster begins with its sites; where nothing may be lost, with one cluster in the whole study
+    # sums over a cluster begin with its sites, all kinds of them with the same: two kinds tell of the same rows. Where
+    # only so many sites may be lost, there is one cluster in the whole study
     if request.some_sites and limits.clusters:
-        names += [envelope.kind] if limits.losses is not None else [envelope.kind, envelope.task]
+        names += ["cluster"] if limits.losses is not None else ["cluster", envelope.task]
         first = None
     key = _key("participants", *names)
     data, start = question.get(key), over if first is None else sorted(first)
