@@ -126,7 +126,8 @@ def approve(
         typer.Option("--with", metavar="SITE", help="A site that may be in sums; those shown, if none is named."),
     ] = None,
     tasks: Annotated[
-        int | None, typer.Option("--tasks", min=1, help="How many models and judgements; as shown, if not given.")
+        int | None,
+        typer.Option("--tasks", min=1, help="Maximum number of models and evaluations; as shown, if not given."),
     ] = None,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Approve the study no longer.")] = False,
 ) -> None:

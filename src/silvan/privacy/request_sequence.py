@@ -51,7 +51,7 @@ class Participants(msgspec.Struct, frozen=True):
 class StudyLimits:
     """What a site lets a study do; None: any number, and the sites of the first sum.
 
-    ``tasks`` are models and judgements; ``sites`` are those that the study begins with, of which ``losses`` may go.
+    ``tasks`` are models and evaluations; ``sites`` are those that the study begins with, of which ``losses`` may go.
     With ``clusters`` some kinds of requests are summed over some of the sites, all these kinds over the same.
     """
 
@@ -112,23 +112,14 @@ def _check_tasks(question: CheckedRequest, envelope: Envelope, most: int | None)
     if not envelope.task:
         return
     key = _key("tasks", envelope.study)
-    known = _tasks(question.get(key))
+    known = msgspec.msgpack.decode(question.get(key) or b"\x90", type=list[str])
     if envelope.task in known:
         return
     if most is not None and len(known) >= most:
         raise RefusedError(
-            f"the site takes part in {count_of(most, 'task')} of this study, models and judgements, and no more"
+            f"the site takes part in {count_of(most, 'task')} of this study, models and evaluations, and no more"
         )
     question.changes[key] = msgspec.msgpack.encode([*known, envelope.task])
-
-
-def tasks_so_far(store: Store, study: str) -> int:
-    """Return how many tasks of a study the site has taken part in."""
-    return len(_tasks(store.get(_key("tasks", study))))
-
-
-def _tasks(data: bytes | None) -> list[str]:
-    return msgspec.msgpack.decode(data or b"\x90", type=list[str])
 
 
 def _check_position(question: CheckedRequest, envelope: Envelope, request: Request, position: ProtocolPosition) -> None:
