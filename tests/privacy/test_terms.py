@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from experiments.attacks import beyond_the_text
+from experiments.attacks import beyond_the_text, local_candidates
 from sklearn.datasets import load_breast_cancer
 
 import silvan as sv
@@ -29,6 +29,13 @@ def test_every_field_of_a_request_says_what_decides_it(kind):
 
 def test_a_coordinator_reads_what_the_text_does_not_say_where_sites_do_not_know_it():
     assert min(beyond_the_text.unheld(n=400).values()) > 0  # tests/attacks tries the same where they do
+
+
+@pytest.mark.parametrize("between_machines", [True, False])
+def test_local_models_reveal_labels_where_sites_do_not_know_the_text(between_machines):
+    """Each tells how many of some rows are of a class; tests/attacks tries the same where sites know the text."""
+    read, by_columns = local_candidates.unheld(340, 36, between_machines=between_machines)
+    assert read >= by_columns + 8
 
 
 def another(value: Any) -> Any:
