@@ -21,7 +21,6 @@ from silvan.federation.describe import Describe
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import holding_to
-from silvan.privacy.identity.shared_key import DealKey
 from silvan.study.parse import parse_remote_study
 from silvan.study.study import Study, text_of
 from silvan.tree.fit import Settings
@@ -125,14 +124,8 @@ def _subgroups(federation: Federation, table: pl.DataFrame) -> float:
     return float(len(federation.ask(request)["here"].subgroups))
 
 
-def _other_key(federation: Federation, table: pl.DataFrame) -> float:
-    """Have a site seal the sampling key of another study."""
-    return float(len(federation.ask(DealKey(study="another", sites=["there"]), to=["here"])["here"].boxes))
-
-
 _ATTACKS: list[tuple[str, str, str, Attack]] = [
     ("names of columns that the study does not have", "4 of 4", _GIVEN, _columns),
     ("labels, by trees that the study does not grow", "300 of 300", _GIVEN, _labels),
     ("subgroups by a column that the study does not name", "5 of 5", _GIVEN, _subgroups),
-    ("sampling keys of another study", "1 of 1", _SALARY, _other_key),
 ]

@@ -19,6 +19,7 @@ import pytest
 from helpers.xlsx import Day, Formula, write_xlsx
 
 import silvan as sv
+from silvan.data.readers import table_file
 from silvan.errors import SilvanError, SiteError
 
 NAN = float("nan")
@@ -471,3 +472,17 @@ def test_tables_can_be_compared_and_kept_in_sets(tmp_path):
     one, two = (sv.Table("t.csv", rename=names) for names in ({"a": "b", "c": "d"}, {"c": "d", "a": "b"}))
     assert len({one, two}) == 1
     assert repr(one) == repr(two) == "Table('t.csv', rename={'a': 'b', 'c': 'd'})"
+
+
+def test_an_archive_that_is_made_to_fill_the_memory(tmp_path, monkeypatch):
+    """2.3 MB took 4 GB; here in small."""
+    monkeypatch.setattr(table_file, "_LARGE", 1 << 16)
+    for path, cells in (
+        ("bomb.zip", ["0"] * 100_000),
+        ("table.zip", map(str, np.random.default_rng(0).random(20_000))),
+    ):
+        with zipfile.ZipFile(tmp_path / path, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("t.csv", "\n".join(["a", *cells]))
+    assert table_file.Table(tmp_path / "table.zip").kind() == "csv"
+    with pytest.raises(SilvanError, match="times its size"):
+        table_file.Table(tmp_path / "bomb.zip").kind()

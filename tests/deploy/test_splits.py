@@ -163,18 +163,6 @@ def test_splits_of_a_study_that_is_not_approved_are_refused(joined):
         federation.ask(CountRows())
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("tasks = 8", "its policy lets a study have tasks = 8, and 4 splits of this one take 9"),
-        ("models = 3", "its policy lets a study have models = 3, and 4 splits of this one take 4"),
-    ],
-)
-def test_a_policy_counts_all_splits_of_a_study(joined, line, said):
-    with changed(joined[1]["south"], lambda text: f"{text}{line}\n"), pytest.raises(FederationError, match=said):
-        Carrier(joined[1], study("limited"))
-
-
 def test_rows_beyond_memory_are_not_split(joined):
     more = changed(joined[1]["south"], lambda text: f'memory = "1GB"\n{text}')
     with more, pytest.raises(FederationError, match=r"its rows are not all in memory \(memory in its settings\)"):

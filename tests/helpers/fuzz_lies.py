@@ -209,7 +209,8 @@ class Lies:
         kinds = [*self.by_kind, *(kind for kind in self.by_kind if issubclass(HANDLERS[kind][0], Noisy))]
         point = self.points[pick.choice(self.by_kind[pick.choice(kinds)])]
         policy = self._policy(point)
-        site, other, past = self._site(point, policy), None, []
+        terms = Terms(tasks=pick.choice((None, 1, 2)), models=pick.choice((None, 1, 2)))
+        site, other, past = self._site(point, policy, terms), None, []
         others = [i for i, p in enumerate(self.points) if p.site is point.site]
         for _ in range(pick.choice((1, 2, 2, 3, 4))):
             source = point if pick.random() < 0.8 else self.points[pick.choice(others)]
@@ -222,7 +223,7 @@ class Lies:
             outcome = self.tell(point, site, envelope, verb)
             noised, self.noised = self.noised, []
             if issubclass(HANDLERS[envelope.kind][0], Noisy):
-                other = self._site(point, policy, lacking=True)
+                other = self._site(point, policy, terms, lacking=True)
                 for before in past:  # it was told all that the other one was
                     self.tell(point, other, *before)
                 self.noised = []
@@ -246,13 +247,12 @@ class Lies:
         }
         return replace(policy, **rules)
 
-    def _site(self, point: Point, policy: Policy, lacking: bool = False) -> Site:
+    def _site(self, point: Point, policy: Policy, terms: Terms, lacking: bool = False) -> Site:
         """Make a site as it was at some point; or one whose table lacks the planted row."""
         base = self._base(point, lacking)
         store = MemoryStore()
         store.put_all(point.store)
-        gate, pick = point.site.outbox, self.random
-        terms = Terms(tasks=pick.choice((None, 1, 2)), models=pick.choice((None, 1, 2)))
+        gate = point.site.outbox
         budget = Budget(policy.epsilon)
         if point.charges or point.settled:
             with budget._using() as db:

@@ -241,7 +241,7 @@ def test_private_forests_ask_what_they_say(form, task):
     fed = federate(task, n=240, test=0.25, test_by="row")
     model = sv.HistogramForest(3, max_depth=2, epsilon=100.0, private=form)
     requests, noisy = model.request_plan(fed), model.evaluation_plan(fed, epsilon=1.0)
-    assert noisy.models == 0  # that would be scored without noise
+    assert noisy.models == 2  # how long a count takes is not covered by noise
     before = asked(fed)
     model.fit(fed)
     assert asked(fed) - before == {kind.kind() for kind in requests.kinds}

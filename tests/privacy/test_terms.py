@@ -1,18 +1,16 @@
 """What a study's text fixes is all that may be asked: fields are declared, compared, and refused if they differ."""
 
-from typing import ClassVar
+from contextlib import nullcontext
 
 import pytest
-from experiments.attacks import agreement, beyond_the_text
+from experiments.attacks import agreement, beyond_the_text, local_candidates
 from helpers import fuzz_terms
+from sklearn.datasets import load_breast_cancer
 
 import silvan as sv
 from silvan.errors import RefusedError
 from silvan.federation.bound import bounds_of
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.message import Envelope, Reply, Total
-from silvan.federation.store import MemoryStore
-from silvan.privacy.request_sequence import StudyLimits, check_sequence
 from silvan.study.parse import parse_remote_study
 from silvan.study.study import text_of
 
@@ -28,6 +26,13 @@ def test_a_coordinator_reads_what_the_text_does_not_say_where_sites_do_not_know_
 
 def test_a_coordinator_reads_names_and_cells_where_sites_do_not_check_them():
     assert min(agreement.open_to(n=200).values()) > 0  # tests/attacks tries the same where they do
+
+
+@pytest.mark.parametrize("between_machines", [True, False])
+def test_local_models_reveal_labels_where_sites_do_not_know_the_text(between_machines):
+    """Each tells how many of some rows are of a class; tests/attacks tries the same where sites know the text."""
+    read, by_columns = local_candidates.unheld(340, 36, between_machines=between_machines)
+    assert read >= by_columns + 8
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -52,33 +57,60 @@ def test_the_text_of_a_study_gives_the_terms_of_its_learner():
     assert not text_of(study).allows(sv.Schema.of([sv.Feature("age")], sv.Label("z", (0, 1))))
 
 
-class LeafRows(Total[Reply], frozen=True, kw_only=True):
-    """A sum that a study with clusters may ask of some sites."""
+def leaving_out(federation, kind):
+    """Leave the last site out of the sums of a kind, and return what comes out of all sums."""
+    total, found = federation.total, {}
 
-    some_sites: ClassVar[bool] = True
+    def some(request, over=None, **how):
+        over = federation.sites[:-1] if request.kind() == kind else over
+        found[request.kind()] = total(request, over, **how)
+        return found[request.kind()]
+
+    federation.total = some
+    return found
 
 
-class LeafLabels(LeafRows, frozen=True, kw_only=True):
-    """Another."""
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("losses", [None, 0])
+def test_two_kinds_of_sums_are_over_the_same_sites(losses, held, monkeypatch):
+    """Rows at leaves over five sites, labels at the same leaves over four: the difference is the fifth site's.
 
-
-@pytest.mark.parametrize("clusters", [True, False])
-def test_two_kinds_of_sums_are_over_the_same_sites(clusters):
-    """Rows at leaves over five sites, labels at the same leaves over four: the difference is the fifth site's."""
-    sites, store = [f"site {i}" for i in range(5)], MemoryStore()
-    limits = StudyLimits(losses=0, sites=frozenset(sites), clusters=clusters)
-
-    def ask(request, over):
-        envelope = Envelope("study", "question", "coordinator", request.kind(), b"", over=over, task="a model")
-        checked = check_sequence("site 0", store, envelope, request, None, draws=None, limits=limits)
-        store.put_all(checked.changes)
-
-    ask(LeafRows(), sites)
-    if clusters:  # a study with clusters has to live with it: nobody else knows which sites are in one
-        ask(LeafLabels(), sites[:4])
+    Where a site may be lost, it cannot tell that nobody was.
+    """
+    X, y = load_breast_cancer(return_X_y=True)
+    tables = {f"site {i}": (X[i::5, :4], y[i::5]) for i in range(5)}
+    federation = sv.federate_rows(tables, policy=sv.Policy(losses=losses), n_jobs=1)
+    found = leaving_out(federation, "CountLeafLabels")
+    if not held:  # sites that do not know the text must reckon with clusters
+        monkeypatch.setattr(sv.MergedForest, "held_to_text", lambda *_, **__: nullcontext())
+    model = sv.MergedForest(5, max_depth=1, recount=True)
+    if losses is None:
+        model.fit(federation)
+        labels, rows = found["CountLeafLabels"].counts.sum(axis=1), found["CountLeafRows"].rows
+        assert 0 < rows.sum() - labels.sum() < rows.sum() / 2  # rows of the last site, leaf by leaf
     else:
         with pytest.raises(RefusedError, match="lose 0 sites"):
-            ask(LeafLabels(), sites[:4])
+            model.fit(federation)
+
+
+def test_all_sums_over_a_cluster_are_over_the_same_sites():
+    X, y = load_breast_cancer(return_X_y=True)
+    tables = {f"site {i}": (X[i::5, :4], y[i::5]) for i in range(5)}
+    model = sv.BOFRF(2, max_depth=2, clusters=2, recount=True)
+    model.fit(sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1))
+    federation = sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1)
+    total = federation.total
+
+    def some(request, over=None, **how):
+        kind = next(iter(request.values())).kind() if isinstance(request, dict) else request.kind()
+        if kind == "CountLeafLabels" and len(over or request) > 2:
+            over = sorted(over or request)[:-1]
+            request = {site: request[site] for site in over} if isinstance(request, dict) else request
+        return total(request, over, **how)
+
+    federation.total = some
+    with pytest.raises(RefusedError, match="lose 0 sites"):
+        model.fit(federation)
 
 
 def test_a_study_with_a_schema_has_no_tables_described():

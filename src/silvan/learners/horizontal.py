@@ -142,7 +142,9 @@ class HistogramForest(HistogramForestParameters, Learner):
         if self.epsilon is None:
             raise InputError.about("epsilon", NO_EPSILON)
         sharers = self._placing(federation).sharers
-        return replace(request_plan, kinds=(CountByScoreWithNoise,), epsilon=float(epsilon), sharers=sharers, models=0)
+        models = 2  # what training asked for scores by, and the forest
+        kinds = (CountByScoreWithNoise,)
+        return replace(request_plan, kinds=kinds, epsilon=float(epsilon), sharers=sharers, models=models)
 
     def _grow_private(
         self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float

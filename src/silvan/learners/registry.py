@@ -197,7 +197,13 @@ class VotingForestParameters(ForestParameters):
     vote: Literal["soft", "hard"] = "soft"
 
 
-@learner("horizontal", _HISTOGRAM, _FOREST, lossless=True)
+@learner(
+    "horizontal",
+    _HISTOGRAM,
+    _FOREST,
+    lossless=True,
+    models_in_training=lambda given: int(given.get("epsilon") is not None),
+)
 class HistogramForestParameters(VotingForestParameters):
     """Of a forest grown from summed histograms.
 

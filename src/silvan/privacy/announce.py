@@ -18,11 +18,10 @@ from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Ask, Reply, Request
 from silvan.federation.site import Site, answers
-from silvan.federation.store import SEQUENCE, digest
+from silvan.federation.store import digest
 from silvan.privacy.gate import Gate
 from silvan.privacy.ledger import clean
 from silvan.privacy.noise.laplace import load_opendp
-from silvan.privacy.request_sequence import tasks_so_far
 from silvan.util.readable import count_of
 
 _MOST_REASONS = 20
@@ -94,10 +93,14 @@ def would_refuse(site: Site, request: Announce) -> Announced:
         raise FormatError("an announcement of what cannot be")
     gate, reasons = site.outbox, list[str]()
     if isinstance(gate, Gate):
-        reasons = _check_kinds(site, gate, request) + _check_tasks(site, gate, request)
-        most = gate.terms.models
-        if most is not None and request.models > most:
-            reasons.append(f"models of others that it judges in a study: {most} at most")
+        reasons = _check_kinds(site, gate, request)
+        tasks, models = gate.most_tasks(request.study), gate.terms.models
+        if tasks is not None and request.tasks > tasks:
+            reasons.append(
+                f"it takes part in {count_of(tasks, 'task')} of a study, models and evaluations, and no more"
+            )
+        if models is not None and request.models > models:
+            reasons.append(f"external models that it evaluates in a study: {models} at most")
         reasons += _check_cost(site, gate, request)
     return Announced(refused=list(dict.fromkeys(reasons))[:_MOST_REASONS])
 
@@ -116,20 +119,6 @@ def _check_kinds(site: Site, gate: Gate, request: Announce) -> list[str]:
         except RefusedError as error:
             reasons.append(str(error))
     return reasons
-
-
-def _check_tasks(site: Site, gate: Gate, request: Announce) -> list[str]:
-    most = gate.most_tasks(request.study)
-    if most is None:
-        return []
-    # a coordinator that lost its journal announces the same tasks again
-    key = f"{SEQUENCE} announced {digest(msgspec.json.encode([request.study, request.settings]))}"
-    known = site.store.get(key)
-    before = tasks_so_far(site.store, request.study) if known is None else int(known)
-    if before + request.tasks <= most:
-        site.store.put(key, str(before).encode())
-        return []
-    return [f"it takes part in {count_of(most, 'task')} of a study, models and judgements, and no more"]
 
 
 def _check_cost(site: Site, gate: Gate, request: Announce) -> list[str]:

@@ -4,10 +4,12 @@ Message kinds that show something close to a row are closed unless a policy name
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +29,8 @@ from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
 from silvan.privacy.terms import StudyText, Terms, columns_of
 from silvan.util.readable import count_of
 
+C = TypeVar("C")
+
 REMOVED_LIMITS = {
     "min_class": "is gone: between machines groups of rows hide the labels of few, and min_test sets how many rows",
     "tasks": "is gone: it follows from the study, and an approval may set it",
@@ -40,6 +44,22 @@ CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 """Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
 
 
+def _explains_removed(cls: type[C]) -> type[C]:
+    """Make a class say what became of a parameter that was removed."""
+    init = cls.__init__
+
+    @wraps(init)
+    def checked(self: C, *given: Any, **named: Any) -> None:
+        for name in named:
+            if name in REMOVED_LIMITS:
+                raise InputError.about(name, REMOVED_LIMITS[name])
+        init(self, *given, **named)
+
+    cls.__init__ = checked  # type: ignore[assignment]
+    return cls
+
+
+@_explains_removed
 @dataclass(frozen=True)
 class Policy:
     """What may leave a site, as its owner decides. What a study asks for beyond that follows from its text.
@@ -83,7 +103,9 @@ class Policy:
     True
     """
 
-    score_groups = 1  # rows that share a score in metrics; no field, see ``PolicyBetweenMachines``
+    # no fields, see ``PolicyBetweenMachines``
+    score_groups = 1  # rows that share a score in metrics
+    time_step = 0.0  # seconds; noisy requests are answered after one, two, four of them; 0: at once
 
     messages: tuple[str, ...] | None = None
     min_leaf: int = 2
@@ -95,13 +117,6 @@ class Policy:
     max_bins: int | None = None
     bootstrap: bool = False
     losses: int | None = None
-
-    def __new__(cls, *given: Any, **named: Any) -> Self:
-        """Say what became of a parameter that was removed."""
-        for name in named:
-            if name in REMOVED_LIMITS:
-                raise InputError.about(name, REMOVED_LIMITS[name])
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -141,10 +156,19 @@ class PolicyBetweenMachines(Policy):
     """The policy of a site whose coordinator has no rows at hand, unlike one that runs in the same process.
 
     In metrics and counts of models at least five rows that score about alike share a score. They are counted such that
-    a model made to single out a row does not reveal its label.
+    a model made to single out a row does not reveal its label. Noisy requests are answered after one, two, four or
+    more sixteenths of a second, since the time that a count takes depends on the rows.
     """
 
     score_groups = 5
+    time_step = 0.0625
+
+
+class Clock(NamedTuple):
+    """What tells the time in seconds, and waits."""
+
+    now: Callable[[], float] = time.monotonic
+    wait: Callable[[float], None] = time.sleep
 
 
 class Gate(Outbox):
@@ -163,8 +187,9 @@ class Gate(Outbox):
         approvals: Approvals | None = None,
         terms: Terms | None = None,
         store: Store | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        self.policy = policy
+        self.policy, self.clock = policy, Clock() if clock is None else clock
         self.budget = Budget(policy.epsilon) if budget is None else budget
         self.ledger = Ledger() if ledger is None else ledger
         self.approvals = Approvals() if approvals is None else approvals
@@ -193,7 +218,7 @@ class Gate(Outbox):
 
     def admit(self, site: Site, request: Request, envelope: Envelope) -> None:
         """Raise an error if the policy forbids a request, before anything is computed."""
-        kind = type(request)
+        kind, self._thread.began = type(request), self.clock.now()
         self.check_kind(kind, envelope.study, envelope.over)
         self.check_leaves(kind, getattr(request, "min_leaf", None))
         self.check_trees(request)
@@ -363,6 +388,19 @@ class Gate(Outbox):
                 **marks,
             )
             self.marks.after_line(charged)
+        if isinstance(request, Noisy):
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait until a power of two of time steps is over since the request at hand came."""
+        began, self._thread.began = getattr(self._thread, "began", None), None
+        step = self.policy.time_step
+        if began is None or not step:
+            return
+        took, due = self.clock.now() - began, step
+        while due < took:
+            due *= 2
+        self.clock.wait(due - took)
 
 
 @contextmanager

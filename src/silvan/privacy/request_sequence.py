@@ -51,8 +51,8 @@ class Participants(msgspec.Struct, frozen=True):
 class StudyLimits:
     """What a site lets a study do; None: any number, and the sites of the first sum.
 
-    ``tasks`` are models and judgements; ``sites`` are those that the study begins with, of which ``losses`` may go.
-    Without ``clusters`` every sum counts, so that two kinds of requests cannot be summed over different sites.
+    ``tasks`` are models and evaluations; ``sites`` are those that the study begins with, of which ``losses`` may go.
+    With ``clusters`` some kinds of requests are summed over some of the sites, all these kinds over the same.
     """
 
     tasks: int | None = None
@@ -112,23 +112,14 @@ def _check_tasks(question: CheckedRequest, envelope: Envelope, most: int | None)
     if not envelope.task:
         return
     key = _key("tasks", envelope.study)
-    known = _tasks(question.get(key))
+    known = msgspec.msgpack.decode(question.get(key) or b"\x90", type=list[str])
     if envelope.task in known:
         return
     if most is not None and len(known) >= most:
         raise RefusedError(
-            f"the site takes part in {count_of(most, 'task')} of this study, models and judgements, and no more"
+            f"the site takes part in {count_of(most, 'task')} of this study, models and evaluations, and no more"
         )
     question.changes[key] = msgspec.msgpack.encode([*known, envelope.task])
-
-
-def tasks_so_far(store: Store, study: str) -> int:
-    """Return how many tasks of a study the site has taken part in."""
-    return len(_tasks(store.get(_key("tasks", study))))
-
-
-def _tasks(data: bytes | None) -> list[str]:
-    return msgspec.msgpack.decode(data or b"\x90", type=list[str])
 
 
 def _check_position(question: CheckedRequest, envelope: Envelope, request: Request, position: ProtocolPosition) -> None:
@@ -182,9 +173,10 @@ def _check_participants(
     names, first = [envelope.study], limits.sites
     if first is not None and not first.issuperset(over):
         raise RefusedError("the sum has sites that are not in the study")
-    # a sum over a cluster begins with its sites; where nothing may be lost, with one cluster in the whole study
+    # sums over a cluster begin with its sites, all kinds of them with the same: two kinds tell of the same rows. Where
+    # only so many sites may be lost, there is one cluster in the whole study
     if request.some_sites and limits.clusters:
-        names += [envelope.kind] if limits.losses is not None else [envelope.kind, envelope.task]
+        names += ["cluster"] if limits.losses is not None else ["cluster", envelope.task]
         first = None
     key = _key("participants", *names)
     data, start = question.get(key), over if first is None else sorted(first)

@@ -304,7 +304,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def max_models(self) -> int:
         """The maximum number of external models, or scores, that one site evaluates."""
         evaluated = bool(self.test or self.repeats) and self.evaluation.epsilon is None
-        return self.spec.models_evaluated(self.parameters, evaluated=evaluated, by=self.evaluation.by)
+        with_noise = self.evaluation.epsilon is not None  # then the model alone is evaluated
+        return with_noise + self.spec.models_evaluated(self.parameters, evaluated=evaluated, by=self.evaluation.by)
 
     @property
     def max_tasks(self) -> int:

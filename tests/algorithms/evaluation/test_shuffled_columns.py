@@ -121,7 +121,7 @@ def test_it_counts_as_the_model_that_is_judged():
     limited(fed, models=1)  # that of pooled rows is the same
     model.evaluate(fed)
     model.permutation_importance(fed)
-    with pytest.raises(RefusedError, match="models of others"):
+    with pytest.raises(RefusedError, match="external models"):
         sv.HistogramForest(3, max_depth=2).fit(fed).permutation_importance(fed)
 
 

@@ -130,15 +130,15 @@ def test_counts_over_all_are_of_the_same_groups():
     limited(fed, models=1)
     model.evaluate(fed, by=["sex"])
     model.permutation_importance(fed, 1, by=["sex"])
-    with pytest.raises(RefusedError, match="models of others"):
+    with pytest.raises(RefusedError, match="external models"):
         model.permutation_importance(fed, 1)
-    with pytest.raises(RefusedError, match="models of others"):
+    with pytest.raises(RefusedError, match="external models"):
         model.evaluate(fed)
     site, blob = fed.site("site 0"), fed.blob(fed.schema.to_json().encode())
     asked = CountByScore(schema=blob, candidates=[model._explained(fed)[1]], feature_key=model.feature_key())
     by_sex = structs.replace(asked, by=places_of(fed.schema, ["sex"]))
     assert count_by_score(site, by_sex).confusion.sum() == len(site.part(fed.schema, test=True))
-    with pytest.raises(RefusedError, match="models of others"):
+    with pytest.raises(RefusedError, match="external models"):
         count_by_score(site, asked)
 
 

@@ -272,8 +272,9 @@ def test_enough_neighbours():
         assert k == n - 1 if n <= 50 else k < n - 1
         assert disconnection_bound(n, 2 * (n // 3), k) <= 2.0**-SECURITY
         assert k == n - 1 or k == 2 or disconnection_bound(n, 2 * (n // 3), k - 2) > 2.0**-SECURITY
-    assert enough_neighbours(100) == 54
-    assert enough_neighbours(255) < 80
+    assert SECURITY - 80 >= 40  # a coordinator may try 2^80 names of a study, by which sites get other neighbours
+    assert enough_neighbours(100) == 68
+    assert enough_neighbours(255) == 140
 
 
 def test_places_depend_on_the_study_and_on_all_keys():

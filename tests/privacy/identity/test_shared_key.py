@@ -69,6 +69,18 @@ def test_each_study_has_its_own(fed):
     assert keys(fed) != before
 
 
+def test_a_key_of_another_study_is_neither_dealt_nor_taken(fed):
+    """Else a coordinator could have rows of one study sampled as in another, and compare the sums of the two."""
+    (first, second, _), before = fed.sites, fed.study
+    with pytest.raises(RefusedError, match="a key of another study"):
+        fed.ask(DealKey(study="another", sites=[second]), to=[first])
+    boxes = fed.ask(DealKey(study=fed.study, sites=[second]), to=[first])[first].boxes
+    fed.study = "another"
+    for named, error in ((fed.study, "belongs elsewhere"), (before, "a key of another study")):
+        with pytest.raises(RefusedError, match=error):
+            fed.ask({second: TakeKey(study=named, by=first, box=boxes[second])})
+
+
 def test_a_box_that_was_changed_is_refused(fed):
     read = fed.signer.read
 

@@ -25,7 +25,7 @@ from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.ring import Hop
-from silvan.privacy.gate import Gate
+from silvan.privacy.gate import Clock, Gate
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.noisy_request import read_epsilon
 from silvan.privacy.terms import Terms
@@ -375,6 +375,20 @@ def test_a_smaller_ring_has_other_shares():
     fed.total(CountPeople(epsilon=0.5, sharers=2))
     assert list(fed.lost) == ["site 3"]
     assert spent(fed).tolist() == [1.0, 1.0, 1.0, 0.5]
+
+
+# -- how long an answer takes
+
+
+@pytest.mark.parametrize(("took", "step", "waited"), [(0.01, 0.0625, 0.0525), (0.3, 0.0625, 0.2), (0.3, 0.0, None)])
+def test_how_long_a_count_takes_is_hidden(took, step, waited):
+    """An answer leaves after a power of two of time steps: noise does not cover how long the rows take."""
+    times, waits = iter([0.0, took]), []
+    policy = type("Stepping", (sv.Policy,), {"time_step": step})()
+    site = gated(policy)
+    site.outbox.clock = Clock(lambda: next(times), waits.append)
+    assert send(site, people(), over=SITES[:1]).kind == "NoisyCounts"
+    assert waits == pytest.approx([] if waited is None else [waited])
 
 
 # -- how much of the noise must be there without some sites

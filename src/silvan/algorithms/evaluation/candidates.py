@@ -110,7 +110,7 @@ def count_models(site: Site, sent: set[str]) -> None:
     known = msgspec.msgpack.decode(site.store.get(key) or b"\x90", type=list[str])
     new = sorted(sent - set(known))
     if most is not None and len(known) + len(new) > most:
-        raise RefusedError(f"models of others that the site evaluates in a study: {most} at most")
+        raise RefusedError(f"external models that the site evaluates in a study: {most} at most")
     if new:
         site.store.put_all({key: msgspec.msgpack.encode([*known, *new])})
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from silvan.algorithms.evaluation.candidates import count_models, model_of
 from silvan.algorithms.private.public_cuts import check_public
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
@@ -16,6 +17,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site
+from silvan.forest.forest import Forest
 from silvan.privacy.aggregation.masked_site import withstood
 from silvan.privacy.noise.accounting import EpsilonSplit, NoisyQuery, Privacy
 from silvan.privacy.noise.laplace import Noise, check_epsilon
@@ -87,6 +89,32 @@ def answer_with_noise(
     except InputError:
         raise FormatError("the noise of a question is out of range") from None
     return drawn_once(site, request, NoisyCounts, lambda: NoisyCounts(counts=request.add(count(), schema)))
+
+
+MAX_DEPTH = 128
+"""Levels of a tree by which rows are counted with noise; forests of millions of rows have some 60."""
+
+MAX_STEPS = 1 << 17
+"""Levels of all its trees together: 1,000 trees of 100 levels are fewer."""
+
+
+def model_to_count_by(site: Site, schema: Schema, blob: Blob) -> Forest:
+    """Read the model of a noisy request. It counts as an external model that the site evaluates.
+
+    How long a row takes depends on the row, and noise does not cover that: a model of thousands of levels revealed by
+    the time of the answer whether one person is in the table. So paths are short, and models are few.
+    """
+    forest = model_of(site, schema, blob)
+    if too_deep(forest):
+        raise FormatError("a model of too many levels to count by")
+    count_models(site, {blob.hash})
+    return forest
+
+
+def too_deep(forest: Forest) -> bool:
+    """Whether the way of a row down the trees may be so long that the time it takes shows."""
+    levels = np.maximum.reduceat(forest.depth, forest.offsets[:-1])
+    return bool(levels.max() > MAX_DEPTH or levels.sum() > MAX_STEPS)
 
 
 def labelled_rows(site: Site, schema: Schema, test: bool = False) -> Part:

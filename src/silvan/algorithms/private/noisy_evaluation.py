@@ -14,18 +14,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.evaluation.candidates import model_of
 from silvan.algorithms.evaluation.evaluation import FEDERATED, Evaluation, Row, answer_of
 from silvan.algorithms.private.noisy_counts import (
+    MAX_DEPTH,
+    MAX_STEPS,
     NoisyCounts,
     NoisyTotal,
     Placing,
     Rounds,
     answer_with_noise,
     labelled_rows,
+    model_to_count_by,
+    too_deep,
 )
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, InputError
 from silvan.federation.bound import Agreed, Derived
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Blob
@@ -212,7 +215,7 @@ def plan_tally(site: Site, request: CountByScoreWithNoise, schema: Schema) -> Ca
 
     Where columns are lacking that all trees need, no rows are counted.
     """
-    forest, layout = model_of(site, schema, request.model), TallyLayout.of(schema)
+    forest, layout = model_to_count_by(site, schema, request.model), TallyLayout.of(schema)
 
     def count() -> np.ndarray:
         rows, absent = labelled_rows(site, schema, test=True), site.absent(schema)
@@ -231,6 +234,11 @@ def evaluate_with_noise(
     federation: Federation, schema: Schema, model: Forest, epsilon: float, placing: Placing
 ) -> Evaluation:
     """Evaluate a model over all sites together, with noise, and account for what that costs."""
+    if too_deep(model):
+        raise InputError.about(
+            "max_depth",
+            f"must be set to evaluate with noise: trees have at most {MAX_DEPTH} levels, and {MAX_STEPS:,} together",
+        )
     rounds, layout = Rounds(federation, schema, epsilon, placing), TallyLayout.of(schema)
     request = rounds.make(CountByScoreWithNoise, rounds.split_epsilon.rest(), model=federation.blob(model.to_bytes()))
     with federation.counted_apart():

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from silvan.algorithms.evaluation.candidates import model_of
 from silvan.algorithms.private import tables_estimates as estimates
 from silvan.algorithms.private.noisy_counts import (
     MOST,
@@ -29,6 +28,7 @@ from silvan.algorithms.private.noisy_counts import (
     answer_with_noise,
     histogram_noises,
     labelled_rows,
+    model_to_count_by,
     warn_if_small,
     whole_target,
 )
@@ -156,7 +156,7 @@ def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.n
         return lambda: _count_tables(labelled_rows(site, schema), *tables, schema)
     if isinstance(request, CountScores):
         _check_edges(request.edges, schema)
-        model = model_of(site, schema, request.model)
+        model = model_to_count_by(site, schema, request.model)
         reject(model.combine != "log_odds", "scores are counted of models that add log-odds")
         return lambda: _count_scores(labelled_rows(site, schema), request.edges, schema, model, site.n_jobs)
     if schema.label.bounds is None:
@@ -164,7 +164,7 @@ def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.n
     if isinstance(request, SumTargets):
         return lambda: np.array([whole_target(labelled_rows(site, schema).y, schema).sum()], np.int64)
     if isinstance(request, SumSlopes):
-        model = model_of(site, schema, request.model)
+        model = model_to_count_by(site, schema, request.model)
         if not (np.isfinite(request.centre) and 0.0 < request.reach < np.inf):
             raise FormatError("slopes are for numbers, around a centre and within a reach")
         return lambda: _sum_slopes(labelled_rows(site, schema), request, schema, model, site.n_jobs)

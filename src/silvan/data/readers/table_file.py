@@ -172,6 +172,7 @@ class Table:
         """Return the name of the one table in an archive."""
         try:
             with zipfile.ZipFile(self.file) as archive:
+                size = sum(member.file_size for member in archive.infolist())
                 names = [name for name in archive.namelist() if not name.endswith("/")]
         except (zipfile.BadZipFile, OSError):
             raise InputError(f"{self.where} cannot be read as an archive; it may be cut short") from None
@@ -179,6 +180,12 @@ class Table:
         if len(names) != 1:
             found = f"{len(names)} files ({format_names(sorted(names))})" if names else "no file"
             raise InputError(f"{self.where} has {found} in it; an archive must hold one table")
+        packed = self.file.stat().st_size
+        if size > max(_LARGE, _TIMES * packed):
+            raise InputError(
+                f"{self.where} unpacks to {size / packed:,.0f} times its size, which no table does; if it is one, "
+                "unpack it yourself"
+            )
         return names[0]
 
     @contextmanager
@@ -198,6 +205,13 @@ class Table:
             raise InputError(
                 f"{self.where} cannot be unpacked; it may be cut short, locked, or of another kind"
             ) from None
+
+
+_LARGE = 1 << 28
+"""Bytes that an archive may unpack to, however small it is."""
+
+_TIMES = 200
+"""Else so many times its own size: tables have 5 to 50 times, and an archive made to fill a memory 1,000."""
 
 
 def _separates(mark: Any) -> bool:

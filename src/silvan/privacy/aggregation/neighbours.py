@@ -13,8 +13,12 @@ from math import comb
 
 from silvan.federation.store import digest
 
-SECURITY = 40
-"""The rest is disconnected with a probability of at most one in 2^40."""
+SECURITY = 120
+"""The rest is disconnected with a probability of at most one in 2^120.
+
+The places on the circle follow from the study's name, which the coordinator chooses: with 2^80 names tried, one that
+puts sites which collude around another is still found with a probability of at most 2^-40.
+"""
 
 FEW = 50
 """Up to so many sites share masks with all others: there is little to save."""

@@ -58,7 +58,7 @@ class TakeKey(Ask[KeyTaken], frozen=True, kw_only=True):
 
 def restore_sampling_key(site: Site, study: str) -> None:
     """Use the key that the site has stored for a study; until there is one, a temporary key."""
-    kept = site.store.get(_stored_as(site, study)) or secrets.token_bytes(KEY_BYTES)
+    kept = site.store.get(f"sampling {study}") or secrets.token_bytes(KEY_BYTES)
     site.sampling_key = np.frombuffer(kept[:16], "<u8").astype(np.uint64)
 
 
@@ -92,10 +92,12 @@ def _key_of_pair(site: Site, other: str, study: str) -> bytes:
 
 
 def _stored_as(site: Site, study: str) -> str:
-    if not isinstance(site, Party):
-        return f"sampling {study}"
-    site.check_study(study)
-    return site.key_name
+    if isinstance(site, Party):
+        site.check_study(study)
+        return site.key_name
+    if study != site.study:
+        raise RefusedError("the site is asked about a key of another study")
+    return f"sampling {study}"
 
 
 def _keep(site: Site, study: str, key: bytes) -> None:
