@@ -300,10 +300,10 @@ def _open_choices(
     if start != len(nodes):
         raise FormatError("the choices do not match the nodes")
     if len(nodes):
-        last = descend(party, ground).rows.table.bins.last
-        if splits.feature.min() < 0 or splits.feature.max() >= len(last):
+        highest = descend(party, ground).rows.table.bins.last
+        if splits.feature.min() < 0 or splits.feature.max() >= len(highest):
             raise FormatError("a choice of a column that does not exist")
-        if (splits.bin < 0).any() or (splits.bin > last[splits.feature]).any():
+        if (splits.bin < 0).any() or (splits.bin > highest[splits.feature]).any():
             raise FormatError("a choice of a bin that does not exist")
     return splits
 
