@@ -1,15 +1,19 @@
 """What a study's text fixes is all that may be asked: fields are declared, compared, and refused if they differ."""
 
 import dataclasses
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar, get_type_hints
 
 import msgspec
 import numpy as np
+import polars as pl
 import pytest
 from experiments.attacks import beyond_the_text
 from sklearn.datasets import load_breast_cancer
 
 import silvan as sv
+from silvan.algorithms.vertical import encrypted_labels
 from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.bound import Bound, bounds_of
@@ -17,7 +21,10 @@ from silvan.federation.handlers import HANDLERS
 from silvan.federation.in_process import InProcess
 from silvan.federation.message import Blob, Envelope, Reply, Total
 from silvan.federation.store import MemoryStore
+from silvan.learners.fixed_fields import fixed_for_parties
+from silvan.privacy.gate import holding_to
 from silvan.privacy.request_sequence import StudyLimits, check_sequence
+from silvan.privacy.terms import StudyText
 from silvan.study.parse import parse_remote_study
 from silvan.study.study_text import text_of
 from silvan.tree.objectives import Measure
@@ -25,7 +32,11 @@ from silvan.tree.objectives import Measure
 
 @pytest.mark.parametrize("kind", sorted(HANDLERS))
 def test_every_field_of_a_request_says_what_decides_it(kind):
-    assert [name for name, bound in bounds_of(HANDLERS[kind][0]).items() if bound is None] == []
+    request = HANDLERS[kind][0]
+    assert [name for name, bound in bounds_of(request).items() if bound is None] == []
+    for name, bound in bounds_of(request).items():
+        if bound is Bound.EACH:
+            assert None not in bounds_of(get_type_hints(request)[name]).values()
 
 
 def test_a_coordinator_reads_what_the_text_does_not_say_where_sites_do_not_know_it():
@@ -36,6 +47,8 @@ def another(value: Any) -> Any:
     """Return another value of the same type."""
     if value is None or isinstance(value, str):
         return "another"
+    if isinstance(value, bytes):
+        return value + b"another"
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
@@ -48,6 +61,8 @@ def another(value: Any) -> Any:
         return [another(value[0]), *value[1:]] if value else ["another"]
     if isinstance(value, tuple):
         return (*value, 0)
+    if isinstance(value, sv.Label):
+        return msgspec.structs.replace(value, name="another")
     if isinstance(value, Measure):
         return msgspec.structs.replace(value, objective="another")
     if dataclasses.is_dataclass(value):
@@ -71,17 +86,30 @@ class Changing(InProcess):
         request = wire.decode(envelope.body, HANDLERS[envelope.kind][0])
         if site.outbox.terms.text is None:
             return reply
-        for field, bound in bounds_of(type(request)).items():
-            value = getattr(request, field)
-            sent_alone = field in ("candidates", "model") and "LocalModel" not in repr(value)
-            if bound is Bound.DERIVED or sent_alone or (envelope.kind, field) in self.changed:
+        for field, change in changes(request):
+            sent_alone = field in ("candidates", "model") and "LocalModel" not in repr(getattr(request, field))
+            if sent_alone or (envelope.kind, field) in self.changed:
                 continue
             try:
-                site.outbox.terms.check(site, msgspec.structs.replace(request, **{field: another(value)}))
+                site.outbox.terms.check(site, change())
                 self.let_in.append((envelope.kind, field))
             except (RefusedError, KeyError):  # a schema that the site does not have
                 self.changed.add((envelope.kind, field))
         return reply
+
+
+def changes(part: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """List the fields of a request that are fixed or agreed, each with what makes the request with another value."""
+
+    def replaced(field: str, make: Callable[[], Any]) -> Any:
+        return msgspec.structs.replace(part, **{field: make()})
+
+    for field, bound in bounds_of(type(part)).items():
+        value = getattr(part, field)
+        if bound is Bound.EACH:
+            yield from ((name, partial(replaced, field, change)) for name, change in changes(value))
+        elif bound is not Bound.DERIVED:
+            yield field, partial(replaced, field, partial(another, value))
 
 
 LEARNERS = {
@@ -107,6 +135,31 @@ def test_a_changed_field_is_refused_and_an_honest_study_is_not(learner):
     transport = federation.transport
     assert transport.let_in == []
     assert len(transport.changed) >= 5
+
+
+OF_COLUMNS = {
+    "encoded": (sv.VerticalForest(n_estimators=3, max_depth=3), 15),
+    "encrypted": (sv.VerticalForest(n_estimators=2, max_depth=2, labels="encrypted", key_bits=256), 25),
+    "linear": (sv.VerticalLinear(max_iter=3, tol=0.3), 10),
+}
+
+
+@pytest.mark.parametrize("learner", OF_COLUMNS)
+def test_a_changed_field_is_refused_by_parties(learner, monkeypatch):
+    monkeypatch.setattr(encrypted_labels, "TESTING", True)
+    X, y = load_breast_cancer(return_X_y=True)
+    bank = pl.DataFrame(X[:90, :3]).with_columns(person=pl.Series(range(90)), label=pl.Series(y[:90]))
+    shop = pl.DataFrame(X[:90, 3:6], schema=["d", "e", "f"]).with_columns(person=pl.Series(range(90)))
+    tables = {"bank": bank, "shop": shop}
+    federation = sv.federate_columns(tables, id="person", match="keyed", transport=Changing, n_jobs=1)
+    model, least = OF_COLUMNS[learner]
+    parameters = model.get_params(deep=False)
+    text = StudyText("label", lambda schema: fixed_for_parties(parameters), clusters=True)
+    with holding_to(text, federation.local_sites.values()):
+        model.fit(federation)
+    transport = federation.transport
+    assert transport.let_in == []
+    assert len(transport.changed) >= least
 
 
 def test_the_text_of_a_study_gives_the_terms_of_its_learner():
