@@ -12,8 +12,10 @@ import argparse
 import random
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -155,10 +157,18 @@ class Liar(InProcess):
 
     def check(self, site: Site, request: Request) -> None:
         """Try all fields of a request."""
-        for field, bound in bounds_of(type(request)).items():
-            value = getattr(request, field)
+        self._check(site, request, request, lambda part: part)
+
+    def _check(self, site: Site, request: Request, part: Any, whole: Callable[[Any], Request]) -> None:
+        """Try all fields of a request, or of a struct in it; ``whole`` returns the request with another such struct."""
+        for field, bound in bounds_of(type(part)).items():
+            value = getattr(part, field)
             if isinstance(value, Request):
                 self.check(site, value)
+                continue
+            replaced = partial(self._replaced, whole, part, field)
+            if bound is Bound.EACH:
+                self._check(site, request, value, replaced)
                 continue
             if field in ("candidates", "model") and not isinstance(value, Blob):
                 # a model that is sent follows from sums; what a site grows alone follows from the text
@@ -170,7 +180,7 @@ class Liar(InProcess):
             if wire.encode(other) == wire.encode(value):
                 continue
             try:
-                site.outbox.terms.check(site, msgspec.structs.replace(request, **{field: other}))
+                site.outbox.terms.check(site, replaced(other))
             except (SilvanError, KeyError):
                 self.outcomes[f"{bound.value} refused"] += 1
                 continue
@@ -179,6 +189,10 @@ class Liar(InProcess):
             self.outcomes[f"{known.value} let in"] += 1
             if known is not Bound.DERIVED:
                 self.let_in.append((request.kind(), path, f"{value!r:.200} -> {other!r:.200}"))
+
+    @staticmethod
+    def _replaced(whole: Callable[[Any], Request], part: Any, field: str, other: Any) -> Request:
+        return whole(msgspec.structs.replace(part, **{field: other}))
 
 
 def federation_of(rng: random.Random) -> Federation:

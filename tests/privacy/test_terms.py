@@ -1,23 +1,33 @@
 """What a study's text fixes is all that may be asked: fields are declared, compared, and refused if they differ."""
 
 from contextlib import nullcontext
+from typing import get_type_hints
 
+import polars as pl
 import pytest
 from experiments.attacks import agreement, beyond_the_text, local_candidates
 from helpers import fuzz_terms
 from sklearn.datasets import load_breast_cancer
 
 import silvan as sv
+from silvan.algorithms.vertical import encrypted_labels
 from silvan.errors import RefusedError
-from silvan.federation.bound import bounds_of
+from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
+from silvan.learners.fixed_fields import fixed_for_parties
+from silvan.privacy.gate import holding_to
+from silvan.privacy.terms import StudyText
 from silvan.study.parse import parse_remote_study
 from silvan.study.study import text_of
 
 
 @pytest.mark.parametrize("kind", sorted(HANDLERS))
 def test_every_field_of_a_request_says_what_decides_it(kind):
-    assert [name for name, bound in bounds_of(HANDLERS[kind][0]).items() if bound is None] == []
+    request = HANDLERS[kind][0]
+    assert [name for name, bound in bounds_of(request).items() if bound is None] == []
+    for name, bound in bounds_of(request).items():
+        if bound is Bound.EACH:
+            assert None not in bounds_of(get_type_hints(request)[name]).values()
 
 
 def test_a_coordinator_reads_what_the_text_does_not_say_where_sites_do_not_know_it():
@@ -41,6 +51,31 @@ def test_a_changed_field_is_refused_and_an_honest_study_is_not(seed):
     outcomes, let_in = fuzz_terms.study(seed)
     assert let_in == []
     assert outcomes["fixed refused"] + outcomes["agreed refused"] > 0
+
+
+OF_COLUMNS = {
+    "encoded": (sv.VerticalForest(n_estimators=3, max_depth=3), 15),
+    "encrypted": (sv.VerticalForest(n_estimators=2, max_depth=2, labels="encrypted", key_bits=256), 25),
+    "linear": (sv.VerticalLinear(max_iter=3, tol=0.3), 10),
+}
+
+
+@pytest.mark.parametrize("learner", OF_COLUMNS)
+def test_a_changed_field_is_refused_by_parties(learner, monkeypatch):
+    monkeypatch.setattr(encrypted_labels, "TESTING", True)
+    X, y = load_breast_cancer(return_X_y=True)
+    bank = pl.DataFrame(X[:90, :3]).with_columns(person=pl.Series(range(90)), label=pl.Series(y[:90]))
+    shop = pl.DataFrame(X[:90, 3:6], schema=["d", "e", "f"]).with_columns(person=pl.Series(range(90)))
+    tables = {"bank": bank, "shop": shop}
+    federation = sv.federate_columns(tables, id="person", match="keyed", transport=fuzz_terms.Liar, n_jobs=1)
+    model, least = OF_COLUMNS[learner]
+    parameters = model.get_params(deep=False)
+    text = StudyText("label", lambda schema: fixed_for_parties(parameters), clusters=True)
+    with holding_to(text, federation.local_sites.values()):
+        model.fit(federation)
+    transport = federation.transport
+    assert transport.let_in == []
+    assert transport.outcomes["fixed refused"] + transport.outcomes["agreed refused"] >= least
 
 
 def test_the_text_of_a_study_gives_the_terms_of_its_learner():

@@ -99,14 +99,14 @@ class Structure(ModelInShares):
     def check_share(self, share: "Share", party: str) -> None:
         """Raise ``FormatError`` unless a share is this party's share of this model."""
         own = np.flatnonzero(self.owner == self.parties.index(party))
-        if (share.model, share.party) != (self.model, party) or not np.array_equal(np.sort(share.node), own):
-            raise FormatError(f"not the share of party {party!r} in this model")
-        if not self.has_columns(party, share.schema):
-            raise FormatError(f"not the share of party {party!r} in this model")
         kept = party == self.label_holder and not len(self.value)
-        if share.n_leaves != self.n_leaves or share.value.shape[0] != (self.n_leaves if kept else 0):
-            raise FormatError(f"not the share of party {party!r} in this model")
-        if kept and share.value.shape[1] != self.value.shape[1]:
+        if (
+            (share.model, share.party, share.n_leaves) != (self.model, party, self.n_leaves)
+            or not np.array_equal(np.sort(share.node), own)
+            or not self.has_columns(party, share.schema)
+            or share.value.shape[0] != (self.n_leaves if kept else 0)
+            or (kept and share.value.shape[1] != self.value.shape[1])
+        ):
             raise FormatError(f"not the share of party {party!r} in this model")
 
     def check(self) -> None:

@@ -218,7 +218,7 @@ def test_parties_are_told_of_their_own_columns():
     fed = federate(split(wide(), 3), Recorded)
     sv.VerticalLinear().fit(fed)
     for site, request in asked(fed, OfferDirection):
-        schema = sv.Schema.from_json(fed.content(request.terms.schema).decode())
+        schema = sv.Schema.from_json(fed.content(request.terms.columns).decode())
         own = fed.owners[site]
         assert schema.names == fed.columns.schema.names[own.start : own.stop]
         assert schema.label.classes is None

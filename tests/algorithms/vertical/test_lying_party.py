@@ -32,7 +32,7 @@ def test_a_forged_partition_of_encrypted_labels(monkeypatch):
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     fed = federate(split(wide(n=120), 3))
     answering(fed.party("party 2"), LeftBits, bits=mirrored)
-    with pytest.raises(sv.FederationError, match="party 'party 2' splits a node otherwise than its sums told"):
+    with pytest.raises(sv.RefusedError, match="party 'party 2' splits a node otherwise than its sums told"):
         sv.VerticalForest(4, max_depth=3, labels="encrypted", key_bits=256).fit(fed)
 
 

@@ -127,6 +127,19 @@ def test_zero_ends_a_cell():
     assert cells == [grid.middle, grid.middle, grid.middle, grid.middle + 1]
 
 
+@pytest.mark.parametrize("max_bins", [2, 64, 255, 1020])
+@pytest.mark.parametrize("n_columns", [1, 9, 4095])
+def test_tables_of_not_too_many_columns_have_the_same_cut_points(n_columns, max_bins):
+    """So a party need not be told how many columns the others have."""
+    told, own = (Grid.for_columns(n) for n in (Grid.columns_alike(), n_columns))
+    counts = np.random.default_rng(0).integers(0, 2000, own.n_cells)
+    counts[::97] = 10**6
+    assert Grid.columns_alike() == 4096
+    assert own.coarse == told.coarse
+    for mine, alike in zip(heavy_cells(counts, own, max_bins), heavy_cells(counts, told, max_bins), strict=True):
+        assert np.array_equal(mine, alike)
+
+
 @given(st.integers(0, 2**17), st.lists(st.integers(1, 10**6), min_size=1, max_size=200), st.integers(2, 255))
 @example(1 << 12, [1], 64)
 @example(20_000, [10] * 30, 64)

@@ -14,8 +14,9 @@ import numpy as np
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.requests import MAX_TREES
 from silvan.algorithms.vertical.columns import label_holder_of, own_columns_blob, rows_blob
-from silvan.algorithms.vertical.party_rows import WIDE, GrowingContext, Round
+from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
+from silvan.data.bins.grid import Grid
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
@@ -73,7 +74,7 @@ class VerticalCoordinator(ABC):
                 rows=self.rows,
                 columns=own_columns_blob(self.federation, self.columns, self.schema, party),
                 first_column=own.start,
-                width=max(len(self.schema.features), WIDE),
+                width=max(len(self.schema.features), Grid.columns_alike()),
                 settings=self.settings_for(signs[own.start : own.stop], class_weight=None),
                 draws=self.draws,
                 labels=labels.get(party),

@@ -30,7 +30,7 @@ from silvan.algorithms.vertical.encrypted_splits import (
 )
 from silvan.algorithms.vertical.party_shares import Keeping
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, InputError
+from silvan.errors import FormatError, InputError
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
@@ -87,7 +87,6 @@ class EncryptedCoordinator(VerticalCoordinator):
         self.choices: dict[str, list[bytes]] = {party: [] for party in self.parties}
         self.notes: list[Blob] = []  # one per level, sealed by the label holder for itself
         self.signatures: dict[str, bytes] = {}  # of the last partition, by the parties that made it
-        self.split_by: list[int] = []  # of each node below a root, the party that split the node above, by number
 
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
         """Ask parties for encrypted sums, the label holder for decisions, and the winners for the sides."""
@@ -100,7 +99,6 @@ class EncryptedCoordinator(VerticalCoordinator):
         splits.varies[:] = decisions.winner >= 0  # where there is no split, the label holder knows whether to go on
         self.notes.append(self.federation.blob(decisions.note))
         self._split(nodes, seeds, drawn, decisions, splits)
-        self.split_by += np.repeat(decisions.winner[decisions.winner >= 0], 2).tolist()
         return splits
 
     def _sums(self, nodes: np.ndarray, drawn: Drawn) -> dict[str, PartySums]:
@@ -143,17 +141,7 @@ class EncryptedCoordinator(VerticalCoordinator):
             signatures=self.signatures,
         )
         reply: Decisions = self.federation.ask(request, to=[self.holder], check=check)[self.holder]
-        if reply.wrong is not None:
-            self._name_who_split(reply.wrong)
         return reply
-
-    def _name_who_split(self, nodes: np.ndarray) -> None:
-        """Raise ``FederationError`` that names the party whose partition is another than its sums told."""
-        party = self.parties[self.split_by[int(nodes[0]) - self.settings.n_estimators]]
-        raise FederationError(
-            f"party {party!r} splits a node otherwise than its sums told, as {self.holder!r} counts; one of the two "
-            "answers nonsense, or its table is new"
-        )
 
     def _check_decisions(self, decisions: Decisions, n: int, drawn: Drawn, deeper: np.ndarray) -> None:
         """Raise ``FormatError`` for decisions that are not possible."""
@@ -177,12 +165,6 @@ class EncryptedCoordinator(VerticalCoordinator):
                 raise FormatError("it has a node split by a party without a column there")
         if decisions.winner.min(initial=-1) < -1:
             raise FormatError("its decisions are not possible")
-        wrong = decisions.wrong
-        if wrong is not None:
-            least, most = self.settings.n_estimators, self.settings.n_estimators + len(self.split_by)
-            check_arrays("its complaints are of no node", (wrong, (wrong.size,), np.int32))
-            if not least <= wrong.min(initial=most) <= wrong.max(initial=0) < most:
-                raise FormatError("its complaints are of no node")
 
     def _split(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, decisions: Decisions, splits: Splits) -> None:
         """Ask the winners for the sides of the nodes whose children may be split again."""

@@ -73,7 +73,8 @@ class Truth:
     def lanes(self, key_bits: int) -> Lanes:
         """Return how a row's numbers lie in a ciphertext."""
         most = max(int(self.values.max(initial=1)), 1)
-        return Lanes(key_bits, *self.values.shape, most, one_hot=self.measure.counts_rows)
+        rows, fields = self.values.shape
+        return Lanes(key_bits, rows, fields, most, one_hot=self.measure.counts_rows)
 
     def label(self, rows: NodeRows) -> NodeRows:
         """Return the rows of nodes with their labels."""

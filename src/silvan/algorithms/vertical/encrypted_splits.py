@@ -40,7 +40,7 @@ from silvan.data.schema import MAX_BINS, Label
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.message import Blob, Owner, ProtocolPosition, Reply, Request, SignedReply
+from silvan.federation.message import Blob, Owner, ProtocolPosition, Reply, SignedReply
 from silvan.federation.party import Party, party_of
 from silvan.federation.signed import is_owned
 from silvan.federation.site import Site, answers
@@ -165,7 +165,6 @@ class Decisions(Reply, frozen=True, kw_only=True):
     is_open: np.ndarray  # (nodes, 2) of its children; of a node without a split: itself, and nothing
     choices: dict[str, bytes]  # for the winners
     note: bytes  # for the label holder itself
-    wrong: np.ndarray | None = None  # int32: nodes whose rows are others than the sums told of which they were made
 
 
 class DecideNodes(Growing, frozen=True, kw_only=True):
@@ -192,8 +191,8 @@ class DecideNodes(Growing, frozen=True, kw_only=True):
         return ProtocolPosition("decisions", tuple(blob.hash for blob in self.notes))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if the level was not decided before."""
-        return Request.follow(self, traces, further)
+        """Return a trace if the level was not decided before, and is of the same forest."""
+        return super().follow(traces, further) if further else None
 
 
 class PartySplits(NamedTuple):
@@ -300,10 +299,10 @@ def _open_choices(
     if start != len(nodes):
         raise FormatError("the choices do not match the nodes")
     if len(nodes):
-        last = descend(party, ground).rows.table.bins.last
-        if splits.feature.min() < 0 or splits.feature.max() >= len(last):
+        highest = descend(party, ground).rows.table.bins.last
+        if splits.feature.min() < 0 or splits.feature.max() >= len(highest):
             raise FormatError("a choice of a column that does not exist")
-        if (splits.bin < 0).any() or (splits.bin > last[splits.feature]).any():
+        if (splits.bin < 0).any() or (splits.bin > highest[splits.feature]).any():
             raise FormatError("a choice of a bin that does not exist")
     return splits
 
@@ -320,20 +319,26 @@ def keep_chosen(site: Site, request: KeepChosen) -> LeafValues:
 # -- at the label holder
 
 
+class _Level(NamedTuple):
+    """A level that the label holder decides, and what it knows of the rows at its nodes."""
+
+    party: Party
+    request: DecideNodes
+    truth: Truth
+    descent: Descent
+    rows: NodeRows  # with labels
+    totals: np.ndarray
+    known: np.ndarray | None  # what the predictions of all nodes so far are held to, if to anything
+    ties: Ties
+
+
 @answers(DecideNodes)
 def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
     """Decrypt all parties' sums and choose the best split of every node."""
-    party = party_of(site)
-    descent = descend(party, request.ground)
-    settings = replace(request.ground.settings, class_weight=request.class_weight)
-    truth = truth_of(party, request.ground.rows, request.label, settings)
-    nodes, n = request.nodes, request.nodes.size
-    check_arrays(
-        "the nodes do not match",
-        (nodes, (n,), np.int32),
-        (request.deeper, (n,), np.bool_),
-        (request.barren, (n,), np.bool_),
-    )
+    party, ground, nodes, n = party_of(site), request.ground, request.nodes, request.nodes.size
+    descent, truth = descend(party, ground), _truth(party, request.ground, request.label, request.class_weight)
+    flags = (request.deeper, (n,), np.bool_), (request.barren, (n,), np.bool_)
+    check_arrays("the nodes do not match", (nodes, (n,), np.int32), *flags)
     if not are_different(nodes, len(descent.is_split)):
         raise FormatError("an open node does not exist, or comes twice")
     if party.name not in request.parties:
@@ -342,11 +347,10 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
     check_open(party, request, note)
     rows = truth.label(descent.rows)
     totals = add_nodes(rows, nodes)
-    wrong = _not_as_told(nodes, note, len(descent.is_split), totals)
-    if wrong is not None:
-        return _no_decisions(n, wrong)
+    _check_told(request, note, len(descent.is_split), totals)
     known = _known_bounds(note, len(descent.is_split)) if request.monotonic else None
     ties = descent.ties(request.seeds, n, None if known is None else known[nodes])
+    level = _Level(party, request, truth, descent, rows, totals, known, ties)
     found: dict[str, PartySplits] = {}
     if len(request.which):
         which = _check_places(request.which, n)
@@ -356,16 +360,17 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
     for name, offer in request.offers.items():
         if name not in request.parties or name == party.name:
             raise FormatError("an offer of nobody")
-        which = _check_places(offer.which, n)
-        check_sums(party, request.ground, name, nodes[which], offer)
+        check_sums(party, ground, name, nodes[_check_places(offer.which, n)], offer)
         key = private_key(party, request.key_bits, offer.reply.sums.key)
         try:
-            found[name] = _splits_of(
-                party, request, offer, key, truth, rows, totals[which], ties.take(which), descent.threads
-            )
+            found[name] = _splits_of(level, offer, key)
         except (FormatError, RefusedError) as error:
             raise RefusedError(f"the sums of party {name!r} do not fit the rows, or cannot be read") from error
-    return _decide(party, request, truth, found, totals, descent, known)
+    return _decide(level, found)
+
+
+def _truth(party: Party, ground: GrowingContext, label: Label, class_weight: str | list[float] | None) -> Truth:
+    return truth_of(party, ground.rows, label, replace(ground.settings, class_weight=class_weight))
 
 
 def check_sums(party: Party, ground: GrowingContext, name: str, nodes: np.ndarray, offer: PartySums) -> None:
@@ -383,45 +388,24 @@ def _is_signed(party: Party, name: str, reply: SignedReply) -> bool:
 
 def check_open(party: Party, request: DecideNodes, note: Note | None) -> None:
     """Refuse nodes that are not open after the level before, and partitions that the winners there have not signed."""
-    ground, complaint = (
-        request.ground,
-        "the nodes are not those that the party left open when it decided the level before",
-    )
-    allowed = np.arange(ground.settings.n_estimators) if note is None else note.open
-    before = [] if note is None else note.rounds
-    new = ground.rounds[len(before) :]
-    if (
-        ground.rounds[: len(before)] != before
-        or len(new) != (note is not None and len(note.split) > 0)
-        or not np.isin(request.nodes, allowed).all()
-    ):
-        raise RefusedError(complaint)
+    rounds, before = request.ground.rounds, [] if note is None else note.rounds
+    new = rounds[len(before) :]
+    allowed = np.arange(request.ground.settings.n_estimators) if note is None else note.open
+    split = note is not None and len(note.split) > 0
+    if rounds[: len(before)] != before or len(new) != split or not np.isin(request.nodes, allowed).all():
+        raise RefusedError("the nodes are not those that the party left open when it decided the level before")
     if note is None or not new:
         return
     made = wire.decode(party.blob(new[0].hash), Round)
-    if not np.array_equal(made.nodes, note.split) or made.needed.shape != made.nodes.shape:
-        raise RefusedError(complaint)
-    lengths = np.where(made.needed, (note.rows + 7) >> 3, 0)
+    if not np.array_equal(made.nodes, note.split):
+        raise RefusedError("the partition is not of the nodes that are split")
+    lengths = np.where(made.needed, (note.rows + 7) >> 3, 0)  # of its bits, which were counted when they were applied
     for k in np.unique(note.winner[made.needed]).tolist():
         name, own = request.parties[k], note.winner == k
-        bits = made.bits[np.repeat(own, lengths)] if len(made.bits) == lengths.sum() else made.bits
-        asked = asked_of(ground, before, note.split[own], made.needed[own])
-        reply = LeftBits(asked=asked, bits=bits, signature=request.signatures.get(name, b""))
-        if not _is_signed(party, name, reply):
+        asked = asked_of(request.ground, before, note.split[own], made.needed[own])
+        bits, signature = made.bits[np.repeat(own, lengths)], request.signatures.get(name, b"")
+        if not _is_signed(party, name, LeftBits(asked=asked, bits=bits, signature=signature)):
             raise RefusedError(f"a partition is not the one that party {name!r} signed")
-
-
-def _no_decisions(n: int, wrong: np.ndarray) -> Decisions:
-    """Return what is told of nodes some of whose rows are ``wrong``: which these are."""
-    return Decisions(
-        winner=np.full(n, -1, np.int32),
-        gain=np.zeros(n),
-        rows=np.zeros(n, np.int64),
-        is_open=np.zeros((n, 2), np.bool_),
-        choices={},
-        note=b"",
-        wrong=wrong,
-    )
 
 
 def _known_bounds(note: Note | None, n_nodes: int) -> np.ndarray:
@@ -433,17 +417,19 @@ def _known_bounds(note: Note | None, n_nodes: int) -> np.ndarray:
     return note.bounds
 
 
-def _not_as_told(nodes: np.ndarray, note: Note | None, n_nodes: int, totals: np.ndarray) -> np.ndarray | None:
-    """Return the nodes whose rows are others than the sums told by which the nodes above were split; None if none is.
+def _check_told(request: DecideNodes, note: Note | None, n_nodes: int, totals: np.ndarray) -> None:
+    """Refuse partitions of other rows than the sums told by which the nodes above were split.
 
     The children of the level before are the last of all nodes.
     """
     if note is None:
-        return None
-    place = nodes - (n_nodes - len(note.sides))
+        return
+    place = request.nodes - (n_nodes - len(note.sides))
     made = np.flatnonzero(place >= 0)
-    wrong = made[(note.sides[place[made]] != totals[made]).any(axis=1)]
-    return nodes[wrong] if len(wrong) else None
+    wrong = place[made[(note.sides[place[made]] != totals[made]).any(axis=1)]]
+    if len(wrong):
+        name = request.parties[note.winner[wrong[0] // 2]]
+        raise RefusedError(f"party {name!r} splits a node otherwise than its sums told; or the table here is new")
 
 
 def _check_places(which: np.ndarray, n: int) -> np.ndarray:
@@ -453,104 +439,78 @@ def _check_places(which: np.ndarray, n: int) -> np.ndarray:
     return which
 
 
-def _splits_of(
-    party: Party,
-    request: DecideNodes,
-    offer: PartySums,
-    key: PrivateKey,
-    truth: Truth,
-    rows: NodeRows,
-    totals: np.ndarray,
-    ties: Ties,
-    threads: int,
-) -> PartySplits:
+def _splits_of(level: _Level, offer: PartySums, key: PrivateKey) -> PartySplits:
     """Decrypt a party's sums and return its best splits."""
-    nodes, reply = request.nodes[offer.which], offer.reply
-    layout = wire.decode(unseal(party.key_for("layout of sums"), reply.layout), BinLayout)
+    party, request, truth, rows = level.party, level.request, level.truth, level.rows
+    which, features, nodes = offer.which, offer.features, request.nodes[offer.which]
+    layout = wire.decode(unseal(party.key_for("layout of sums"), offer.reply.layout), BinLayout)
     bins, first = layout.bins(), layout.first_column
     if not 0 <= first <= MAX_COLUMNS or not set(layout.signs) <= {-1, 0, 1}:
         raise FormatError("the columns of a party are not possible")
-    ties = ties._replace(first=first)
+    ties = level.ties.take(which)._replace(first=first)
     if request.monotonic:
         signs = signs_from(first, layout.signs, len(bins.n_bins))
         ties = ties._replace(monotonic=ties.monotonic._replace(signs=signs))
-    places = np.arange(len(nodes), dtype=np.int32)
-    check_nodes(places, offer.features, len(nodes), len(bins.n_bins))
+    check_nodes(np.arange(len(nodes), dtype=np.int32), features, len(nodes), len(bins.n_bins))
     sums = read_sums(
         key,
         truth.lanes(request.key_bits),
-        AskedHistograms(offer.features, bins.n_bins),
+        AskedHistograms(features, bins.n_bins),
         layout.counts,
-        reply.sums,
+        offer.reply.sums,
         (rows.stops - rows.starts)[nodes],
-        truth.encrypted_totals(totals),
+        truth.encrypted_totals(level.totals[which]),
         party.n_jobs,
     )
-    hist = truth.histograms(layout.counts.astype(np.int64), sums)
-    offsets = rows.offsets[nodes]
-    splits = choose_listed(hist, offer.features, bins, layout.categorical, truth.rule, ties, offsets, threads)
-    return PartySplits(offer.which, splits, ties)
+    hist, offsets = truth.histograms(layout.counts.astype(np.int64), sums), rows.offsets[nodes]
+    threads = level.descent.threads
+    splits = choose_listed(hist, features, bins, layout.categorical, truth.rule, ties, offsets, threads)
+    return PartySplits(which, splits, ties)
 
 
-def _decide(
-    party: Party,
-    request: DecideNodes,
-    truth: Truth,
-    found: dict[str, PartySplits],
-    totals: np.ndarray,
-    descent: Descent,
-    known: np.ndarray | None,
-) -> Decisions:
+def _decide(level: _Level, found: dict[str, PartySplits]) -> Decisions:
     """Choose between the parties' best splits, and seal for each winner how to split."""
-    nodes, n = request.nodes, len(totals)
+    party, request, rule, totals, known = level.party, level.request, level.truth.rule, level.totals, level.known
+    rounds, nodes, n = request.ground.rounds, request.nodes, len(totals)
     offers, varies = np.full((len(request.parties), n), -np.inf), np.zeros(n, np.bool_)
     ranks = np.zeros(offers.shape, np.uint64)
     for name, (which, splits, ties) in found.items():
-        offers[request.parties.index(name), which] = np.where(splits.feature >= 0, splits.gain, -np.inf)
-        ranks[request.parties.index(name), which] = tie_ranks(ties, splits.feature)
+        k = request.parties.index(name)
+        offers[k, which] = np.where(splits.feature >= 0, splits.gain, -np.inf)
+        ranks[k, which] = tie_ranks(ties, splits.feature)
         varies[which] |= splits.varies
     best = best_offers(offers, ranks)
     value = offers[best, np.arange(n)]
     winner = np.where((value > -np.inf) & ~(request.barren & (value <= 0.0)), best, -1).astype(np.int32)
     chosen = Splits.empty(n, totals.shape[1])
     choices, signs = {}, np.zeros(n, np.int8)
-    for k, name in enumerate(request.parties):
-        place = np.flatnonzero(winner == k)
-        if not len(place):
-            continue
+    for k in np.unique(winner[winner >= 0]).tolist():
+        place, name = np.flatnonzero(winner == k), request.parties[k]
         which, splits, ties = found[name]
         at = np.searchsorted(which, place)
         for column, of_all in zip(chosen, splits, strict=True):
             column[place] = of_all[at]
         if known is not None:
             signs[place] = ties.monotonic.signs[ties.first + chosen.feature[place]]
-        choice = Choice(
-            request.ground.rounds,
-            nodes[place],
-            chosen.feature[place],
-            chosen.bin[place],
-            chosen.missing_left[place],
-            chosen.words[place],
-        )
-        choices[name] = seal(choice_key(party, name), wire.encode(choice))
+        how = (column[place] for column in (chosen.feature, chosen.bin, chosen.missing_left, chosen.words))
+        choices[name] = seal(choice_key(party, name), wire.encode(Choice(rounds, nodes[place], *how)))
     chosen.total[:] = totals
-    finish_splits(chosen, truth.rule)
+    finish_splits(chosen, rule)
     sides = np.stack([chosen.left, totals - chosen.left], axis=1)
-    is_open = truth.rule.open_nodes(sides.reshape(-1, totals.shape[1])).reshape(-1, 2) & request.deeper[:, None]
-    alone = winner < 0
-    is_open[alone, 0], is_open[alone, 1] = truth.rule.open_nodes(totals[alone]) & ~varies[alone], False
-    split = ~alone
-    children = len(descent.is_split) + np.arange(2 * np.count_nonzero(split))
-    still_open = np.concatenate([nodes[alone & is_open[:, 0]], children[is_open[split].reshape(-1)]])
+    is_open = rule.open_nodes(sides.reshape(-1, totals.shape[1])).reshape(-1, 2) & request.deeper[:, None]
+    split = winner >= 0
+    is_open[~split, 0], is_open[~split, 1] = rule.open_nodes(totals[~split]) & ~varies[~split], False
+    children = len(level.descent.is_split) + np.arange(2 * np.count_nonzero(split))
+    still_open = np.concatenate([nodes[~split & is_open[:, 0]], children[is_open[split].reshape(-1)]])
     bounds = None
     if known is not None:
-        below = child_bounds(known[nodes[split]], signs[split], chosen.left[split], totals[split], truth.rule)
+        below = child_bounds(known[nodes[split]], signs[split], chosen.left[split], totals[split], rule)
         bounds = np.concatenate([known, below])
-    rows, told = (descent.rows.stops - descent.rows.starts)[nodes], sides[split].reshape(-1, totals.shape[1])
-    note = Note(request.ground.rounds, nodes[split], winner[split], rows[split], told, still_open, bounds)
+    rows, told = (level.rows.stops - level.rows.starts)[nodes], sides[split].reshape(-1, totals.shape[1])
+    note = Note(rounds, nodes[split], winner[split], rows[split], told, still_open, bounds)
     return Decisions(
         winner=winner,
-        gain=np.where(alone, 0.0, chosen.gain),
+        gain=np.where(split, chosen.gain, 0.0),
         rows=rows,
         is_open=is_open,
         choices=choices,
@@ -572,10 +532,8 @@ def _leaf_values(party: Party, request: KeepChosen) -> np.ndarray | None:
     """Return the leaf values from the label holder's own notes; None at other parties."""
     if request.label is None or request.leaves is None:
         return None
-    ground = request.ground
-    settings = replace(ground.settings, class_weight=request.class_weight)
-    truth = truth_of(party, ground.rows, request.label, settings)
-    roots = add_nodes(truth.label(descend(party, ground).rows), np.arange(settings.n_estimators))
+    ground, truth = request.ground, _truth(party, request.ground, request.label, request.class_weight)
+    roots = add_nodes(truth.label(descend(party, ground).rows), np.arange(ground.settings.n_estimators))
     stats = np.concatenate([roots, *(open_note(party, note).sides for note in request.notes)])
     leaves = request.leaves
     if leaves.shape != (request.n_leaves,) or not 0 <= leaves.min(initial=0) <= leaves.max(initial=0) < len(stats):

@@ -31,7 +31,7 @@ from silvan.data.schema import Label, Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
-from silvan.federation.bound import Agreed, Derived
+from silvan.federation.bound import Agreed, Derived, Each, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, Request, Total
@@ -68,11 +68,11 @@ _INNER = 0.1
 class RegressionTerms(msgspec.Struct, frozen=True):
     """What a regression is of, as one party is told it."""
 
-    rows: Blob
-    schema: Blob  # of the party's own columns
-    numbers: bool
-    alpha: float
-    tol: float
+    rows: Agreed[Blob]
+    columns: Agreed[Blob]  # the schema of the party's own
+    numbers: Agreed[bool]
+    alpha: Fixed[float]
+    tol: Fixed[float]
 
 
 class SealedStep(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ class Unexplained(Reply, frozen=True, kw_only=True):
 class Explain(Ask[Unexplained], frozen=True, kw_only=True):
     """What the label holder cannot explain by its own columns and what the others have offered so far."""
 
-    terms: Derived[RegressionTerms]
+    terms: Each[RegressionTerms]
     label: Agreed[Label]
     offered: Derived[list[Blob]]
 
@@ -118,7 +118,7 @@ class Explain(Ask[Unexplained], frozen=True, kw_only=True):
 class OfferDirection(Total[Offer], frozen=True, kw_only=True):
     """A step that the party's columns could take towards what is unexplained."""
 
-    terms: Derived[RegressionTerms]
+    terms: Each[RegressionTerms]
     steps: Derived[list[Blob]]
 
     def position(self) -> ProtocolPosition:
@@ -133,7 +133,7 @@ class OfferDirection(Total[Offer], frozen=True, kw_only=True):
 
     def alike(self) -> bytes:
         """Return all but the columns, which are the party's own."""
-        terms = msgspec.structs.replace(self.terms, schema=Blob(""))
+        terms = msgspec.structs.replace(self.terms, columns=Blob(""))
         return wire.encode(msgspec.structs.replace(self, terms=terms))
 
 
@@ -155,7 +155,7 @@ class KeepCoefficients(Ask[KeptConstant], frozen=True, kw_only=True):
 
     once: ClassVar[bool] = True  # one model is kept in a task
 
-    terms: Derived[RegressionTerms]
+    terms: Each[RegressionTerms]
     steps: Derived[list[Blob]]
     model: Derived[str]
     label: Agreed[Label | None]  # for the label holder, as is what was offered
@@ -169,12 +169,12 @@ def prepare(party: Party, terms: RegressionTerms) -> tuple[Design, ReducedColumn
     """Return the design of the party's columns, and the columns of the rows to learn from."""
 
     def reduce() -> tuple[Design, ReducedColumns]:
-        schema = named_columns(party, terms.schema)
+        schema = named_columns(party, terms.columns)
         design, X = Design.of(encode_rows(party, schema, terms.rows), schema)
         return design, ReducedColumns.of(X)
 
     return party.cache.once(
-        CacheKey[tuple[Design, ReducedColumns]]("design", terms.schema.hash, terms.rows.hash), reduce
+        CacheKey[tuple[Design, ReducedColumns]]("design", terms.columns.hash, terms.rows.hash), reduce
     )
 
 

@@ -17,6 +17,7 @@ from silvan.algorithms.vertical.columns import encode_rows
 from silvan.algorithms.vertical.encoded_labels import check_objective, check_signed, open_labels
 from silvan.algorithms.vertical.row_sampling import row_draws
 from silvan.data.bins.bins import find_bins
+from silvan.data.bins.grid import Grid
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Each, Fixed
@@ -34,9 +35,6 @@ from silvan.tree.sampling import Monotonic, Ties
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count
 
-WIDE = 4096
-"""The grid of cut points is the same for all tables of up to so many columns: how many fewer, no party is told."""
-
 
 class GrowingContext(msgspec.Struct, frozen=True):
     """What trees grow on, as one party is told it."""
@@ -44,7 +42,7 @@ class GrowingContext(msgspec.Struct, frozen=True):
     rows: Agreed[Blob]  # digests of the rows to learn from
     columns: Agreed[Blob]  # the schema of the party's own
     first_column: Agreed[int]  # the number of the party's first column among those of all parties: it decides ties
-    width: Agreed[int]  # columns of all parties together that the grid of cut points is for, at least ``WIDE``
+    width: Agreed[int]  # columns that the grid of cut points is for: of all parties, or as many as have the same
     settings: Fixed[Settings]  # without weights of classes, which would tell them apart, and what features are drawn by
     draws: Agreed[bytes]  # the key by which trees draw rows, sealed for the parties
     labels: Agreed[Blob | None] = None  # as the label holder signed them; None: encrypted, and the label is here
@@ -200,7 +198,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
     settings, schema = ground.settings, named_columns(party, ground.columns)
     if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")
-    if not 0 <= ground.first_column <= MAX_COLUMNS or not WIDE <= ground.width <= MAX_COLUMNS:
+    if not 0 <= ground.first_column <= MAX_COLUMNS or not Grid.columns_alike() <= ground.width <= MAX_COLUMNS:
         raise FormatError("the columns are not possible")
     check_objective(settings)
     threads = thread_count(party.n_jobs)

@@ -44,6 +44,11 @@ class Grid(NamedTuple):
         bits = min(COARSE_BITS, share.bit_length() - 1)
         return cls(32 - max(bits, 4), 2**FINE_BUDGET // max(n_columns, 1))
 
+    @staticmethod
+    def columns_alike() -> int:
+        """Return up to how many columns all tables have the same cut points: none needs all of the budgets."""
+        return min(2 ** (CELL_BUDGET - COARSE_BITS), 2**FINE_BUDGET // (2 * _MOST_DETAIL))
+
     @property
     def n_cells(self) -> int:
         """Coarse cells a column has."""

@@ -1,0 +1,24 @@
+"""Attacks on vertical studies work where the protection is switched off; ``test_attacks.py`` tries them where not."""
+
+import msgspec
+import pytest
+from experiments.attacks import columns_of_others, foreign_labels, malleable_sums
+
+pytest.importorskip("gmpy2", reason="no gmpy2, so encrypted labels are not tested; pip install '.[vertical]'")
+
+
+def test_labels_that_nobody_signed_read_the_columns_of_a_party():
+    assert foreign_labels.unprotected(48) == 48
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_changed_sums_read_labels_unless_they_are_signed(each):
+    """A decision for each level alone does not help: a coordinator may begin a task for each row."""
+    assert malleable_sums.unprotected(40, each=each) == 40
+
+
+def test_numbers_about_columns_of_others_would_be_found():
+    request = columns_of_others.asked_of_shop(60, "encoded", 2)[0]
+    told = msgspec.structs.replace(request, ground=msgspec.structs.replace(request.ground, width=45))
+    assert columns_of_others.found_in([request]) == 0
+    assert columns_of_others.found_in([told]) == 1
