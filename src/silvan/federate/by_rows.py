@@ -33,7 +33,7 @@ from silvan.federation.partitioned_site import site_of
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.privacy.gate import Policy
-from silvan.privacy.held_columns import share_columns
+from silvan.privacy.held_columns import ListColumns, share_columns
 from silvan.privacy.noise.budget import Budget
 from silvan.tree.sampling import make_key
 from silvan.util.files import file_name
@@ -161,7 +161,7 @@ def federate_rows(
 
     def agree() -> Agreement:
         count_rows = protection.policy.allows_exact("CountRows")
-        share = partial(share_columns, federation) if protection.policy.min_sites > 1 else None
+        share = partial(share_columns, federation) if _asks_for_columns(protection.policy) else None
         known = label, task, schema
         agreement = agree_on(federation, *known, count_rows=count_rows, kinds=kinds, share_columns=share)
         for text in agreement.differences.warnings:
@@ -197,9 +197,14 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
         sites[name].take_table(site)
     made = protection.federation(sites, fold.study(federation.study), given)
     made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})
-    if protection.policy.min_sites > 1:
+    if _asks_for_columns(protection.policy):
         share_columns(made, agreement.schema.columns)
     return made
+
+
+def _asks_for_columns(policy: Policy) -> bool:
+    """Return whether sites must know which columns the others have; sums with noise do not need it."""
+    return policy.min_sites > 1 and policy.allows_exact(ListColumns.kind())
 
 
 def _by_row(test_by: str | None, schema: Schema | None, budgeted: bool) -> bool:

@@ -43,7 +43,7 @@ class Policy:
     min_leaf
         Fewest rows in a leaf of a tree that leaves the site; in sums over sites only if it is above the default.
     min_sites
-        Fewest sites in a sum that the site takes part in.
+        Fewest sites in a sum that the site takes part in, and fewest of them that have each of its columns in it.
     epsilon
         Privacy budget of the site, for all studies together; None for no limit. With one, a message that is answered
         without noise must be named in ``messages``, since no budget covers it.
@@ -192,11 +192,12 @@ class Gate(Outbox):
         kind = type(request)
         self.check_kind(kind, envelope.study, envelope.over)
         self.check_leaves(kind, getattr(request, "min_leaf", None))
-        self.terms.check(site, request)
+        if self.terms.text is not None or not isinstance(request, Noisy):  # noise protects whatever is asked
+            self.terms.check(site, request)
         self._thread.over = envelope.over
-        if self.policy.min_sites > 1 and kind.verb == "total" and not isinstance(request, Noisy):
-            known = self.terms.approved or envelope.study
-            check_columns(site, known, columns_of(site, request), envelope.over, self.policy.min_sites)
+        if kind.verb == "total" and self.policy.min_sites > 1 and not isinstance(request, Noisy):
+            study, columns = self.terms.approved or envelope.study, columns_of(site, request)
+            check_columns(site, study, columns, envelope.over, self.policy.min_sites)
         if isinstance(request, Noisy):
             check_noisy(request, envelope.among)
             self.check_test_rows(site)
