@@ -160,12 +160,7 @@ def federate_rows(
         )
 
     def agree() -> Agreement:
-        count_rows = protection.policy.allows_exact("CountRows")
-        share = partial(share_columns, federation) if _asks_for_columns(protection.policy) else None
-        known = label, task, schema
-        agreement = agree_on(federation, *known, count_rows=count_rows, kinds=kinds, share_columns=share)
-        for text in agreement.differences.warnings:
-            warn_user(text)
+        agreement = _agree(federation, protection.policy, label, task, schema, kinds)
         check_excluded(exclude, federation.local_sites, "at any site")
         if agreement.by_asking:
             check_named(kinds, [label, *exclude, *(column.name for column in agreement.described)], "at any site")
@@ -200,6 +195,18 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
     if _asks_for_columns(protection.policy):
         share_columns(made, agreement.schema.columns)
     return made
+
+
+def _agree(
+    federation: Federation, policy: Policy, label: str, task: Task | None, schema: Schema | None, kinds: Kinds
+) -> Agreement:
+    """Agree on a schema as far as the policy allows, and warn of what looks odd."""
+    share = partial(share_columns, federation) if _asks_for_columns(policy) else None
+    rows = policy.allows_exact("CountRows")
+    agreement = agree_on(federation, label, task, schema, count_rows=rows, kinds=kinds, share_columns=share)
+    for text in agreement.differences.warnings:
+        warn_user(text)
+    return agreement
 
 
 def _asks_for_columns(policy: Policy) -> bool:

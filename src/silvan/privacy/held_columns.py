@@ -101,7 +101,7 @@ def _key(study: str) -> str:
 
 
 def share_columns(federation: Federation, columns: Sequence[str]) -> None:
-    """Have every site list which of the columns it has, and tell the others: two rounds, counted apart."""
+    """Ask every site which of the columns it has, and pass the lists on: two rounds, counted apart."""
     wanted = list(dict.fromkeys(columns))
 
     def check(site: str, reply: HeldColumns) -> None:
