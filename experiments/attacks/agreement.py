@@ -75,7 +75,9 @@ def _without_checks() -> Iterator[None]:
         yield
 
 
-def _federation(n: int, held: bool, label: str = "event", naming: Naming = "proven") -> Federation:
+def _federation(
+    n: int, held: bool, label: str = "event", naming: Naming = "proven", *, keyed: bool = True
+) -> Federation:
     """Return two sites; if they are ``held``, as they are between machines."""
     rng = np.random.default_rng(3)
     table = pl.DataFrame(
@@ -93,7 +95,7 @@ def _federation(n: int, held: bool, label: str = "event", naming: Naming = "prov
     federation = sv.federate_rows(tables, label=label, schema=schema, signed=True, n_jobs=1)
     for site in federation.local_sites.values():
         site.schema, site.naming = None, naming if held else "all"
-    if held and naming == "proven":
+    if held and keyed:
         share_key(federation)
     return federation
 
@@ -110,11 +112,11 @@ def _rare_classes(n: int, held: bool) -> float:
     return float(sum(str(name).startswith("rare") for name in federation.ask(Describe())["here"].classes or ()))
 
 
-def _surnames(naming: Naming) -> Callable[[int, bool], float]:
+def _surnames(*, keyed: bool) -> Callable[[int, bool], float]:
     """Forge the counts of a column's hashes, so that all names are common; prove them by the key that is public."""
 
     def attack(n: int, held: bool) -> float:
-        federation = _federation(n, held, naming=naming)
+        federation = _federation(n, held, keyed=keyed)
         with federation.working_on("names"):
             total = federation.total(CountCategories(names=["surname"]))
             counts = total.counts + np.where(total.counts > 0, np.int32(FLOOR), np.int32(0))
@@ -225,8 +227,8 @@ def _digests(n: int, held: bool) -> float:
 _ATTACKS: dict[str, tuple[str, Callable[[int, bool], float]]] = {
     "exact salaries, as classes": ("400 of 400", _salaries),
     "classes that one row of a site has": ("3 of 3", _rare_classes),
-    "surnames that three people share, by forged counts": ("232 of 800 (250 of 267 in small)", _surnames("proven")),
-    "the same, where the sampling key is public": ("232 of 800 (250 of 267 in small)", _surnames("own")),
+    "surnames that three people share, by forged counts": ("232 of 800 (250 of 267 in small)", _surnames(keyed=True)),
+    "the same, where sites share no key": ("232 of 800 (250 of 267 in small)", _surnames(keyed=False)),
     "salaries to a hundred-thousandth, by cells of one row": ("388 of 400 (796 of 800 in small)", _fine_salaries),
     "labels, by more cut points than the study has bins": ("455 of 455 (114 of 250 in small)", _cut_points),
     "classes of a label that the study does not learn": ("2 of 2", _other_label),

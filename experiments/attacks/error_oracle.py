@@ -45,7 +45,7 @@ class Oracle:
 
     def __init__(self, frame: pl.DataFrame, label: str, malformed: bool) -> None:
         policy = sv.Policy(epsilon=1.0, messages=("*", "Describe"))
-        self.federation: Federation = sv.federate_rows({"alone": frame}, task="classification", policy=policy, n_jobs=1)
+        self.federation: Federation = sv.federate_rows({"alone": frame}, task="regression", policy=policy, n_jobs=1)
         self.label, self.malformed = label, malformed
         self.answers: set[str] = set()
 

@@ -13,7 +13,6 @@ import polars as pl
 from experiments.attacks.bait import TARGET, as_between_machines, known
 from experiments.attacks.outcome import Outcome
 from scipy.optimize import lsq_linear
-from silvan.study.study_text import text_of
 
 import silvan as sv
 from silvan.algorithms.evaluation.candidates import LocalModel
@@ -23,6 +22,7 @@ from silvan.errors import SilvanError
 from silvan.federation.federation import Federation
 from silvan.privacy.gate import holding_to
 from silvan.study.parse import parse_remote_study
+from silvan.study.study import text_of
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import make_key
 

@@ -87,7 +87,7 @@ def test_a_study_that_cannot_be_tried(member):
 def test_a_policy_that_forbids_what_a_study_asks(member):
     (member.path / "site.toml").write_text('table = "x.csv"\n[policy]\napprove = true\nmessages = ["Describe"]\n')
     again, plan = JoinedSite(member.path), study()
-    assert any("Your policy does not allow CountCategories" in line for line in explain(again, plan).lines)
+    assert any("Your policy does not allow ListColumns" in line for line in explain(again, plan).lines)
     with pytest.raises(InputError, match="which the site's policy does not allow"):
         approve_study(again, plan)
 

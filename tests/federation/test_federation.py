@@ -5,6 +5,7 @@ import pytest
 from helpers.studies import Recorded, assert_books, disturbed, federate, from_reply, parts, table
 
 import silvan as sv
+from silvan.algorithms.shared_bins import GridCounts
 from silvan.errors import FederationError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import CategoryCounts, CountRows, Size
@@ -155,7 +156,7 @@ def test_questions_that_cannot_be_asked():
 
 def test_only_integer_arrays_are_added():
     def counts(*values, dtype=np.int32):
-        return CategoryCounts(counts=np.array(values, dtype))
+        return CategoryCounts(counts=np.array(values, dtype), proof=np.zeros(0, np.int64))
 
     assert add(counts(1, 2), counts(3, 4), "a", ["b"]).counts.tolist() == [4, 6]
     for other in (counts(1), counts(1, 2, dtype=np.int64)):
@@ -170,13 +171,14 @@ def test_counters_are_added_as_they_were_sent():
     """Into a wide sum, up to what that can hold; only counters of its type."""
 
     def sent(*values, dtype=np.int32):
-        return wire.decode(wire.encode(CategoryCounts(counts=np.array(values, dtype))), CategoryCounts, narrow=True)
+        return wire.decode(wire.encode(GridCounts(cells=np.array(values, dtype), label=none)), GridCounts, narrow=True)
 
-    total = CategoryCounts(counts=np.array([300, 2**31 - 256], np.int32))
+    none = np.zeros(0, np.int64)
+    total = GridCounts(cells=np.array([300, 2**31 - 256], np.int32), label=none)
     total = add(total, sent(255, 0), "a", ["b"])
     total = add(total, sent(1, 255), "a", ["b"])
-    assert total.counts.dtype == np.int32
-    assert total.counts.tolist() == [556, 2**31 - 1]
+    assert total.cells.dtype == np.int32
+    assert total.cells.tolist() == [556, 2**31 - 1]
     with pytest.raises(SiteError, match="too large to be added"):
         add(total, sent(0, 1), "a", ["b"])
     for other in (sent(1, 2, dtype=np.uint8), sent(1, 2, dtype=np.int64), sent(1, 2, dtype=np.uint32)):

@@ -33,7 +33,7 @@ from silvan.federation.partitioned_site import site_of
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.privacy.gate import Policy
-from silvan.privacy.held_columns import share_columns
+from silvan.privacy.held_columns import ListColumns, share_columns
 from silvan.privacy.noise.budget import Budget
 from silvan.tree.sampling import make_key
 from silvan.util.files import file_name
@@ -159,12 +159,7 @@ def federate_rows(
         )
 
     def agree() -> Agreement:
-        count_rows = protection.policy.allows_exact("CountRows")
-        share = partial(share_columns, federation) if protection.policy.min_sites > 1 else None
-        known = label, task, schema
-        agreement = agree_on(federation, *known, count_rows=count_rows, kinds=kinds, share_columns=share)
-        for text in agreement.differences.warnings:
-            warn_user(text)
+        agreement = _agree(federation, protection.policy, label, task, schema, kinds)
         check_excluded(exclude, federation.local_sites, "at any site")
         if agreement.by_asking:
             check_named(kinds, [label, *exclude, *(column.name for column in agreement.described)], "at any site")
@@ -196,9 +191,26 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
         sites[name].take_table(site)
     made = protection.federation(sites, fold.study(federation.study), given)
     made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})
-    if protection.policy.min_sites > 1:
+    if _asks_for_columns(protection.policy):
         share_columns(made, agreement.schema.columns)
     return made
+
+
+def _agree(
+    federation: Federation, policy: Policy, label: str, task: Task | None, schema: Schema | None, kinds: Kinds
+) -> Agreement:
+    """Agree on a schema as far as the policy allows, and warn of what looks odd."""
+    share = partial(share_columns, federation) if _asks_for_columns(policy) else None
+    rows = policy.allows_exact("CountRows")
+    agreement = agree_on(federation, label, task, schema, count_rows=rows, kinds=kinds, share_columns=share)
+    for text in agreement.differences.warnings:
+        warn_user(text)
+    return agreement
+
+
+def _asks_for_columns(policy: Policy) -> bool:
+    """Return whether sites must know which columns the others have; sums with noise do not need it."""
+    return policy.min_sites > 1 and policy.allows_exact(ListColumns.kind())
 
 
 def _by_row(test_by: str | None, schema: Schema | None, budgeted: bool) -> bool:

@@ -195,7 +195,12 @@ def count_categories(site: Site, request: CountCategories) -> CategoryCounts:
         for texts in _texts(site, name):
             for text, n in texts.items():
                 counts[row, buckets(text)] += n
-    return CategoryCounts(counts=counts, proof=prove(site.sampling_key, _name(site, request.names), site.name, counts))
+    return CategoryCounts(counts=counts, proof=prove(_key(site), _name(site, request.names), site.name, counts))
+
+
+def _key(site: Site) -> np.ndarray:
+    """Return the key of proofs: the sampling key where sites share no other, as in one process."""
+    return site.sampling_key if site.shared_key is None else site.shared_key
 
 
 def _name(site: Site, names: list[str]) -> list[str]:
@@ -209,8 +214,9 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
     _check_once(request.names)
     total = wire.decode(site.blob(request.counts.hash), CategoryCounts)
     check_counts(total, len(request.names))
-    proof = site.sampling_key, _name(site, request.names), request.sites, total.counts, total.proof
-    proven = site.naming != "own" and site.name in request.sites and is_proven(*proof)
+    proof = _key(site), _name(site, request.names), request.sites, total.counts, total.proof
+    secret = site.naming == "all" or site.shared_key is not None
+    proven = secret and site.name in request.sites and is_proven(*proof)
     names = []
     for name, counts in zip(request.names, total.counts, strict=True):
         allowed = set(common_hashes(counts).tolist())

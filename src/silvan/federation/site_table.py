@@ -28,7 +28,7 @@ from silvan.federation.store import digest
 from silvan.tree.sampling import make_key
 from silvan.util.cell_text import value_text
 
-Naming = Literal["all", "proven", "own"]
+Naming = Literal["all", "proven"]
 
 _BATCH = 1 << 27
 """Bytes of a table that are read at a time, at most: more would not be faster."""
@@ -47,8 +47,8 @@ class SiteSettings:
     With ``memory``, a number of bytes, it is read in batches and its rows lie in nameless files in ``folder``.
     ``results`` is the folder for the results of a study, if the site takes any.
     ``naming`` says which classes and categories the site names (``describe.py``). "all" is for one process. With
-    "proven" they are the classes that enough of its own rows have, and the categories that are proven to be common.
-    With "own", where the sampling key is public, the site's own rows decide on categories, too.
+    "proven" they are the classes that enough of its own rows have, and the categories that are proven to be common, by
+    the ``shared_key`` of the sites. With ``published`` sampling the sampling key does not become the shared one.
     """
 
     label: str = "label"
@@ -64,6 +64,8 @@ class SiteSettings:
     fold: Fold | None = None
     kinds: Kinds = field(default_factory=dict)
     naming: Naming = "all"
+    published: bool = False
+    shared_key: np.ndarray | None = None
     results: Path | None = None
     test_key: bytes | None = None
 

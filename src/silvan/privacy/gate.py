@@ -72,7 +72,7 @@ class Policy:
         Minimum number of rows in a leaf of a tree that leaves the site; in sums over sites only if it is above the
         default.
     min_sites
-        Minimum number of sites in a sum that the site takes part in.
+        Minimum number of sites in a sum that the site takes part in, and of those that have each of its columns.
     epsilon
         Privacy budget of the site, for all studies together; None for no limit. With one, a request that is answered
         without noise must be named in ``messages``, since no budget covers it.
@@ -222,11 +222,12 @@ class Gate(Outbox):
         self.check_kind(kind, envelope.study, envelope.over)
         self.check_leaves(kind, getattr(request, "min_leaf", None))
         self.check_trees(request)
-        self.terms.check(site, request)
+        if self.terms.text is not None or not isinstance(request, Noisy):  # noise protects whatever is asked
+            self.terms.check(site, request)
         self._thread.over = envelope.over
-        if self.policy.min_sites > 1 and kind.verb == "total" and not isinstance(request, Noisy):
-            known = self.terms.approved or envelope.study
-            check_columns(site, known, columns_of(site, request), envelope.over, self.policy.min_sites)
+        if kind.verb == "total" and self.policy.min_sites > 1 and not isinstance(request, Noisy):
+            study, columns = self.terms.approved or envelope.study, columns_of(site, request)
+            check_columns(site, study, columns, envelope.over, self.policy.min_sites)
         if isinstance(request, Noisy):
             check_noisy(request, envelope.among)
             self.check_test_rows(site)

@@ -5,7 +5,7 @@ it has, and the coordinator passes the lists on. With ``Policy(min_sites=...)`` 
 of its own columns in it is known to be at so many sites of the sum.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
@@ -77,11 +77,12 @@ def note_columns(site: Site, request: NoteColumns) -> ColumnsNoted:
     return ColumnsNoted()
 
 
-def check_columns(site: Site, study: str, columns: Iterable[str], over: Sequence[str], least: int) -> None:
+def check_columns(site: Site, study: str, columns: Sequence[str], over: Sequence[str], least: int) -> None:
     """Raise ``RefusedError`` if a sum has a column of this site that too few sites of the sum are known to have."""
-    known, present = _known(site, study), {*site.table.names}
-    for name in columns:
-        if name in present and sum(name in known.get(other, ()) for other in over) < least:
+    own = [name for name in columns if name in site.table.names]
+    known = _known(site, study) if own else {}
+    for name in own:
+        if sum(name in known.get(other, ()) for other in over) < least:
             raise RefusedError(
                 f"the site's policy asks for sums over at least {count_of(least, 'site')}, and fewer are known to have "
                 "one of the columns: exclude what only some sites have"
@@ -100,7 +101,7 @@ def _key(study: str) -> str:
 
 
 def share_columns(federation: Federation, columns: Sequence[str]) -> None:
-    """Have every site list which of the columns it has, and tell the others: two rounds, counted apart."""
+    """Ask every site which of the columns it has, and pass the lists on: two rounds, counted apart."""
     wanted = list(dict.fromkeys(columns))
 
     def check(site: str, reply: HeldColumns) -> None:

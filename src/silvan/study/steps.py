@@ -76,11 +76,17 @@ def agree(federation: Federation, study: Study) -> Agreement:
         how = Alignment(study.label, study.match, test=study.test, task=study.task, schema=study.schema)
         return agree_on_columns(federation, how)
     # with a given schema sites may not even say how many rows they have
-    share = partial(share_key, federation) if study.secret else None
     alone = study.private or len(federation.sites) == 1  # noise protects a column that one site has
     columns = None if alone else partial(share_columns, federation)
     known = study.label, study.task, study.schema
-    return agree_on(federation, *known, count_rows=False, kinds=study.kinds, share_key=share, share_columns=columns)
+    return agree_on(
+        federation,
+        *known,
+        count_rows=False,
+        kinds=study.kinds,
+        share_key=partial(share_key, federation),
+        share_columns=columns,
+    )
 
 
 def note_agreement(record: Record, federation: Federation, study: Study) -> None:

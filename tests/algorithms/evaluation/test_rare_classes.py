@@ -48,7 +48,7 @@ def test_many_classes_that_are_never_predicted_are_one_warning():
     """A number that is taken for classes has hundreds."""
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"a": rng.normal(size=300), "label": rng.integers(0, 90, 300)})
-    fed = federate(parts(frame, 2), test=0.4)
+    fed = federate(parts(frame, 2), test=0.4, schema=sv.Schema.of(["a"], sv.Label("label", tuple(range(90)))))
     with pytest.warns(UserWarning, match=r"never predicts \d+ of \d+ classes .* set task='regression'") as said:
         sv.HistogramForest(**SMALL).fit(fed).evaluate(fed)
     assert len(said) == 1

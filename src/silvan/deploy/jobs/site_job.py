@@ -143,7 +143,7 @@ def open_site_of(files: SiteFiles, study: Study, roster: Roster | None) -> SiteW
         log.error("%s", error)
         site.outbox.close_rows(str(error))  # it may still take the results of a study that is over
     site.signer = Signer(files.name, files.folder.key, roster)
-    if study.secret:
+    if not study.by_columns:
         restore_sampling_key(site, study.unique_name)
     return SiteWithSplits(site, files, study)
 

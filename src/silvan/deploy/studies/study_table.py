@@ -57,7 +57,7 @@ def table_settings(member: SiteFiles, study: Study, n_jobs: int | None = None) -
         return SiteSettings(label=study.label, exclude=study.exclude, n_jobs=n_jobs, kinds=study.kinds, results=results)
     room = None if memory is None else read_size(memory)
     own: dict[str, Any] = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "results": results}
-    own |= {"schema": study.schema, "kinds": study.kinds, "naming": "proven" if study.secret else "own"}
+    own |= {"schema": study.schema, "kinds": study.kinds, "naming": "proven", "published": not study.secret}
     if study.private or member.policy.epsilon is not None:
         own["test_key"] = derive(secret_key(member.store).private_bytes_raw(), b"rows for judging", 32)
     return SiteSettings.of_study(study.label, study.exclude, study.test, study.random_state, **own)

@@ -4,7 +4,8 @@ The first site draws the key and seals it for each of the others, by the keys on
 coordinator carries the boxes and can open none. A site stores the key that it drew or was sent, so that a resumed study
 goes on with it, and takes no other in the same study.
 
-Sites that hold rows sample them by it, so the coordinator cannot know which rows are in which tree. Parties that hold
+Sites that hold rows sample them by it, so the coordinator cannot know which rows are in which tree, and prove sums of
+counts by it (``federation/proven_sums.py``). Parties that hold
 columns name their rows by it (``identity.py``).
 """
 
@@ -57,9 +58,14 @@ class TakeKey(Ask[KeyTaken], frozen=True, kw_only=True):
 
 
 def restore_sampling_key(site: Site, study: str) -> None:
-    """Use the key that the site has stored for a study; until there is one, a temporary key."""
+    """Use the key that the site has stored for a study; until there is one, a temporary key.
+
+    By it the site proves its counts and samples rows, the latter unless sampling is ``published``.
+    """
     kept = site.store.get(f"sampling {study}") or secrets.token_bytes(KEY_BYTES)
-    site.sampling_key = np.frombuffer(kept[:16], "<u8").astype(np.uint64)
+    site.shared_key = np.frombuffer(kept[:16], "<u8").astype(np.uint64)
+    if not site.published:
+        site.sampling_key = site.shared_key
 
 
 @answers(DealKey)
