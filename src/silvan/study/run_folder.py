@@ -28,11 +28,20 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
     "journal.sqlite",
 )
 
+ROSTER = "roster.json"
+"""The public keys of a study's sites, by which its statements are verified."""
+
 AUDIT = ("audit.json", "audit.html")
 """What an audit of the run's model writes."""
 
 LEARNT = "learnt_rows.private"
 """Hashes of the rows that were learnt from, which stay with their owner."""
+
+
+def split_journal(number: int) -> str:
+    """Return what the journal of a split is called."""
+    return f"{JOURNAL}.split-{number}"
+
 
 SHARES = "model"
 """The folder of a model in shares."""
@@ -189,6 +198,7 @@ class Record(msgspec.Struct, kw_only=True):
     counts: list[Counts] = []
     pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown
     received: list[str] = []  # sites that have got the results
+    verification: str = ""  # how far sums and decisions are verified, in a sentence; empty in one process
     copy_for: str = ""  # the site that this is a copy for: figures of other sites are left out
     among: list[str] = []  # the sites of the study that it is a copy of
 

@@ -22,11 +22,13 @@ from silvan.federation.handlers import HANDLERS
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import RequestPlan, announce
+from silvan.privacy.close_study import check_own_sums, close_study
 from silvan.privacy.identity.shared_key import DealKey, TakeKey
 from silvan.study import column_steps
 from silvan.study.listener import Listener
 from silvan.study.run_folder import Dependence, Difference, Kind, Record, Run, SiteRows, Traffic
 from silvan.study.study import Study
+from silvan.util.readable import count_of
 
 _MOST_COLUMNS = 200
 """What sites told is kept of so many columns."""
@@ -156,6 +158,23 @@ def explain_model(
         Dependence(column, values, dict(zip(names, np.round(means.T, 6).tolist(), strict=True)))
         for column, (values, means) in found.dependence.items()
     ]
+    note_traffic(record, federation)
+
+
+def close(record: Record, federation: Federation, study: Study) -> None:
+    """Close the study at sites that sign, check its sums by their statements, and record how far it is verified."""
+    if not federation.verifiable:
+        return
+    found = check_own_sums(federation, close_study(federation))
+    if found.wrong:
+        record.warnings += found.wrong
+        record.verification = "sums are not verified: " + found.wrong[0]
+    else:
+        record.verification = "sums verified, decisions not verified"
+        if found.unknown:
+            record.verification += f"; {count_of(len(found.unknown), 'sum')} not verified: {found.unknown[0]}"
+    if study.auditor is not None:
+        record.verification += f"; {study.auditor} verifies both"
     note_traffic(record, federation)
 
 
