@@ -155,7 +155,7 @@ def _masks(site: Site, other: str, name: str, part: Part) -> tuple[int, int]:
 
 
 def make_verifiable(federation: Federation) -> Federation:
-    """Have sites share a key for fingerprints before the first sum, if messages are signed; return the federation."""
+    """Make sites share a key for fingerprints before the first sum, if messages are signed; return the federation."""
     if federation.signer is not None:
         federation.before_sums = share_fingerprint_key
     return federation

@@ -212,6 +212,8 @@ class _Replay:
             self.stopped = "the journal has no answer to it"
         except SilvanError as error:
             self.stopped = f"the replies in the journal do not lead to the end of the study: {error}"
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # no honest site gives such replies
+            self.stopped = "the replies in the journal do not lead to the end of the study"
         return record
 
     def _federation(self, name: str, sites: list[str], journal: str) -> Federation:
