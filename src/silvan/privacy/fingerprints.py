@@ -132,7 +132,7 @@ def _add_up(
 
 
 @njit(nogil=True, cache=True)
-def _block(counters: np.ndarray, low: np.ndarray, high: np.ndarray, start: int, stop: int, small: bool) -> np.uint64:
+def _block(counters: np.ndarray, low: np.ndarray, high: np.ndarray, start: int, stop: int, small: Any) -> np.uint64:
     """Return counters times the first powers of a point, added up; where all are small, without a remainder each."""
     if small:
         lower, upper = np.int64(0), np.int64(0)

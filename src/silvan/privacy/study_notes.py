@@ -89,7 +89,10 @@ def closing_answer(store: Store, study: str, asked: str) -> bytes | None:
         return None
     known, answer = msgspec.msgpack.decode(data, type=tuple[str, bytes])
     if known != asked:
-        raise RefusedError("the study is closed: its sums were verified, and the site answers nothing more in it")
+        raise RefusedError(
+            "the study is closed: the site has signed what it answered, and answers nothing more in it; a study of "
+            "another name can ask again"
+        )
     return answer
 
 

@@ -21,6 +21,7 @@ def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
         _small_test_parts(summary),
         _cost(record),
         _same_as_pooled(record),
+        f"Verification: {record.verification}." if record.verification else "",
     )
     return [text if record.by == "rows" else _of_parties(text, record) for text in texts if text]
 

@@ -233,6 +233,11 @@ class _Replay:
         made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows else {})
         return made
 
+    def name_of(self, federation: Federation) -> str:
+        """Return how sentences begin that are about a split; nothing for the study itself."""
+        number = self.federations.index(federation)
+        return f"split {number}: " if number else ""
+
     def is_last(self, federation: Federation) -> bool:
         """Whether the replay stopped in a federation."""
         return bool(self.stopped) and federation is self.federations[-1]
@@ -251,7 +256,7 @@ def _verify(run: Run, record: Record, study: Study, roster: Roster, found: Verif
         last = replay.federations[-1].questions
         if not found.deviations:
             what = f"{describe_question(last[-1])}: " if last else ""
-            found.deviations.append(f"{what}{replay.stopped}")
+            found.deviations.append(f"{replay.name_of(replay.federations[-1])}{what}{replay.stopped}")
         return
     known = {model.hash for model in record.models}
     if known != replay.models.hashes:
@@ -275,14 +280,14 @@ def _close(a: float | None, b: float | None) -> bool:
 
 def _verify_federation(replay: _Replay, federation: Federation, found: Verification) -> None:
     """Compare what a study, or one of its splits, asks with what its sites signed."""
-    of = "" if federation is replay.federations[0] else f"split {replay.federations.index(federation)}: "
+    of = replay.name_of(federation)
     statements, faults = _read_statements(federation, replay.roster)
     questions = [question for question in federation.questions if question.kind is not CloseStudy]
     said: dict[str, list[str]] = {}
     for site, statement in statements.items():
         for text in _compare(questions, site, statement, federation, stopped=replay.is_last(federation)):
             said.setdefault(text, []).append(site)
-    found.deviations += [f"{of}{text} (site {format_names(sites)})" for text, sites in said.items()]
+    found.deviations += [f"{of}{text} (at {format_names(sites)})" for text, sites in said.items()]
     found.questions += len(questions)
     if not replay.is_last(federation):
         commitment = sums_digest(questions)
@@ -295,7 +300,7 @@ def _verify_federation(replay: _Replay, federation: Federation, found: Verificat
 
     left, quorum = len(federation.active), replay.study.quorum
     if federation.lost and left < (len(federation.sites) if quorum is None else quorum):
-        faults.append(f"site {format_names(list(federation.lost))} was left out, which the study does not allow")
+        faults.append(f"left out, which the study does not allow: {format_names(list(federation.lost))}")
     checked = check_sums(questions, statements, sum_of, federation.lost)
     found.sums += checked.right
     found.deviations += [of + text for text in [*faults, *checked.wrong]]
@@ -320,7 +325,7 @@ def _read_statements(federation: Federation, roster: Roster) -> tuple[dict[str, 
             statements[site] = statement
     missing = [site for site in federation.sites if site not in statements and site not in federation.lost]
     if missing and not faults:
-        faults.append(f"there is no statement of site {format_names(missing)}: the study was not closed there")
+        faults.append(f"there is no statement of {format_names(missing)}: the study was not closed there")
     return statements, faults
 
 
@@ -348,7 +353,7 @@ def _compare(
 
 
 def _deviation(want: LoggedQuestion | None, given: Answered | None, wanted: set[str], got: set[str], site: str) -> str:
-    """Say in words how a request that a site answered differs from the one that follows from the study."""
+    """Describe how a request that a site answered differs from the one that follows from the study."""
     asked = "" if given is None else f"{given.kind} of round {given.round}" if given.round else given.kind
     if want is None:
         return f"{asked} was asked, and does not follow from the study"
