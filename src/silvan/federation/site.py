@@ -149,6 +149,12 @@ class Site(SiteTable):
         return self._envelope.task
 
     @property
+    def message(self) -> SignedMessage | None:
+        """The signed message that is being answered; None where nobody signs."""
+        message: SignedMessage | None = getattr(self._now, "message", None)
+        return message
+
+    @property
     def asked(self) -> str:
         """The digest of the request that is being answered."""
         return self._envelope.asked
@@ -173,6 +179,7 @@ class Site(SiteTable):
         try:
             signed = wire.decode(data, SignedMessage)
             self.signer.check(signed, verb, self.store)
+            self._now.message = signed
             answer = self._receive(signed.body, verb, signed.study)
         except Exception as error:
             self.last_error = error

@@ -17,6 +17,7 @@ from silvan.federation.cache import CacheKey
 from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
 from silvan.federation.site import Outbox, Site
 from silvan.federation.store import Store, digest, fingerprint_key_name
+from silvan.privacy.evidence import keep_evidence
 from silvan.privacy.file_marks import FileMarks
 from silvan.privacy.fingerprints import fingerprint_of, points_of
 from silvan.privacy.ledger import Ledger, Outcome, clean
@@ -26,7 +27,7 @@ from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
 from silvan.privacy.request_sequence import CheckedRequest, StudyLimits, check_sequence
 from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
 from silvan.privacy.study_notes import Part, check_open, note_answer
-from silvan.privacy.terms import StudyText, Terms
+from silvan.privacy.terms import DeviationError, StudyText, Terms
 from silvan.util.readable import count_of
 
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
@@ -348,6 +349,8 @@ class Gate(Outbox):
                 changes = {**self._remembered(site, request, envelope), **self._notes(site, envelope, request, body)}
                 marks = self.marks.before_line(site.store, changes, charged)
             what, how = _describe(site, envelope, request, reply)
+            if isinstance(site.last_error, DeviationError) and site.message is not None and self.ledger.folder:
+                how += keep_evidence(self.ledger.folder, site.message)
             self.ledger.write(
                 site=site.name,
                 study=clean(envelope.study),

@@ -29,6 +29,10 @@ Fixed = Mapping[str, Any]
 """By the name of a fixed field: the value it must have, or a function that says whether a value is allowed."""
 
 
+class DeviationError(RefusedError):
+    """A request is not what the study's text says, or not what the sites agreed on: it is kept as evidence."""
+
+
 @dataclass(frozen=True)
 class StudyText:
     """What a study's text says of its requests.
@@ -91,7 +95,7 @@ class Terms:
     text: StudyText | None = None
 
     def check(self, site: Site, request: Request, *, noisy: bool = False) -> None:
-        """Raise ``RefusedError`` if a fixed or agreed field of a request is not what the study says.
+        """Raise ``DeviationError`` if a fixed or agreed field of a request is not what the study says.
 
         A ``noisy`` level of trees has no smallest leaf and its own way of sampling: epsilon protects its counts.
         """
@@ -101,7 +105,7 @@ class Terms:
         bounds = bounds_of(type(request))
         schema = _read_schema(site, request) if bounds.get("schema") is Bound.AGREED else None
         if schema is not None and not text.allows(schema):
-            raise RefusedError("the study's text does not allow this schema: it names other columns or another label")
+            raise DeviationError("the study's text does not allow this schema: it names other columns or another label")
         fixed = text.fixed_by(schema)
         for name, bound in bounds.items():
             value = getattr(request, name)
@@ -109,10 +113,10 @@ class Terms:
                 self.check(site, value, noisy=True)
             elif bound is Bound.FIXED and not (noisy and name in ("min_leaf", "bootstrap")):
                 if name not in fixed:
-                    raise RefusedError(f"the study does not ask for {request.kind()}")
+                    raise DeviationError(f"the study does not ask for {request.kind()}")
                 said = fixed[name]
                 if not (said(value) if callable(said) else wire.encode(said) == wire.encode(value)):
-                    raise RefusedError(f"the study's text says otherwise: {name} of {request.kind()}")
+                    raise DeviationError(f"the study's text says otherwise: {name} of {request.kind()}")
             elif bound is Bound.AGREED:
                 _check_agreed(site, name, value)
 
@@ -123,11 +127,11 @@ def _read_schema(site: Site, request: Request) -> Schema:
 
 
 def _check_agreed(site: Site, name: str, value: Any) -> None:
-    """Raise ``RefusedError`` if a site was asked with another value before, in the study or in this task of it."""
+    """Raise ``DeviationError`` if a site was asked with another value before, in the study or in this task of it."""
     scope = [site.study, name] if name == "schema" else [site.study, site.task, name]
     key, now = f"agreed {digest(msgspec.json.encode(scope))}", digest(wire.encode(value)).encode()
     before = site.store.get(key)
     if before is None:
         site.store.put(key, now)
     elif before != now:
-        raise RefusedError(f"the site was asked with another {name} before, and a study has one")
+        raise DeviationError(f"the site was asked with another {name} before, and a study has one")
