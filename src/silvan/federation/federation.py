@@ -164,6 +164,8 @@ class Federation:
         question = self._question(request, "ask", to, check)
         known = self._recall(question)
         replies = {s: wire.decode(e.body, question.kind.reply) for s, e in known.items() if e.kind != LOST}
+        for site, reply in replies.items():
+            self._check_recalled(question, site, reply)
         left = {site: r for site, r in question.requests.items() if site not in known}
         for site, reply, entry in self.exchange(replace(question, requests=left)):
             self.journal.keep(question.name, {site: entry})
@@ -192,7 +194,9 @@ class Federation:
         known = self._recall(question)
         if SUM in known:
             self._log_sum(digest(known[SUM].body))
-            return wire.decode(known[SUM].body, question.kind.reply)
+            total = wire.decode(known[SUM].body, question.kind.reply)
+            self._check_recalled(question, OVERALL, total)
+            return total
         left = {site: r for site, r in question.requests.items() if site not in known}
         # the sites hold a sum to the sites that it was over at first, also if one was lost and the study resumed since
         reply, traffic = self.sums.total(self, replace(question, requests=left, over=list(question.requests)))
@@ -429,6 +433,11 @@ class Federation:
             asked = {site: question.asked(site) for site in requests}
             self.questions.append(LoggedQuestion(question.name, kind, self._sender.round, asked))
         return question
+
+    def _check_recalled(self, question: Asked, site: str, reply: Reply) -> None:
+        """Check a reply of the journal as one that arrives, where somebody verifies it: the journal may be forged."""
+        if self.verifiable and self.signer is None and question.check is not None:
+            question.check(site, reply)
 
     def _log_sum(self, named: str) -> None:
         """Note the sum that the last question was answered with, by its digest."""
