@@ -276,7 +276,7 @@ def test_a_site_that_was_away_gets_them_when_the_study_is_run_again(joined):
     try:
         run, carrier = run_job(hub, members, plan)
         run.file(RUN).unlink()
-        with pytest.raises(RefusedError, match="its table has changed since the study began"):
+        with pytest.raises(RefusedError, match="the study is closed"):
             run_job(hub, members, plan)
     finally:
         path.write_bytes(before)

@@ -1,5 +1,6 @@
 """Studies between machines that judge every row: splits under one approval, drawn by sites' own secrets."""
 
+import sqlite3
 from contextlib import contextmanager
 
 import msgspec
@@ -27,7 +28,8 @@ from silvan.federation.signed import Signer
 from silvan.federation.sums import TrustedSums
 from silvan.report.summary import summarise_run
 from silvan.study.parse import parse_remote_study
-from silvan.study.run_folder import JOURNAL
+from silvan.study.run_folder import JOURNAL, split_journal
+from silvan.study.verify import verify_study
 
 SITES = ["north", "south", "west"]
 ROWS = 240
@@ -196,3 +198,17 @@ def test_sampling_must_be_secret():
 def test_learners_without_repeats(learner, said):
     with pytest.raises(InputError, match=said):
         parse_remote_study(f"test = 0.5\nrepeats = 2\n[learner]\n{learner}\n")
+
+
+def test_splits_are_verified_too(joined):
+    """Each is closed by itself, and an auditor has the journals of all."""
+    hub, members = joined
+    plan = study("audited", 'auditor = "Ada"\nsums = "masked"', repeats=1)
+    approve_study(members["north"], plan)
+    run, _ = run_job(hub, members, plan)
+    found = verify_study(run.folder)
+    assert (found.sentence, found.deviations) == ("sums and decisions verified by Ada", [])
+    assert found.sums > 10, "of the study and of both splits"
+    with sqlite3.connect(run.file(split_journal(1))) as db:
+        db.execute("DELETE FROM reply WHERE kind = 'Histograms'")
+    assert verify_study(run.folder).sentence.startswith("not verified: split 2: ")

@@ -356,7 +356,7 @@ def test_a_study_with_ledgers_on_disk(tmp_path):
     folder = SiteFolder(tmp_path / "site 1")
     found = verify(folder.path, folder.public())
     assert not found.faults
-    assert found.lines == 2 * (3 + 3)
+    assert found.lines == 2 * (3 + 1 + 3), "agreement, the key for fingerprints, training"
     assert fed.site("site 1").signer.roster.sites["site 1"] == folder.public()
     os.chmod(tmp_path / "site 1" / "site.key", 0o644)
     with pytest.raises(InputError, match="others on this machine can read"):

@@ -39,8 +39,8 @@ def test_a_coordinator_reads_names_and_cells_where_sites_do_not_check_them():
 
 
 @pytest.mark.parametrize("between_machines", [True, False])
-def test_local_models_reveal_labels_where_sites_do_not_know_the_text(between_machines):
-    """Each tells how many of some rows are of a class; tests/attacks tries the same where sites know the text."""
+def test_local_models_reveal_labels_where_sites_do_not_check_fields(between_machines):
+    """Each tells how many of some rows are of a class; tests/attacks tries the same where sites check them."""
     read, by_columns = local_candidates.unheld(340, 36, between_machines=between_machines)
     assert read >= by_columns + 8
 

@@ -37,6 +37,7 @@ class KeepResults(Ask[ResultsKept], frozen=True, kw_only=True):
     """Keep the finished model and the figures that this site is sent, in the site's own folder."""
 
     of_rows: ClassVar[bool] = False
+    after_close: ClassVar[bool] = True
 
     record: Derived[bytes]  # the site's copy of the record of the run, as JSON
     models: Derived[dict[str, bytes]]  # files by name

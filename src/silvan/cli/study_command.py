@@ -260,6 +260,40 @@ def cancel(
     print_lines("Cancelled." if ended else "Nothing to cancel: it has not begun, or is done.")
 
 
+@app.command()
+def verify(
+    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="The coordinator's run folder, or a copy of it.")],
+    roster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The sites' keys as you know them; those in the run folder, if not given."),
+    ] = None,
+) -> None:
+    """Verify a study that is done: its sums and its decisions, by what the sites signed; for its auditor."""
+    from silvan.federation.keys import Roster
+    from silvan.report.html import write_report
+    from silvan.study.run_folder import Run
+    from silvan.study.verify import note_verification, verify_study
+
+    found = verify_study(run, None if roster is None else Roster.load(roster))
+    if not found.other_versions:
+        asked, sums = count_of(found.questions, "request"), count_of(found.sums, "sum")
+        print_lines(f"{asked} compared with what the sites signed, and {sums} with their fingerprints.")
+    for text in found.deviations:
+        print_wrapped(f"Deviation: {text}")
+    for text in found.unverified:
+        print_wrapped(f"Not verified: {text}")
+    print_wrapped(f"Result: {found.sentence}.")
+    if roster is None and found.passed:
+        print_wrapped(
+            "The keys are those in the run folder: compare its roster.json with what the sites say their keys are, or "
+            "pass yours by --roster."
+        )
+    note_verification(run, found)
+    write_report(Run(run))
+    if not found.passed:
+        raise typer.Exit(1)
+
+
 def run_study(hub: "CoordinatorFiles", plan: "Study") -> "Run":
     """Run a study to its end, printing its progress; return its run folder."""
     return _supervisor(hub, plan).run_to_end()

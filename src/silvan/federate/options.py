@@ -20,6 +20,7 @@ from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import MaskedPart
 from silvan.privacy.aggregation.ring import RingPart, RingSums
+from silvan.privacy.close_study import make_verifiable
 from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.noise.budget import Budget
@@ -100,7 +101,7 @@ class Protection:
     def federation(self, sites: dict[str, Site], study: str, options: Options) -> Federation:
         """Make the federation of sites that were made with this."""
         check_quorum(options.quorum, self.sums, len(sites))
-        return Federation(
+        federation = Federation(
             options.transport(sites, cold=options.cold),
             sites,
             self.sums,
@@ -111,6 +112,7 @@ class Protection:
             signer=self.signer if self.signed else None,
             roster=self.signer.roster,
         )
+        return make_verifiable(federation)
 
 
 def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums, SecureSum | None]:

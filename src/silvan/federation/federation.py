@@ -27,6 +27,7 @@ from silvan.federation.outgoing import (
     Check,
     Delivery,
     Event,
+    LoggedQuestion,
     Question,
     Sender,
     Tries,
@@ -107,6 +108,10 @@ class Federation:
         self._agreement: Agreement | None = None
         # how to agree, when that is first needed: owners approve the study before anything is asked
         self.agree_later: Callable[[], Agreement] | None = None
+        # makes sums verifiable, before the first is asked for; None: they cannot be verified
+        self.before_sums: Callable[[Federation], None] | None = None
+        self._sums_begun = False
+        self.questions: list[LoggedQuestion] = []  # all so far, if sums can be verified
         # makes a federation of the same tables with other rows kept for judging
         self.split_later: Callable[[Fold], Federation] | None = None
         self.sums, self.study, self.quorum, self.signer = sums, study, quorum, signer
@@ -160,6 +165,8 @@ class Federation:
         question = self._question(request, "ask", to, check)
         known = self._recall(question)
         replies = {s: wire.decode(e.body, question.kind.reply) for s, e in known.items() if e.kind != LOST}
+        for site, reply in replies.items():
+            self._check_recalled(question, site, reply)
         left = {site: r for site, r in question.requests.items() if site not in known}
         for site, reply, entry in self.exchange(replace(question, requests=left)):
             self.journal.keep(question.name, {site: entry})
@@ -181,18 +188,31 @@ class Federation:
         If it is known that no number in the sum is above ``most`` or below zero, or above one of several bounds, sums
         that hide their parts take less room.
         """
+        if self.before_sums is not None and not self._sums_begun:
+            self._sums_begun = True
+            self.before_sums(self)
         question = replace(self._question(request, "total", over, check), most=most)
         known = self._recall(question)
         if SUM in known:
-            return wire.decode(known[SUM].body, question.kind.reply)
+            self._log_sum(digest(known[SUM].body))
+            total = wire.decode(known[SUM].body, question.kind.reply)
+            self._check_recalled(question, OVERALL, total)
+            return total
         left = {site: r for site, r in question.requests.items() if site not in known}
         # the sites hold a sum to the sites that it was over at first, also if one was lost and the study resumed since
         reply, traffic = self.sums.total(self, replace(question, requests=left, over=list(question.requests)))
-        if self.journal.path is not None:
-            self.journal.keep(question.name, {**traffic, SUM: Entry(type(reply).__name__, wire.encode(reply), 0, 0)})
+        if self.journal.path is not None or self.verifiable:
+            body = wire.encode(reply)
+            self._log_sum(digest(body))
+            self.journal.keep(question.name, {**traffic, SUM: Entry(type(reply).__name__, body, 0, 0)})
         for site, entry in traffic.items():
             self._count(site, question, entry)
         return reply
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether sites note what they answer, so that the study can be verified."""
+        return self.before_sums is not None
 
     def blob(self, data: bytes) -> Blob:
         """Return a reference to something large, for requests; it travels once to each site."""
@@ -409,7 +429,21 @@ class Federation:
             self._joined += 1
         parts = list(requests.values()) if isinstance(request, dict) else [request]
         named = msgspec.json.encode([self.study, self._asked, kind.__name__, list(requests)])
-        return Asked(digest(b"\n".join([named, *map(wire.encode, parts)])), kind, requests, check)
+        question = Asked(digest(b"\n".join([named, *map(wire.encode, parts)])), kind, requests, check)
+        if self.verifiable:
+            asked = {site: question.asked(site) for site in requests}
+            self.questions.append(LoggedQuestion(question.name, kind, self._sender.round, asked))
+        return question
+
+    def _check_recalled(self, question: Asked, site: str, reply: Reply) -> None:
+        """Check a reply of the journal as one that arrives, where somebody verifies it: the journal may be forged."""
+        if self.verifiable and self.signer is None and question.check is not None:
+            question.check(site, reply)
+
+    def _log_sum(self, named: str) -> None:
+        """Note the sum that the last question was answered with, by its digest."""
+        if self.verifiable:
+            self.questions[-1].sum = named
 
     def _recall(self, question: Asked) -> dict[str, Entry]:
         """Return what the journal knows of a question, and count it as if it had come now."""

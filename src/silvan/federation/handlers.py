@@ -100,6 +100,7 @@ _ANSWERED_IN = {
         "NameCategories",
     ),
     "silvan.privacy.announce": ("Announce",),
+    "silvan.privacy.close_study": ("CloseStudy",),
     "silvan.privacy.held_columns": (
         "ListColumns",
         "NoteColumns",

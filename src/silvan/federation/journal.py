@@ -63,10 +63,13 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """Replies on disk (SQLite). Without a path nothing is kept: nobody could come back for it."""
+    """Replies on disk (SQLite). Without a path nothing is kept: nobody could come back for it.
 
-    def __init__(self, path: str | Path | None = None) -> None:
-        self.path = path
+    One that is ``lasting`` outlives its study, for whoever verifies it.
+    """
+
+    def __init__(self, path: str | Path | None = None, *, lasting: bool = False) -> None:
+        self.path, self.lasting = path, lasting
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
         if path is None:
@@ -101,6 +104,13 @@ class Journal:
                 raise FormatError(f"{self.path}: the journal is damaged; name another file to start afresh")
         return entries
 
+    def of_kind(self, kind: str) -> dict[str, list[bytes]]:
+        """Return the replies of a kind by site, to whatever question."""
+        found: dict[str, list[bytes]] = {}
+        for site, body in self._read("SELECT site, body FROM reply WHERE kind = ? AND body != x''", kind):
+            found.setdefault(site, []).append(bytes(body))
+        return found
+
     def keep(self, question: str, entries: dict[str, Entry]) -> None:
         """Keep replies, all or none of them; what is kept already stays."""
         if self._db is not None:
@@ -131,8 +141,10 @@ class Journal:
             self._db.close()
 
     def remove(self) -> None:
-        """Close the file and remove it: nobody will come back for it."""
+        """Close the file and remove it, unless it is ``lasting``: nobody will come back for it."""
         self.close()
+        if self.lasting:
+            return
         for ending in ("", "-wal", "-shm") if self.path is not None else ():
             Path(f"{self.path}{ending}").unlink(missing_ok=True)
 

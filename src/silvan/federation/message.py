@@ -62,6 +62,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     narrow: ClassVar[bool] = False  # whether the check of replies takes counters as they were sent: see ``wire``
     once: ClassVar[bool] = False  # whether it may be asked once only, as every sum; unless ``course`` says otherwise
     some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites: a cluster
+    after_close: ClassVar[bool] = False  # whether it may be asked in a study whose sums were verified
 
     def __init_subclass__(cls) -> None:
         """Take the type of replies from the brackets of ``Ask`` or ``Total``."""
@@ -96,6 +97,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def alike(self) -> bytes | None:
         """Return what all sites in a sum must be asked alike, so that it adds up; None: everything."""
         return None
+
+    def statistic(self, asked: str) -> str:
+        """Name what is summed, alike at all sites of the sum; ``asked`` is the digest of the request."""
+        alike = self.alike()
+        return asked if alike is None else digest(self.kind().encode() + b"\0" + alike)
 
 
 class Ask(Request, Generic[R], frozen=True, kw_only=True):
@@ -155,7 +161,12 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def asked(self) -> str:
         """Digest of the request, whatever it is sent for: all steps of a sum repeat it."""
-        return digest(self.kind.encode() + b"\0" + self.body)
+        return request_digest(self.kind, self.body)
+
+
+def request_digest(kind: str, body: bytes) -> str:
+    """Name a request by its kind and its bytes."""
+    return digest(kind.encode() + b"\0" + body)
 
 
 STALE = "stale"

@@ -30,6 +30,7 @@ from silvan.federation.message import (
     SumStep,
     Trouble,
     blobs_in,
+    request_digest,
 )
 from silvan.federation.signed import Signer, is_owned
 from silvan.federation.store import digest
@@ -181,6 +182,10 @@ class Asked:
             self._written[id(request)] = WrittenRequest(request, wire.encode(request), blobs_in(request))
         return self._written[id(request)]
 
+    def asked(self, site: str) -> str:
+        """Return the digest of what a site is asked, by which the site knows it (``Envelope.asked``)."""
+        return request_digest(self.kind.__name__, self.written(site).body)
+
     def step_of(self, site: str) -> SumStep | None:
         """Return a site's step."""
         return self.step[site] if isinstance(self.step, Mapping) else self.step
@@ -219,6 +224,17 @@ class Asked:
         if trouble.code == "refused":
             return RefusedError(f"site {site!r} refused {kind}: {text}", site=site, reason=text)
         return SiteError(site, f"{kind}: {text}", code=trouble.code, owner_told=OWNER_TOLD.get(trouble.code, ""))
+
+
+@dataclass
+class LoggedQuestion:
+    """A question as a study is verified by it: the digests of its requests and, of a ``total``, of the sum."""
+
+    name: str
+    kind: type[Request]
+    round: int
+    asked: dict[str, str]  # by site
+    sum: str = ""
 
 
 class Blobs:

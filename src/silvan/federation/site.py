@@ -148,6 +148,17 @@ class Site(SiteTable):
         """What of the study the message is for that is being answered."""
         return self._envelope.task
 
+    @property
+    def message(self) -> SignedMessage | None:
+        """The signed message that is being answered; None where nobody signs."""
+        message: SignedMessage | None = getattr(self._now, "message", None)
+        return message
+
+    @property
+    def asked(self) -> str:
+        """The digest of the request that is being answered."""
+        return self._envelope.asked
+
     def owners(self, hash_: str) -> list[Owner]:
         """Return which sites made what a blob holds in this study, by their signatures; none if none did."""
         kept = self.store.get(_owner_key(self._envelope.study, hash_))
@@ -168,6 +179,7 @@ class Site(SiteTable):
         try:
             signed = wire.decode(data, SignedMessage)
             self.signer.check(signed, verb, self.store)
+            self._now.message = signed
             answer = self._receive(signed.body, verb, signed.study)
         except Exception as error:
             self.last_error = error
@@ -315,8 +327,7 @@ class Own:
     @property
     def statistic(self) -> str:
         """Name what is summed, alike at all sites of the sum: what one site is asked alone adds up with nothing."""
-        alike = self.request.alike()
-        return self.hash if alike is None else digest(self.request.kind().encode() + b"\0" + alike)
+        return self.request.statistic(self.hash)
 
     def prepare(self) -> Reply:
         """Work the part out; nothing leaves yet."""

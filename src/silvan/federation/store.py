@@ -24,7 +24,10 @@ SHARE = "share "
 SIGNING = "signing key"
 """Where a site of this process has its key, if it has no folder."""
 
-LASTING = (SEQUENCE, SHARE, SIGNING, "secret", "shared key", "paillier key", "named ")
+FINGERPRINT = "fingerprint"
+"""How the key begins of what fingerprints of sums derive from."""
+
+LASTING = (SEQUENCE, SHARE, SIGNING, FINGERPRINT, "secret", "shared key", "paillier key", "named ")
 """Prefixes of what a site is not told or cannot draw a second time, and of what it holds a coordinator to."""
 
 
@@ -69,6 +72,11 @@ class MemoryStore(Store):
                     del self._blobs[oldest], self._values[oldest]
                 self._blobs[key] = len(value)
             self._values[key] = value
+
+
+def fingerprint_key_name(study: str) -> str:
+    """Return under which name a store has the key from which the fingerprints of a study's sums derive."""
+    return f"{FINGERPRINT} key of {study}"
 
 
 def digest(data: bytes) -> str:

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -184,12 +183,16 @@ class Learner(FederatedEstimator):
         if not federation.local_sites or type(self).__name__ not in LEARNERS:
             return nullcontext()
         schema, parameters = federation.schema, self.get_params(deep=False)
-        if federation.columns is None:
-            fixed = partial(fixed_fields, parameters, random_state=self.random_state, **evaluation)
-            clusters = parameters.get("clusters") is not None
-            text = StudyText(schema.label.name, fixed, schema=schema, clusters=clusters)
-        else:
-            text = StudyText(schema.label.name, lambda schema: fixed_for_parties(parameters), clusters=True)
+        by_rows = federation.columns is None
+
+        def fixed(schema: Schema | None) -> Mapping[str, Any]:
+            of_study = {"study": federation.study}
+            if not by_rows:
+                return of_study | fixed_for_parties(parameters)
+            return of_study | fixed_fields(parameters, schema, random_state=self.random_state, **evaluation)
+
+        clusters = not by_rows or parameters.get("clusters") is not None
+        text = StudyText(schema.label.name, fixed, schema=schema if by_rows else None, clusters=clusters)
         trusting = parameters.get("tolerate") == 0  # sites that trust one another need no share to spare
         return holding_to(text, federation.local_sites.values(), tolerate=0 if trusting else 1)
 

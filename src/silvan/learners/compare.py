@@ -16,12 +16,13 @@ from silvan.algorithms.evaluation.evaluation import CERTAINTY, FEDERATED, LOCAL,
 from silvan.algorithms.evaluation.repeats import best_candidate, folds_of, over_splits
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.data.holdout import Fold
-from silvan.errors import InputError
+from silvan.errors import FederationError, InputError
 from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.store import digest
 from silvan.learners.base import Learner
 from silvan.learners.evaluation_frame import metrics_frame
+from silvan.privacy.close_study import check_own_sums, close_study
 from silvan.util.notebook import html_table
 from silvan.util.readable import digits_of, format_interval, signed
 
@@ -215,6 +216,9 @@ def _evaluate_split(split: Federation, learners: Mapping[str, Learner]) -> Evalu
         feature_key = fitted.feature_key()
     with split.working_on("judging"):
         found = evaluate(split, split.schema, listed, feature_key, draws)
+    wrong = check_own_sums(split, close_study(split)).wrong
+    if wrong:
+        raise FederationError(f"a split cannot be verified: {wrong[0]}")
     return EvaluatedSplit(found.rows, found.curves, [(*way, n) for way, n in split.traffic.items()])
 
 

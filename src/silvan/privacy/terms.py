@@ -30,6 +30,10 @@ Fixed = Mapping[str, Any]
 """By the name of a fixed field: the value it must have, or a function that says whether a value is allowed."""
 
 
+class DeviationError(RefusedError):
+    """A request is not what the study's text says, or not what the sites agreed on: it is kept as evidence."""
+
+
 @dataclass(frozen=True)
 class StudyText:
     """What a study's text says of its requests.
@@ -99,14 +103,14 @@ class Terms:
     text: StudyText | None = None
 
     def check(self, site: Site, request: Request, *, noisy: bool = False) -> None:
-        """Raise ``RefusedError`` if a fixed or agreed field of a request is not what the study says.
+        """Raise ``DeviationError`` if a fixed or agreed field of a request is not what the study says.
 
         A ``noisy`` level of trees has no smallest leaf, public bins and its own sampling: epsilon protects its counts.
         """
         text, bounds = self.text, bounds_of(type(request))
         schema = _read_schema(site, request) if bounds.get("schema") is Bound.AGREED else None
         if schema is not None and not (_is_of(site, schema) if text is None else text.allows(schema)):
-            raise RefusedError("the study's text does not allow this schema: it names other columns or another label")
+            raise DeviationError("the study's text does not allow this schema: it names other columns or another label")
         fixed = None if text is None else text.fixed_by(schema)
         self._check_fields(site, request.kind(), request, fixed, noisy=noisy)
 
@@ -120,10 +124,10 @@ class Terms:
                 self._check_fields(site, kind, value, fixed, noisy=noisy)
             elif bound is Bound.FIXED and fixed is not None and not (noisy and name in ("min_leaf", "bootstrap")):
                 if name not in fixed:
-                    raise RefusedError(f"the study does not ask for {kind}")
+                    raise DeviationError(f"the study does not ask for {kind}")
                 said = fixed[name]
                 if not (said(value) if callable(said) else wire.encode(said) == wire.encode(value)):
-                    raise RefusedError(f"the study's text says otherwise: {name} of {kind}")
+                    raise DeviationError(f"the study's text says otherwise: {name} of {kind}")
             elif bound is Bound.AGREED:
                 _check_agreed(site, name, value)
 
@@ -146,11 +150,11 @@ def _read_schema(site: Site, request: Request) -> Schema:
 
 
 def _check_agreed(site: Site, name: str, value: Any) -> None:
-    """Raise ``RefusedError`` if a site was asked with another value before, in the study or in this task of it."""
+    """Raise ``DeviationError`` if a site was asked with another value before, in the study or in this task of it."""
     scope = [site.study, name] if name == "schema" else [site.study, site.task, name]
     key, now = f"agreed {digest(msgspec.json.encode(scope))}", digest(wire.encode(value)).encode()
     before = site.store.get(key)
     if before is None:
         site.store.put(key, now)
     elif before != now:
-        raise RefusedError(f"the site was asked with another {name} before, and a study has one")
+        raise DeviationError(f"the site was asked with another {name} before, and a study has one")

@@ -22,6 +22,7 @@ def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
         _evaluated_rows(summary),
         _cost(record),
         _same_as_pooled(record),
+        f"Verification: {record.verification}." if record.verification else "",
     )
     return [text if record.by == "rows" else _of_parties(text, record) for text in texts if text]
 

@@ -28,9 +28,17 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
     "journal.sqlite",
 )
 
+ROSTER = "roster.json"  # the public keys of a study's sites, by which its statements are verified
 AUDIT = ("audit.json", "audit.html")  # what an audit of the run's model writes
 LEARNT = "learnt_rows.private"  # hashes of the rows that were learnt from, which stay with their owner
 SHARES = "model"  # the folder of a model in shares
+
+
+def split_journal(number: int) -> str:
+    """Return what the journal of a split is called."""
+    return f"{JOURNAL}.split-{number}"
+
+
 _GAINS = ("gain", "gain_low", "gain_high")
 
 
@@ -183,6 +191,7 @@ class Record(msgspec.Struct, kw_only=True):
     counts: list[Counts] = []
     pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown
     received: list[str] = []  # sites that have got the results
+    verification: str = ""  # how far sums and decisions are verified, in a sentence; empty in one process
     copy_for: str = ""  # the site that this is a copy for: figures of other sites are left out
     among: list[str] = []  # the sites of the study that it is a copy of
 

@@ -1,4 +1,4 @@
-"""The run sequence of a study, the only one: agree, announce, train, evaluate, explain, write.
+"""The run sequence of a study, the only one: agree, announce, train, evaluate, explain, write, close.
 
 `silvan fit`, the demo, FLARE's jobs and the trial behind an approval all call it. They differ in the federation, the
 folder and the listener. What it asks of sites follows from the study and from their replies, and from nothing else:
@@ -56,6 +56,7 @@ def run_study(
         steps.explain_model(record, federation, learner, study, listener)
         run.write_evaluation(record.evaluation)
 
+    steps.close(record, federation, study)
     record.status = "done"
     run.write(record)
     return record

@@ -30,6 +30,7 @@ from silvan.learners.compare import evaluate_splits, mark_best
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import RequestPlan, announce
+from silvan.privacy.close_study import check_own_sums, close_study
 from silvan.privacy.held_columns import share_columns
 from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
 from silvan.study import column_steps
@@ -183,6 +184,23 @@ def explain_model(
         Dependence(column, values, dict(zip(names, np.round(means.T, 6).tolist(), strict=True)))
         for column, (values, means) in found.dependence.items()
     ]
+    note_traffic(record, federation)
+
+
+def close(record: Record, federation: Federation, study: Study) -> None:
+    """Close the study at sites that sign, check its sums by their statements, and record how far it is verified."""
+    if not federation.verifiable:
+        return
+    found = check_own_sums(federation, close_study(federation))
+    if found.wrong:
+        record.warnings += found.wrong
+        record.verification = "sums are not verified: " + found.wrong[0]
+    else:
+        record.verification = "sums verified, decisions not verified"
+        if found.unknown:
+            record.verification += f"; {count_of(len(found.unknown), 'sum')} not verified: {found.unknown[0]}"
+    if study.auditor is not None:
+        record.verification += f"; {study.auditor} verifies both"
     note_traffic(record, federation)
 
 

@@ -143,6 +143,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     sampling
         `"secret"`: only the sites know which rows are in which tree, by a key that one makes and seals for the others;
         `"published"`: by `random_state`, so that anybody with the tables can grow the same forest again
+    auditor
+        a person or machine that verifies the study when it is done, see [verification](verification.md): sees all sums
+        over sites and all replies, as the coordinator does, and is named in what owners approve. The coordinator keeps
+        the journal for it
     figures
         `"own"`: at the end a site is sent its own metrics and those over all sites; `"all"`: everybody's
     sites
@@ -222,6 +226,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             decides=False,
         ),
     ] = "secret"
+    auditor: Annotated[Text | None, about(default="nobody", here=_REMOTE, decides=False)] = None
     figures: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
 
     # -- sections

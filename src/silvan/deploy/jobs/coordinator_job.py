@@ -22,10 +22,11 @@ from silvan.federation.journal import Journal
 from silvan.federation.keys import COORDINATOR
 from silvan.federation.signed import Signer
 from silvan.federation.transport import Transport
+from silvan.privacy.close_study import make_verifiable
 from silvan.report.html import write_report
 from silvan.study.column_steps import read_model
 from silvan.study.parse import parse_remote_study
-from silvan.study.run_folder import JOURNAL, Record, Run
+from silvan.study.run_folder import JOURNAL, ROSTER, Record, Run, split_journal
 from silvan.study.run_study import run_study
 from silvan.study.steps import agree, start_record
 from silvan.study.study import Study
@@ -80,7 +81,8 @@ class Coordinator(Controlling):
                     self._run(meet(), study, run, progress_file)
                 elif sites_without_results(run, study, self.sites):
                     self._send_results(meet(), study, run, progress_file)
-                remove_journal(run)
+                if study.auditor is None:
+                    remove_journal(run)
                 progress_file.stage("done", final=True)
             except AbortedError as error:
                 progress_file.now.error = str(error)
@@ -96,6 +98,8 @@ class Coordinator(Controlling):
 
     def _run(self, parties: Parties, study: Study, run: Run, progress_file: "_JobProgress") -> None:
         journal = Journal(run.file(JOURNAL))
+        if parties.signer is not None:
+            parties.signer.roster.save(run.file(ROSTER))
         journal.belongs_to(f"{study.unique_name} {version('silvan')} {parties.sites}")
         progress_file.transport = FlareTransport(self, parties.sites, parties.without)
         patience = None if study.approval_days is None else study.approval_days * 86400
@@ -147,13 +151,18 @@ def _federation(
     """Return a federation of a study's sites; a ``name`` is that of another study under the same approval."""
     sums, _ = make_sums(study.sums)
     name = name or study.unique_name
-    return Federation(transport, sites, sums, study=name, timeout=study.timeout, signer=signer, **more)
+    return make_verifiable(Federation(transport, sites, sums, study=name, timeout=study.timeout, signer=signer, **more))
+
+
+def _split_journal(run: Run, study: Study, number: int) -> Journal:
+    """Return the journal of a split, which an auditor reads when the study is done."""
+    return Journal(run.file(split_journal(number)), lasting=study.auditor is not None)
 
 
 def _split(federation: Federation, study: Study, run: Run, fold: Fold) -> Federation:
     """Return a federation of the sites that are left, which keep the rows of a fold for judging."""
     at = study.folds.index(fold)
-    name, journal = fold.study(federation.study), Journal(run.file(f"{JOURNAL}.split-{at}"))
+    name, journal = fold.study(federation.study), _split_journal(run, study, at)
     journal.belongs_to(f"{name} {version('silvan')} {federation.active}")
     # it is approved with the study, so nobody is waited for
     more: dict[str, Any] = {"journal": journal, "quorum": federation.quorum, "patience": 0.0}

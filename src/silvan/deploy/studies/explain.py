@@ -59,7 +59,7 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
         asked = Approval(study=study.unique_name, messages=trial.kinds, tasks=trial.tasks, sites=sites, losses=lost)
         each = ", and as many in each split" if study.repeats else ""
         lines.append(f"Models and judgements: {trial.tasks} in all{each}.")
-        lines += [] if study.predict is not None else [_results(study, len(sites))]
+        lines += [] if study.predict is not None else [_results(study, len(sites)), _auditor(study)]
         if study.max_models and study.predict is None:
             each = " in each split" if study.repeats else ""
             lines.append(f"Models of others that your rows judge: {study.max_models} at most{each}.")
@@ -67,10 +67,22 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
     return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked)
 
 
+def _auditor(study: Study) -> str:
+    """Describe who verifies the study, and what that shows to whom."""
+    signs = "At the end your site signs what it was asked and answered, by digests"
+    if study.auditor is None:
+        return f"{signs}. Nobody is named as auditor: the coordinator's decisions are not verified."
+    return (
+        f"{signs}. {study.auditor} verifies the study by that, and sees what the coordinator sees: all sums over sites "
+        "and all replies."
+    )
+
+
 def _refused(policy: Policy, kinds: list[str]) -> list[str]:
     """Describe which of the kinds of messages a site would refuse by its policy, whatever its owner approves."""
-    closed = [kind for kind in kinds if not policy.allows(kind)]
-    exact = [kind for kind in kinds if HANDLERS[kind][0].of_rows and not issubclass(HANDLERS[kind][0], Noisy)]
+    of_rows = [kind for kind in kinds if HANDLERS[kind][0].of_rows]
+    closed = [kind for kind in of_rows if not policy.allows(kind)]
+    exact = [kind for kind in of_rows if not issubclass(HANDLERS[kind][0], Noisy)]
     unnamed = [kind for kind in exact if policy.allows(kind) and not policy.allows_exact(kind)]
     lines = [f"Your policy does not allow {', '.join(closed)}: the site would refuse."] if closed else []
     if unnamed:

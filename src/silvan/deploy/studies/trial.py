@@ -78,9 +78,9 @@ def _try(study: Study, n: int, frame: pl.DataFrame, sums: Any) -> TrialRun | Non
         if study.predict is not None:
             return _try_predicting(plan, lambda test: federate(replace(plan, test=test), n, frame, sums))
         federation = federate(plan, n, frame, sums)
-        run_study(plan, federation, NotKept(), start_record(plan, ""), Listener(), secret_sampling=study.secret)
         if study.repeats and federation.rows:
             ask_rows(federation)  # as for every split
+        run_study(plan, federation, NotKept(), start_record(plan, ""), Listener(), secret_sampling=study.secret)
         announced = request_plan_of(plan, federation, make_learner(plan, federation.schema), sampling=study.secret)
     except SilvanError:
         return None

@@ -5,12 +5,12 @@ coordinator carries the boxes and can open none. A site stores the key that it d
 goes on with it, and takes no other in the same study.
 
 Sites that hold rows sample them by it, so the coordinator cannot know which rows are in which tree, and prove sums of
-counts by it (``federation/proven_sums.py``). Parties that hold
-columns name their rows by it (``identity.py``).
+counts by it (``federation/proven_sums.py``). Parties that hold columns name their rows by it (``identity.py``). A
+second key is for the fingerprints of sums (``fingerprints.py``), and stays secret until the study is closed.
 """
 
 import secrets
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,7 +20,11 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Reply
 from silvan.federation.party import KEY_BYTES, Party
 from silvan.federation.site import Site, answers
+from silvan.federation.store import fingerprint_key_name
 from silvan.privacy.identity.seal import pair_key, seal, secret_key, unseal
+
+Purpose = Literal["rows", "fingerprints"]
+"""What a key is for."""
 
 # -- messages
 
@@ -38,6 +42,7 @@ class DealKey(Ask[SealedKeys], frozen=True, kw_only=True):
 
     study: Fixed[str]
     sites: Derived[list[str]]  # the others
+    purpose: Derived[Purpose] = "rows"
 
 
 class KeyTaken(Reply, frozen=True, kw_only=True):
@@ -52,6 +57,7 @@ class TakeKey(Ask[KeyTaken], frozen=True, kw_only=True):
     study: Fixed[str]
     by: Derived[str]
     box: Derived[bytes]
+    purpose: Derived[Purpose] = "rows"
 
 
 # -- at a site
@@ -73,49 +79,71 @@ def deal_key(site: Site, request: DealKey) -> SealedKeys:
     """Draw the key, or read the stored one, and seal it for each other site."""
     if len(set(request.sites)) < len(request.sites):
         raise FormatError("not a list of other sites")
-    keys = {other: _key_of_pair(site, other, request.study) for other in request.sites}
-    shared = site.store.get(_stored_as(site, request.study)) or secrets.token_bytes(KEY_BYTES)
-    _keep(site, request.study, shared)
+    keys = {other: key_of_pair(site, other, request.study, request.purpose) for other in request.sites}
+    shared = site.store.get(_stored_as(site, request.study, request.purpose)) or secrets.token_bytes(KEY_BYTES)
+    _keep(site, request.study, request.purpose, shared)
     return SealedKeys(boxes={other: seal(key, shared) for other, key in keys.items()})
 
 
 @answers(TakeKey)
 def take_key(site: Site, request: TakeKey) -> KeyTaken:
     """Open the box and store the key."""
-    key = unseal(_key_of_pair(site, request.by, request.study), request.box)
+    key = unseal(key_of_pair(site, request.by, request.study, request.purpose), request.box)
     if len(key) != KEY_BYTES:
         raise FormatError("the key has another length")
-    _keep(site, request.study, key)
+    _keep(site, request.study, request.purpose, key)
     return KeyTaken()
 
 
-def _key_of_pair(site: Site, other: str, study: str) -> bytes:
-    """Return the key that this site has with one on its roster, for the shared key of a study."""
+def key_of_pair(site: Site, other: str, study: str, purpose: str) -> bytes:
+    """Return the key that this site has with one on its roster, for one purpose in a study."""
     seals = site.seals if isinstance(site, Party) else site.signer.roster.seals if site.signer is not None else {}
     if other not in seals or other == site.name:
         raise RefusedError(f"the site shares its key with the others on its roster, and {other!r} is none of them")
-    return pair_key(secret_key(site.store), seals[other], b"shared key of " + study.encode())
+    return pair_key(secret_key(site.store), seals[other], f"shared key of {study}, for {purpose}".encode())
 
 
-def _stored_as(site: Site, study: str) -> str:
+def _stored_as(site: Site, study: str, purpose: Purpose) -> str:
     if isinstance(site, Party):
         site.check_study(study)
-        return site.key_name
-    if study != site.study:
+    elif study != site.study:
         raise RefusedError("the site is asked about a key of another study")
-    return f"sampling {study}"
+    if purpose == "fingerprints":
+        return fingerprint_key_name(study)
+    return site.key_name if isinstance(site, Party) else f"sampling {study}"
 
 
-def _keep(site: Site, study: str, key: bytes) -> None:
-    name = _stored_as(site, study)
+def _keep(site: Site, study: str, purpose: Purpose, key: bytes) -> None:
+    name = _stored_as(site, study, purpose)
     if site.store.get(name) not in (None, key):
         raise RefusedError("the site has a shared key for this study already, and it is another")
     site.store.put(name, key)
-    if not isinstance(site, Party):
+    if purpose == "rows" and not isinstance(site, Party):
         restore_sampling_key(site, study)
 
 
 # -- at the coordinator
+
+
+def share_fingerprint_key(federation: Federation) -> None:
+    """Share the key for fingerprints of sums; a site that is lost meanwhile is left out, as it would be of the sums."""
+    with federation.aside():
+        boxes: dict[str, bytes] | None = None
+        while boxes is None:
+            first, *others = federation.active
+            request = DealKey(study=federation.study, sites=others, purpose="fingerprints")
+            try:
+                boxes = federation.ask(request, to=[first])[first].boxes
+            except FederationError:
+                if first not in federation.lost or len(federation.active) < (federation.quorum or 1):
+                    raise
+        taken = {
+            site: TakeKey(study=federation.study, by=first, box=boxes[site], purpose="fingerprints")
+            for site in others
+            if site in boxes
+        }
+        if taken:
+            federation.ask(taken)
 
 
 def share_key(federation: Federation) -> None:

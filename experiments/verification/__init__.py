@@ -1,0 +1,1 @@
+"""Deviations of whole studies, and whether verification finds them."""

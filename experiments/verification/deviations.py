@@ -1,0 +1,289 @@
+"""Ways in which a coordinator, or whoever keeps its journal, can deviate from a study; each is drawn at random.
+
+A deviation is put into a federation before its study runs, or into its run folder afterwards. It says in words what it
+did, or None if there was nothing that it could change. Its journal always looks as if nothing had happened.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from silvan.federation import wire
+from silvan.federation.describe import CountRows, Describe
+from silvan.federation.federation import Federation
+from silvan.federation.handlers import HANDLERS
+from silvan.federation.journal import LOST, SUM, Entry
+from silvan.federation.message import Blob, Request
+from silvan.federation.outgoing import Asked
+from silvan.privacy.close_study import Statement
+from silvan.study.run_folder import JOURNAL, Run
+
+Told = Callable[[], str | None]
+"""What a deviation did, once the study is over."""
+
+DuringStudy = Callable[[Federation, np.random.Generator], Told]
+Afterwards = Callable[[Path, np.random.Generator], str | None]
+
+_SKIPPED = ("DealKey", "TakeKey", "CloseStudy", "Announce")
+
+
+# -- while the study runs
+
+
+def another_count(federation: Federation, rng: np.random.Generator) -> Told:
+    """Go on with a sum in which one count is another."""
+    sums, at, done = federation.sums, int(rng.integers(0, 8)), list[str]()
+    seen = 0
+    honest = sums.total
+
+    def total(of: Federation, question: Asked) -> Any:
+        nonlocal seen
+        reply, traffic = honest(of, question)
+        seen += 1
+        if seen == at + 1:
+            names = [name for name in reply.__struct_fields__ if getattr(reply, name).size]
+            if names:
+                name = names[int(rng.integers(len(names)))]
+                array = getattr(reply, name).copy()
+                place = int(rng.integers(array.size))
+                array.reshape(-1)[place] += 1
+                reply = msgspec.structs.replace(reply, **{name: array})
+                done.append(f"a count of {question.kind.__name__}.{name}")
+        return reply, traffic
+
+    federation.sums = _with(sums, total=total)
+    return lambda: done[0] if done else None
+
+
+def _with(sums: Any, **methods: Any) -> Any:
+    """Return a way of summing with other methods."""
+    made = type("Other", (), {"name": sums.name, "least": sums.least, "must_stay": sums.must_stay, **methods})
+    made.total = staticmethod(methods["total"])  # type: ignore[attr-defined]
+    return made()
+
+
+def another_request(federation: Federation, rng: np.random.Generator) -> Told:
+    """Ask with other contents than follow, and write the answer down as that to the right request."""
+    honest, at, done = federation._question, int(rng.integers(0, 14)), list[str]()
+    seen = 0
+
+    def question(request: Any, verb: Any, to: Any, check: Any) -> Asked:
+        nonlocal seen
+        made = honest(request, verb, to, check)
+        if made.kind.__name__ in _SKIPPED:
+            return made
+        seen += 1
+        if seen != at + 1:
+            return made
+        first = next(iter(made.requests.values()))
+        names = list(first.__struct_fields__)
+        rng.shuffle(names)
+        for name in names:
+            other = changed(getattr(first, name), rng)
+            if other is None:
+                continue
+            requests = {site: msgspec.structs.replace(one, **{name: other}) for site, one in made.requests.items()}
+            if wire.encode(requests[next(iter(requests))]) == wire.encode(first):
+                continue
+            twisted = replace(made, requests=requests, check=None, _written={})
+            federation.questions[-1].asked = {site: twisted.asked(site) for site in requests}
+            done.append(f"{made.kind.__name__}.{name}")
+            return twisted
+        return made
+
+    federation._question = question  # type: ignore[method-assign]
+    return lambda: done[0] if done else None
+
+
+def changed(value: Any, rng: np.random.Generator) -> Any:
+    """Return another value of the same type; None if there is none."""
+    if isinstance(value, np.ndarray) and value.size:
+        other = value.copy().reshape(-1)
+        place = int(rng.integers(other.size))
+        other[place] = not other[place] if other.dtype == np.bool_ else other[place] + type(other[place])(1)
+        return other.reshape(value.shape)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str) and value:
+        return value + "x"
+    if isinstance(value, list) and value:
+        return value[:-1]
+    if isinstance(value, Blob):
+        return None  # what it stands for would have to travel too: see another_blob
+    return None
+
+
+def another_cut_point(federation: Federation, rng: np.random.Generator) -> Told:
+    """Send sites another blob than follows: cut points of which one was moved, another model, another schema."""
+    honest, at, done = federation.blob, int(rng.integers(0, 4)), list[str]()
+    seen = 0
+
+    def blob(data: bytes) -> Blob:
+        nonlocal seen
+        made = honest(data)
+        seen += 1
+        if seen != at + 1 or data[:1] == b"{":
+            return made
+        place = int(rng.integers(len(data)))
+        other = data[:place] + bytes([data[place] ^ (1 << int(rng.integers(8)))]) + data[place + 1 :]
+        done.append("a bit of cut points or of a model")
+        return honest(other)
+
+    federation.blob = blob  # type: ignore[method-assign]
+    return lambda: done[0] if done else None
+
+
+def extra_request(federation: Federation, rng: np.random.Generator) -> Told:
+    """Ask for something that the study does not ask for."""
+    honest, at, done = federation.ask, int(rng.integers(0, 4)), list[str]()
+    extra: Request = CountRows() if rng.random() < 0.5 else Describe(task="classification")
+    seen = 0
+
+    def ask(request: Any, *given: Any, **named: Any) -> Any:
+        nonlocal seen
+        replies = honest(request, *given, **named)
+        kind = type(next(iter(request.values())) if isinstance(request, dict) else request).__name__
+        seen += kind not in _SKIPPED
+        if seen == at + 1 and not done and kind not in _SKIPPED:
+            done.append(type(extra).__name__)
+            known = list(federation.questions)
+            with federation.aside():
+                honest(extra)
+            federation.questions[:] = known
+        return replies
+
+    federation.ask = ask  # type: ignore[method-assign]
+    return lambda: done[0] if done else None
+
+
+def dropped_site(federation: Federation, rng: np.random.Generator) -> Told:
+    """Leave a site out, and write down that it was lost."""
+    honest, at, done = federation._question, int(rng.integers(1, 9)), list[str]()
+    seen = 0
+
+    def question(request: Any, verb: Any, to: Any, check: Any) -> Asked:
+        nonlocal seen
+        made = honest(request, verb, to, check)
+        seen += made.kind.__name__ not in _SKIPPED
+        if seen == at and len(made.requests) > 1 and not done and made.kind.__name__ not in _SKIPPED:
+            site = list(made.requests)[int(rng.integers(len(made.requests)))]
+            federation.lost[site] = f"site {site!r} did not answer"
+            federation.journal.keep(made.name, {site: Entry(LOST, federation.lost[site].encode(), 0, 0)})
+            del made.requests[site]
+            done.append(f"site {site!r}")
+        return made
+
+    federation._question = question  # type: ignore[method-assign]
+    return lambda: done[0] if done else None
+
+
+# -- afterwards, in the run folder
+
+
+def _rewrite(
+    path: Path,
+    choose: Callable[[str, str, str], bool],
+    change: Callable[[str, str, bytes], bytes | None],
+    rng: np.random.Generator,
+) -> str | None:
+    """Rewrite a reply in a journal, with the digest that it then has."""
+    with sqlite3.connect(path) as db:
+        rows = db.execute("SELECT question, site, kind, body, sent, received FROM reply").fetchall()
+        rows = [row for row in rows if row[3] and choose(row[0], row[1], row[2])]
+        for i in rng.permutation(len(rows)):
+            question, site, kind, body, sent, received = rows[i]
+            other = change(site, kind, body)
+            if other is not None and other != body:
+                entry = Entry(kind, other, sent, received)
+                db.execute(
+                    "UPDATE reply SET body = ?, digest = ? WHERE question = ? AND site = ?",
+                    (other, entry.digest(question, site), question, site),
+                )
+                return kind
+    return None
+
+
+_REPLIES = {kind: HANDLERS[kind][0].reply for kind in HANDLERS}
+_BY_NAME = {reply.__name__: reply for reply in _REPLIES.values()}
+
+
+def _other_reply(rng: np.random.Generator) -> Callable[[str, str, bytes], bytes | None]:
+    def change(site: str, kind: str, body: bytes) -> bytes | None:
+        reply = wire.decode(body, _BY_NAME[kind])
+        names = list(reply.__struct_fields__)
+        rng.shuffle(names)
+        for name in names:
+            other = changed(getattr(reply, name), rng)
+            if other is not None:
+                return wire.encode(msgspec.structs.replace(reply, **{name: other}))
+        return None
+
+    return change
+
+
+def journal_sum(folder: Path, rng: np.random.Generator) -> str | None:
+    """Change a count of a sum in the journal."""
+    return _rewrite(folder / JOURNAL, lambda q, site, kind: site == SUM and kind in _BY_NAME, _other_reply(rng), rng)
+
+
+def journal_reply(folder: Path, rng: np.random.Generator) -> str | None:
+    """Change what a site answered in the journal."""
+
+    def choose(question: str, site: str, kind: str) -> bool:
+        return site != SUM and kind in _BY_NAME and kind != Statement.__name__ and kind != "Announced"
+
+    return _rewrite(folder / JOURNAL, choose, _other_reply(rng), rng)
+
+
+def forged_statement(folder: Path, rng: np.random.Generator) -> str | None:
+    """Change what a site signed."""
+
+    def change(site: str, kind: str, body: bytes) -> bytes | None:
+        statement = wire.decode(body, Statement)
+        answered = list(statement.answered)
+        del answered[int(rng.integers(len(answered)))]
+        prints = [msgspec.structs.replace(p, values=(p.values[0] ^ 1, p.values[1])) for p in statement.prints]
+        other = {"answered": answered} if rng.random() < 0.5 or not prints else {"prints": prints}
+        return wire.encode(msgspec.structs.replace(statement, **other))
+
+    return _rewrite(folder / JOURNAL, lambda q, site, kind: kind == Statement.__name__, change, rng)
+
+
+def another_model(folder: Path, rng: np.random.Generator) -> str | None:
+    """Name another model, or another metric, in the record of the run."""
+    run = Run(folder)
+    record = run.read()
+    if rng.random() < 0.5 and record.evaluation:
+        row = record.evaluation[int(rng.integers(len(record.evaluation)))]
+        known = [name for name, value in row.figures.items() if value is not None]
+        if known:
+            row.figures[known[0]] = float(row.figures[known[0]] or 0.0) + 0.01
+            run.write(record)
+            return "a metric"
+    if not record.models:
+        return None
+    record.models = [msgspec.structs.replace(record.models[0], hash="0" * 64), *record.models[1:]]
+    run.write(record)
+    return "a model"
+
+
+DURING: dict[str, DuringStudy] = {
+    "a count of a sum": another_count,
+    "another request": another_request,
+    "another cut point": another_cut_point,
+    "an extra request": extra_request,
+    "a dropped site": dropped_site,
+}
+AFTERWARDS: dict[str, Afterwards] = {
+    "a sum in the journal": journal_sum,
+    "a reply in the journal": journal_reply,
+    "a forged statement": forged_statement,
+    "a model or metric": another_model,
+}

@@ -1,0 +1,369 @@
+"""Verifies a study after the fact, by the coordinator's journal and what the sites signed.
+
+What a coordinator asks follows from the study and from the replies. So the study is run again with the journal in place
+of the sites, and compared with the sites' statements: each request that follows was asked, and no other; each reply in
+the journal is the one that the site signed; each sum is the sum of what the sites answered. What is proved by that, and
+what is not, is in docs/verification.md.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from itertools import zip_longest
+from pathlib import Path
+
+import msgspec
+
+from silvan.data.holdout import Fold
+from silvan.errors import FormatError, InputError, SilvanError
+from silvan.federate.options import make_sums
+from silvan.federation import wire
+from silvan.federation.agree import ask_rows
+from silvan.federation.federation import Federation
+from silvan.federation.journal import SUM, Entry, Journal
+from silvan.federation.keys import Roster
+from silvan.federation.message import Owner, Reply, Verb
+from silvan.federation.outgoing import LoggedQuestion
+from silvan.federation.signed import is_owned
+from silvan.federation.store import digest
+from silvan.federation.transport import Transport
+from silvan.learners.result import Result
+from silvan.privacy.close_study import CloseStudy, Statement, check_sums, describe_question, sums_digest
+from silvan.privacy.identity.shared_key import share_fingerprint_key
+from silvan.privacy.study_notes import Answered
+from silvan.study.listener import Listener
+from silvan.study.parse import parse_remote_study
+from silvan.study.run_folder import JOURNAL, ROSTER, Model, NotKept, Record, Run, split_journal
+from silvan.study.run_study import run_study
+from silvan.study.steps import agree, start_record
+from silvan.study.study import Study
+from silvan.util.readable import count_of, format_names
+
+_CLOSE = 1e-9
+"""By how much, relatively, metrics may differ that another machine computed."""
+
+
+@dataclass
+class Verification:
+    """What was found: how much was compared, what deviates, and what could not be verified, each in a sentence.
+
+    ``other_versions`` says which versions of silvan differ; then nothing was compared.
+    """
+
+    auditor: str | None = None
+    questions: int = 0
+    sums: int = 0
+    deviations: list[str] = field(default_factory=list)
+    unverified: list[str] = field(default_factory=list)
+    other_versions: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing deviates from the study, as far as it could be verified."""
+        return not self.deviations and not self.other_versions
+
+    @property
+    def sentence(self) -> str:
+        """The result as the report says it."""
+        if self.other_versions:
+            return f"not verified: {self.other_versions}"
+        if self.deviations:
+            return f"not verified: {self.deviations[0]}"
+        by = "" if self.auditor is None else f" by {self.auditor}"
+        but = f", but for {count_of(len(self.unverified), 'sum')}: {self.unverified[0]}" if self.unverified else ""
+        return f"sums and decisions verified{by}{but}"
+
+
+def verify_study(folder: str | Path, roster: Roster | None = None) -> Verification:
+    """Verify a study by its run folder, a copy of the coordinator's.
+
+    Parameters
+    ----------
+    folder
+        The run folder, with its journal.
+    roster
+        The public keys by which the sites are known, if not those in the folder: whoever made the folder wrote them.
+    """
+    run = Run(folder)
+    record, study = run.read(), _read_study(run)
+    if not run.file(JOURNAL).is_file():
+        raise InputError(
+            f"{run.file(JOURNAL)} is not there, and without it nothing can be verified: a coordinator keeps it for "
+            'studies that name an auditor (auditor = "...")'
+        )
+    if roster is None:
+        roster = Roster.load(run.file(ROSTER))
+    found = Verification(study.auditor)
+    found.other_versions = _compare_versions(run, record)
+    if not found.other_versions:
+        _verify(run, record, study, roster, found)
+    return found
+
+
+def note_verification(folder: str | Path, found: Verification) -> None:
+    """Write the result of a verification into a run folder's record."""
+    run = Run(folder)
+    record = run.read()
+    record.verification = found.sentence
+    run.write(record)
+
+
+def _read_study(run: Run) -> Study:
+    path = run.file("study.toml")
+    if not path.is_file():
+        raise InputError(f"{path} is not there: name the run folder of a study between machines")
+    return parse_remote_study(path.read_bytes().decode(), path)
+
+
+class _VersionOf(msgspec.Struct):
+    """The part of a statement that is read first."""
+
+    silvan: str = "of an unknown version"
+
+
+def _compare_versions(run: Run, record: Record) -> str:
+    """Return which versions of silvan differ, in a sentence; empty if none do."""
+    here = version("silvan")
+    used = {"the coordinator": record.versions.get("silvan", here)}
+    journal = _ReplayJournal(run.file(JOURNAL))
+    for site, bodies in journal.of_kind(Statement.__name__).items():
+        used |= {f"site {site!r}": wire.decode(body, _VersionOf).silvan for body in bodies}
+    journal.close()
+    other = {who: theirs for who, theirs in used.items() if theirs != here}
+    if not other:
+        return ""
+    who, theirs = next(iter(other.items()))
+    return f"{who} ran silvan {theirs}, and this is silvan {here}; nothing was compared: verify with silvan {theirs}"
+
+
+# -- the study once more
+
+
+class _NotInJournalError(Exception):
+    """The study asks for something that the journal has no answer to."""
+
+
+class _NoSites(Transport):
+    """Carries nothing: all answers are in the journal."""
+
+    def deliver(
+        self, messages: dict[str, bytes], verb: Verb, timeout: float | None
+    ) -> Iterator[tuple[str, bytes | Exception]]:
+        """Raise an error: there is nobody to ask."""
+        raise _NotInJournalError
+
+
+class _ReplayJournal(Journal):
+    """A journal that is read and not written to; what a coordinator made of replies is made again."""
+
+    def keep(self, question: str, entries: dict[str, Entry]) -> None:
+        """Keep nothing."""
+
+    def remember(self, site: str, values: dict[str, bytes]) -> None:
+        """Remember nothing."""
+
+    def remembered(self, site: str) -> dict[str, bytes]:
+        """Return nothing."""
+        return {}
+
+    def remove(self) -> None:
+        """Leave the file where it is."""
+
+
+class _Replayed(NotKept):
+    """A run of which only the hashes of models are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hashes: set[str] = set()
+
+    def save_models(self, result: Result) -> list[Model]:
+        """Note the hashes of the models."""
+        shared = [] if result.shared is None else [result.shared.hash]
+        self.hashes.update([*shared, *(forest.hash for forest in result.to_keep.values())])
+        return []
+
+
+@dataclass
+class _Replay:
+    """A study as it was run again: its federations, one more for each split, and where it stopped, if it did."""
+
+    study: Study
+    run: Run
+    roster: Roster
+    sites: list[str]
+    federations: list[Federation] = field(default_factory=list)
+    models: _Replayed = field(default_factory=_Replayed)
+    stopped: str = ""
+
+    def go(self) -> Record:
+        """Run the study on its journal."""
+        federation = self._federation(self.study.unique_name, self.sites, JOURNAL)
+        federation.agree_later = lambda: agree(federation, self.study)
+        federation.split_later = lambda fold: self._split(federation, fold)
+        record = start_record(self.study, "")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                run_study(self.study, federation, self.models, record, Listener(), secret_sampling=self.study.secret)
+        except _NotInJournalError:
+            self.stopped = "the journal has no answer to it"
+        except SilvanError as error:
+            self.stopped = f"the replies in the journal do not lead to the end of the study: {error}"
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # no honest site gives such replies
+            self.stopped = "the replies in the journal do not lead to the end of the study"
+        return record
+
+    def _federation(self, name: str, sites: list[str], journal: str) -> Federation:
+        sums, _ = make_sums(self.study.sums)
+        path = self.run.file(journal)
+        kept = _ReplayJournal(path if path.is_file() else None)
+        made = Federation(
+            _NoSites(), sites, sums, study=name, journal=kept, quorum=self.study.quorum, roster=self.roster
+        )
+        made.before_sums = share_fingerprint_key
+        self.federations.append(made)
+        return made
+
+    def _split(self, federation: Federation, fold: Fold) -> Federation:
+        journal = split_journal(self.study.folds.index(fold))
+        made = self._federation(fold.study(federation.study), federation.active, journal)
+        made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows else {})
+        return made
+
+    def name_of(self, federation: Federation) -> str:
+        """Return how sentences begin that are about a split; nothing for the study itself."""
+        number = self.federations.index(federation)
+        return f"split {number}: " if number else ""
+
+    def is_last(self, federation: Federation) -> bool:
+        """Whether the replay stopped in a federation."""
+        return bool(self.stopped) and federation is self.federations[-1]
+
+
+# -- comparing it with what sites signed
+
+
+def _verify(run: Run, record: Record, study: Study, roster: Roster, found: Verification) -> None:
+    replay = _Replay(study, run, roster, [site.name for site in record.sites])
+    again = replay.go()
+    for federation in replay.federations:
+        _verify_federation(replay, federation, found)
+        federation.close()
+    if replay.stopped:
+        last = replay.federations[-1].questions
+        if not found.deviations:
+            what = f"{describe_question(last[-1])}: " if last else ""
+            found.deviations.append(f"{replay.name_of(replay.federations[-1])}{what}{replay.stopped}")
+        return
+    known = {model.hash for model in record.models}
+    if known != replay.models.hashes:
+        found.deviations.append("the model in the run folder is not the one that follows from the replies")
+    if not _alike(record, again):
+        found.deviations.append("the metrics in the run folder are not those that follow from the replies")
+
+
+def _alike(one: Record, other: Record) -> bool:
+    """Whether two records have the same metrics."""
+    a, b = ([(row.site, row.model, row.group, row.figures) for row in r.evaluation + r.subgroups] for r in (one, other))
+    return [row[:3] for row in a] == [row[:3] for row in b] and all(
+        left.keys() == right.keys() and all(_close(left[key], right[key]) for key in left)
+        for (*_, left), (*_, right) in zip(a, b, strict=True)
+    )
+
+
+def _close(a: float | None, b: float | None) -> bool:
+    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=_CLOSE, abs_tol=_CLOSE)
+
+
+def _verify_federation(replay: _Replay, federation: Federation, found: Verification) -> None:
+    """Compare what a study, or one of its splits, asks with what its sites signed."""
+    of = replay.name_of(federation)
+    statements, faults = _read_statements(federation, replay.roster)
+    questions = [question for question in federation.questions if question.kind is not CloseStudy]
+    said: dict[str, list[str]] = {}
+    for site, statement in statements.items():
+        for text in _compare(questions, site, statement, federation, stopped=replay.is_last(federation)):
+            said.setdefault(text, []).append(site)
+    found.deviations += [f"{of}{text} (at {format_names(sites)})" for text, sites in said.items()]
+    found.questions += len(questions)
+    if not replay.is_last(federation):
+        commitment = sums_digest(questions)
+        if any(statement.sums_digest != commitment for statement in statements.values()):
+            faults.append("the sums in the journal are not those that the coordinator committed itself to")
+
+    def sum_of(question: LoggedQuestion) -> Reply | None:
+        kept = federation.journal.find(question.name).get(SUM)
+        return None if kept is None else wire.decode(kept.body, question.kind.reply)
+
+    left, quorum = len(federation.active), replay.study.quorum
+    if federation.lost and left < (len(federation.sites) if quorum is None else quorum):
+        faults.append(f"left out, which the study does not allow: {format_names(list(federation.lost))}")
+    checked = check_sums(questions, statements, sum_of, federation.lost)
+    found.sums += checked.right
+    found.deviations += [of + text for text in [*faults, *checked.wrong]]
+    found.unverified += [of + text for text in checked.unknown]
+
+
+def _read_statements(federation: Federation, roster: Roster) -> tuple[dict[str, Statement], list[str]]:
+    """Return the statements that sites signed for a study, by site, and what is wrong with others."""
+    statements: dict[str, Statement] = {}
+    faults: list[str] = []
+    for site, bodies in federation.journal.of_kind(Statement.__name__).items():
+        try:
+            statement = wire.decode(bodies[0], Statement)
+        except FormatError:
+            faults.append(f"the statement of site {site!r} cannot be read")
+            continue
+        owner = Owner(site, "", statement.signature)
+        named = (statement.site, statement.study) == (site, federation.study)
+        if len(bodies) > 1 or not named or not is_owned(roster, owner, federation.study, digest(statement.work())):
+            faults.append(f"the statement of site {site!r} is not signed by it, or was changed")
+        else:
+            statements[site] = statement
+    missing = [site for site in federation.sites if site not in statements and site not in federation.lost]
+    if missing and not faults:
+        faults.append(f"there is no statement of {format_names(missing)}: the study was not closed there")
+    return statements, faults
+
+
+def _compare(
+    questions: Sequence[LoggedQuestion], site: str, statement: Statement, federation: Federation, *, stopped: bool
+) -> Iterator[str]:
+    """Yield how what a site was asked, and what it answered, deviates from what follows from the study."""
+    expected = list({q.asked[site]: q for q in questions if site in q.asked}.values())
+    wanted = {question.asked[site] for question in expected}
+    got = {one.asked for one in statement.answered}
+    for place, (want, given) in enumerate(zip_longest(expected, statement.answered)):
+        if want is not None and given is not None and want.asked[site] == given.asked:
+            continue
+        if want is None and stopped:
+            break
+        yield _deviation(want, given, wanted, got, site)
+        expected = expected[:place]
+        break
+    answers = {one.asked: one.answers for one in statement.answered}
+    for question in expected:
+        if question.kind.verb == "ask":
+            kept = federation.journal.find(question.name).get(site)
+            if kept is not None and digest(kept.body) not in answers.get(question.asked[site], []):
+                yield f"the answer to {describe_question(question)} in the journal is not the one that was given"
+
+
+def _deviation(want: LoggedQuestion | None, given: Answered | None, wanted: set[str], got: set[str], site: str) -> str:
+    """Describe how a request that a site answered differs from the one that follows from the study."""
+    asked = "" if given is None else f"{given.kind} of round {given.round}" if given.round else given.kind
+    if want is None:
+        return f"{asked} was asked, and does not follow from the study"
+    what = describe_question(want)
+    if given is None:
+        return f"{what} follows from the study, and was not asked"
+    if given.kind == want.kind.__name__ and want.asked[site] not in got and given.asked not in wanted:
+        return f"{asked} was asked with other contents than follow from the study and its sums"
+    if given.asked not in wanted:
+        return f"{asked} was asked before {what}, and does not follow from the study"
+    if want.asked[site] not in got:
+        return f"{what} follows from the study, and was not asked"
+    return f"{asked} was asked where {what} follows from the study"
