@@ -139,7 +139,7 @@ class Change:
 class Liar(InProcess):
     """Has a site check every request again with each of its fields changed."""
 
-    rng = random.Random(0)  # noqa: S311
+    rng: random.Random
     outcomes: Counter[str]
     let_in: list[tuple[str, str, str]]
 
@@ -195,6 +195,11 @@ class Liar(InProcess):
         return whole(msgspec.structs.replace(part, **{field: other}))
 
 
+def lying(rng: random.Random) -> type[Liar]:
+    """Return the transport of a coordinator that draws its changes from a generator."""
+    return type("Lying", (Liar,), {"rng": rng})
+
+
 def federation_of(rng: random.Random) -> Federation:
     """Return a small random federation."""
     n, columns = rng.choice([60, 90, 150]), rng.choice([2, 4, 6])
@@ -205,9 +210,10 @@ def federation_of(rng: random.Random) -> Federation:
     frame["y"] = (X[:, 0] + numbers.normal(size=n) > 0).astype(int)
     table, sites = pl.DataFrame(frame), rng.choice([2, 3, 4])
     tables = {f"site {i}": table[i::sites] for i in range(sites)}
-    transport = type("Lying", (Liar,), {"rng": rng})
     sums = rng.choice(["trusted", "trusted", "ring", "masked"]) if sites > 2 else "trusted"
-    return sv.federate_rows(tables, label="y", test=0.3, sums=sums, transport=transport, random_state=rng.randrange(99))
+    return sv.federate_rows(
+        tables, label="y", test=0.3, sums=sums, transport=lying(rng), random_state=rng.randrange(99)
+    )
 
 
 def learner_of(rng: random.Random) -> Any:

@@ -55,11 +55,11 @@ def fixed_for_parties(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the parameters of a learner by columns fix: no party knows the columns of the others."""
     # of the label, or of all columns; and what the coordinator alone draws by
     free = {"criterion", "class_weight", "monotonic_cst", "max_features"}
-    named = [name for name in Settings.__dataclass_fields__ if name in parameters and name not in free]
-    wanted = Settings(**{name: parameters[name] for name in named})
+    names = Settings.__dataclass_fields__.keys() - free
+    wanted = Settings(**{name: parameters[name] for name in names & parameters.keys()})
 
     def fits(given: Settings) -> bool:
-        return all(getattr(given, name) == getattr(wanted, name) for name in named)
+        return all(getattr(given, name) == getattr(wanted, name) for name in names)
 
     def monotonic(given: bool) -> bool:
         return not given or parameters.get("monotonic_cst") is not None
