@@ -39,6 +39,8 @@ FLOOR = 10
 BUCKETS = 1 << 14
 """Values of each of the two hashes of a category name."""
 
+MOST_NUMBERS = 30  # of a label whose numbers may be classes although few rows have each
+
 MANY = 2048
 """A column with more different texts at a site looks like free text, or like names of people."""
 
@@ -142,10 +144,10 @@ def describe(site: Site, request: Describe) -> Description:
 
 
 def check_classes(classes: Sequence[Class], rows: int) -> None:
-    """Raise ``RefusedError`` if the classes of a label are its numbers: more than one for every ``FLOOR`` rows."""
-    if sum(not isinstance(value, str) for value in classes) > max(FLOOR, rows // FLOOR):
+    """Raise ``RefusedError`` if the classes of a label look like measurements: many numbers, each in few rows."""
+    if sum(not isinstance(value, str) for value in classes) > max(MOST_NUMBERS, rows // FLOOR):
         raise RefusedError(
-            f"the label has too many different numbers for classes, more than one for every {FLOOR} rows: say "
+            f"the label has more than {MOST_NUMBERS} different numbers, in fewer than {FLOOR} rows each: say "
             "task='regression', or name its classes in a schema"
         )
 

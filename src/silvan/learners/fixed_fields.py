@@ -58,8 +58,12 @@ def fixed_for_parties(parameters: Mapping[str, Any]) -> dict[str, Any]:
     names = Settings.__dataclass_fields__.keys() - free
     wanted = Settings(**{name: parameters[name] for name in names & parameters.keys()})
 
+    criterion, weighted = parameters.get("criterion"), parameters.get("class_weight") is not None
+    criteria = ("gini", "squared_error") if criterion is None else (criterion,)
+
     def fits(given: Settings) -> bool:
-        return all(getattr(given, name) == getattr(wanted, name) for name in names)
+        same = all(getattr(given, name) == getattr(wanted, name) for name in names)
+        return same and given.criterion in criteria and (weighted or given.class_weight is None)
 
     def monotonic(given: bool) -> bool:
         return not given or parameters.get("monotonic_cst") is not None
