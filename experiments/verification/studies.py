@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from silvan.study.study_text import text_of
 
 import silvan as sv
 from silvan.federation.federation import Federation
@@ -19,7 +18,7 @@ from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, ROSTER, Record, Run
 from silvan.study.run_study import run_study
 from silvan.study.steps import agree, start_record
-from silvan.study.study import Study
+from silvan.study.study import Study, text_of
 
 ID = "person"
 

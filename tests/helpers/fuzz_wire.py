@@ -114,7 +114,7 @@ def _questions_kept() -> Iterator[None]:
     exchange = Federation.exchange
 
     def noted(self: Federation, question: Asked) -> Iterator[Any]:
-        vars(self).setdefault("questions", {})[question.wave] = question
+        vars(self).setdefault("by_wave", {})[question.wave] = question
         return exchange(self, question)
 
     with mock.patch.object(Federation, "exchange", noted):
@@ -322,7 +322,7 @@ class Fuzzer:
                 raise CrashError(f"a coordinator took a forged answer: {bad!r}")
             self.seen["coordinator: forgery ignored" if taken is None else "coordinator: the same"] += 1
             bad = self.mutate(body)  # as if the site itself had answered it
-        outcome = fed.questions[wire.decode(body, Envelope).question].read(name, bad)
+        outcome = fed.by_wave[wire.decode(body, Envelope).question].read(name, bad)
         said = "taken" if isinstance(outcome, tuple) else "ignored" if outcome is None else "refused"
         self.seen[f"coordinator: {said}"] += 1
 

@@ -1,5 +1,6 @@
 """The split search: kernels against a twin that tries everything; rules for ties and missing values."""
 
+from inspect import unwrap
 from itertools import chain, combinations, permutations
 
 import numpy as np
@@ -15,6 +16,7 @@ from silvan.tree.gain import LOG_SCALE, Rule, gain, is_closed, n_log_n
 from silvan.tree.level import choose_level
 from silvan.tree.objectives import ENTROPY, GINI, OBJECTIVES, SQUARED_ERROR
 from silvan.tree.sampling import Monotonic, Ties, tie_rank
+from silvan.tree.split import Splits, consider_all, make_scratch
 
 ones = np.ones(3, np.int64)
 
@@ -336,3 +338,14 @@ def test_categories_of_equal_means_are_parted_by_their_codes():
     differ = np.array([[0, 0], [2, 2], [4, 4], [3, 1]])
     splits = choose([differ], make_rule(class_weight=[1, 1]), [True])
     assert splits.left[0].tolist() == [6, 6]
+
+
+def test_features_that_disagree_about_rows_are_not_read_beyond_their_bins():
+    """Whoever sends such counts would have the kernel go on to memory of others; uncompiled, NumPy checks places."""
+    bins = make_bins(Schema.of(["a", "b"]), [np.zeros(1, np.float32)] * 2).in_histograms
+    hist = np.array([[0, 0], [100, 90], [0, 10], [0, 0], [0, 0], [100, 50]], np.int64)
+    splits, scratch = Splits.empty(1, 2), make_scratch(2, 2)
+    splits.total[0] = 100, 100
+    columns, bases = np.arange(2), np.array([0, 3])
+    unwrap(consider_all)(columns, 2, None, hist, bases, bins, 0, make_rule(), 0, TIES, splits, scratch)
+    assert (splits.feature[0], splits.bin[0]) == (1, 2)

@@ -393,8 +393,9 @@ def consider_all(
             splits.feature[node], splits.gain[node] = feature, value
             splits.left[node, 0], splits.left[node, 1] = np.int64(scratch.sums[0, at]), np.int64(scratch.sums[1, at])
             splits.missing_left[node] = 2.0 * (scratch.sums[0, at] + scratch.sums[1, at]) >= all_first + all_second
-            after = at + 1
-            while hist[base + listed[after], 0] + hist[base + listed[after], 1] == 0:
+            last = n_listed - 1  # not passed even where features disagree about the rows of the node
+            after = min(at + 1, last)
+            while after < last and hist[base + listed[after], 0] + hist[base + listed[after], 1] == 0:
                 after += 1
             splits.bin[node] = last_code((listed[at] + listed[after]) >> 1, bins, feature, offset)
             for w in range(SET_WORDS):

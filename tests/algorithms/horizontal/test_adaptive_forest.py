@@ -1,6 +1,7 @@
 """Adaptive bins against a literal twin of the published procedure, and what they refuse."""
 
 import hypothesis.strategies as st
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -151,6 +152,38 @@ def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
     monkeypatch.setitem(HANDLERS, "AdaptiveLevel", (kind, lying))
     with pytest.raises(sv.SiteError, match="site '1'"):
         sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(federation())
+
+
+def row_less(counts):
+    """Leave a row out in the last bin of several."""
+    last = np.flatnonzero(counts.sum(axis=1) > 1)[-1]
+    counts[last, counts[last].argmax()] -= 1
+
+
+def rows_without_a_place(counts):
+    """Move the rows of a bin to the next: all features keep their rows."""
+    counts[1] += counts[0]
+    counts[0] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"), [(row_less, "different rows"), (rows_without_a_place, "a bin without rows")]
+)
+def test_features_of_a_node_have_the_same_rows(change, complaint, monkeypatch):
+    """Kernels would look for rows that are lacking beyond the bins, and divide by those of an empty one."""
+    kind, honest = HANDLERS["AdaptiveLevel"]
+
+    def lying(site, request):
+        reply = honest(site, request)
+        if site.name == "1":
+            counts = reply.counts.copy()
+            change(counts)
+            reply = msgspec.structs.replace(reply, counts=counts)
+        return reply
+
+    monkeypatch.setitem(HANDLERS, "AdaptiveLevel", (kind, lying))
+    with pytest.raises(sv.SiteError, match=f"site '1'.*{complaint}"):
+        sv.HistogramForest(2, max_depth=2, bins="adaptive", max_features=None).fit(federation())
 
 
 @pytest.mark.parametrize("seed", range(4))

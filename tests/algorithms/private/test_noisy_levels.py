@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import r2_score, roc_auc_score
 
 import silvan as sv
+from silvan.algorithms.private.noisy_counts import LARGEST
 from silvan.algorithms.private.noisy_levels import plan_level, settle_counts
 from silvan.algorithms.private.noisy_rows import STEPS, disguise
 from silvan.errors import FederationError, FormatError, InputError
@@ -164,6 +165,17 @@ def test_exact_histograms_stay_as_they_are():
     before = hist.copy()
     settle_counts(hist, np.array([[0, 1]], np.int32), np.array([3, 2], np.int32), 0, 127)
     np.testing.assert_array_equal(hist, before)
+
+
+@pytest.mark.parametrize("lead", [0, 1])
+def test_counts_as_large_as_a_site_may_send_hold_together(lead):
+    """Products of 2^52 overflow: features of a node would have different rows, and kernels read beyond their bins."""
+    hist = np.array([[LARGEST, 3], [7, LARGEST], [2, 1], [LARGEST, LARGEST], [-LARGEST, 5]], np.int64)
+    features, n_bins = np.array([[0, 1]], np.int32), np.array([3, 2], np.int32)
+    settle_counts(hist, features, n_bins, lead, 127)
+    assert (hist[:, : lead or None] >= 0).all()
+    np.testing.assert_array_equal(hist[:3].sum(axis=0), hist[3:].sum(axis=0))
+    assert (hist[:3].sum(axis=0)[: lead or None] <= LARGEST).all()
 
 
 # -- disguised rows

@@ -13,7 +13,7 @@ from silvan.data.bins.bins import find_bins
 from silvan.data.bins.cut_points import check_max_bins, choose_cuts, staggered_bins
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Schema
-from silvan.errors import InputError
+from silvan.errors import FormatError, InputError
 
 GRID = Grid.for_columns(1)
 
@@ -86,6 +86,18 @@ def test_no_bin_holds_much_more_than_its_share(rows, max_bins):
     assert mass.max() <= max(rows) + 2.5 * sum(rows) / max_bins
     if len(rows) <= max_bins:
         assert mass.tolist() == rows
+
+
+def test_fine_counts_of_other_cells_are_refused():
+    """A kernel that looked for a cell beyond them would read, and write, memory of others."""
+    image = grid.images(np.linspace(1.0, 2.0, 200, dtype=np.float32))
+    counts = grid.coarse_counts(image, GRID.coarse, GRID.n_cells)
+    heavy = grid.heavy_cells(counts, GRID, 8)
+    fine = grid.fine_counts(image, heavy, GRID)
+    assert len(fine)
+    for other in (fine[:-1], np.append(fine, 1), fine[:0], fine[None]):
+        with pytest.raises(FormatError, match="other cells"):
+            choose_cuts(counts, heavy, other, GRID, 8, staggered=True)
 
 
 # -- what cuts do not depend on

@@ -259,3 +259,9 @@ def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most:
     if missing.dtype != np.int64 or missing.shape not in ((len(asked), 2), (0, 2)):
         raise FormatError("counts of missing values of another shape")
     reject(any((c < 0).any() or (c > 2**31).any() for c in (counts, missing)), "counts that cannot be")
+    reject((counts.sum(axis=1) == 0)[~np.repeat(by_category, sizes)].any(), "a bin without rows")
+    # kernels find a split after a row, and look for the next one: all features of a node must have the same rows
+    before, ends = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(counts, axis=0)]), np.cumsum(sizes)
+    rows = before[ends] - before[ends - sizes] + (missing if len(missing) else 0)
+    node = np.nonzero(features >= 0)[0]
+    reject((rows != rows[np.searchsorted(node, node)]).any(), "features of one node with different rows")

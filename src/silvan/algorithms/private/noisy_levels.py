@@ -51,6 +51,8 @@ from silvan.tree.split import Splits
 from silvan.util.kernels import njit
 
 _MOST_COUNTERS = 1 << 24  # most statistics that a level's histograms may have
+_LARGEST_TOTAL, _LARGEST_PRODUCT = 1 << 52, (1 << 63) - 1
+"""Of noisy counts made consistent: more rows than there are, and what 64 bits hold."""
 
 
 # -- messages
@@ -193,10 +195,18 @@ class PublicPlan:
 # -- noisy histograms made consistent
 @njit(nogil=True, cache=True)
 def _scale(column: np.ndarray, total: int) -> None:
-    """Scale counts to a total, in place: what rounding leaves goes to the largest remainders, the first of equals."""
-    size, mass = column.shape[0], 0
+    """Scale counts to a total, in place: what rounding leaves goes to the largest remainders, the first of equals.
+
+    Counts so large that products with the total would overflow lose their lowest bits first: no honest ones are.
+    """
+    size, mass, largest, shift = column.shape[0], 0, 0, 0
     for b in range(size):
         column[b] = max(column[b], 0)
+        largest = max(largest, column[b])
+    while largest >> shift > _LARGEST_PRODUCT // max(total, size):
+        shift += 1
+    for b in range(size):
+        column[b] >>= shift
         mass += column[b]
     if mass == 0:
         column[:] = 1
@@ -238,7 +248,7 @@ def settle_counts(hist: np.ndarray, features: np.ndarray, n_bins: np.ndarray, le
                 at += 1
             n += 1
         for s in range(size):
-            totals[s] = np.int64(np.rint(sums[s] / max(n, 1)))
+            totals[s] = np.int64(min(max(np.rint(sums[s] / max(n, 1)), -_LARGEST_TOTAL), _LARGEST_TOTAL))
         rows = 0
         for s in range(n_counts):
             totals[s] = max(totals[s], 0)

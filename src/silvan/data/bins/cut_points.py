@@ -62,6 +62,8 @@ def choose_cuts(
     """Choose one column's cut points, as images, from its counts in coarse and fine cells, and the steps of codes."""
     bits, shift = np.zeros(1, np.int32), table_shift(max_bins) if staggered else 0
     starts, coarse, finest = heavy.starts(table_grid.coarse), table_grid.coarse, table_grid.finest
+    if fine.shape != (starts[-1],):
+        raise FormatError("fine counts are of other cells than the heavy ones")
     value = bits.view(np.float32)
     return _choose_cuts(counts, *heavy, starts, fine, coarse, finest, max_bins, shift, bits, value)
 
