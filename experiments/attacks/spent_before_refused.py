@@ -16,12 +16,12 @@ from experiments.attacks.outcome import Outcome
 from typer.testing import CliRunner
 
 import silvan as sv
+from silvan.cli import local_run
 from silvan.cli.main import app
 from silvan.errors import SilvanError
 from silvan.federation.federation import Federation
 from silvan.privacy.identity.shared_key import share_key
 from silvan.privacy.noise.budget import Budget
-from silvan.study import study_file
 
 SCHEMA = sv.Schema.of([sv.Feature("age", bounds=(0, 100))], sv.Label("label", ("no", "yes")))
 TEXT = """
@@ -103,11 +103,11 @@ def _spent(fed: Federation, before: float = 0.0) -> float:
 def _federations() -> Iterator[list[Federation]]:
     """Keep the federations that studies make, with the books of their sites."""
     made: list[Federation] = []
-    make = study_file.make_federation
+    make = local_run.make_federation
 
     def kept(*given: Any, **named: Any) -> Federation:
         made.append(make(*given, **named))
         return made[-1]
 
-    with mock.patch.object(study_file, "make_federation", kept):
+    with mock.patch.object(local_run, "make_federation", kept):
         yield made

@@ -156,7 +156,8 @@ def test_a_study_gives_the_forest_of_one_process_in_the_results_of_the_job(feder
     assert sv.Forest.load(run.file("model.silvan")).hash == expected(federation)
     assert run.read().status == "done"
     names = {path.name for path in run.folder.iterdir()}
-    assert names == {"model.silvan", "run.json", "report.html", "evaluation.csv", "progress.json", "study.toml"}
+    files = {"model.silvan", "run.json", "report.html", "evaluation.csv", "progress.json", "study.toml", "roster.json"}
+    assert names == files
     assert all(lines(federation, site) for site in SITES)
 
 

@@ -16,7 +16,6 @@ from helpers.parties import HOLDER, PARTIES, in_process, load_with_shares, read_
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.deploy.jobs.site_job import make_site
 from silvan.deploy.membership.joined_site import JoinedSite
-from silvan.deploy.membership.site_files import BETWEEN_MACHINES
 from silvan.deploy.studies import explain as explaining
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.deploy.studies.new_rows import next_prediction, what_was_predicted
@@ -25,7 +24,7 @@ from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.flare import AbortedError
 from silvan.federation.message import Envelope
-from silvan.privacy.gate import Policy
+from silvan.privacy.gate import PolicyBetweenMachines
 from silvan.report.summary import summarise
 from silvan.study.parse import predicting
 from silvan.study.run_folder import REPORT
@@ -106,7 +105,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
         run_study(plan, stop_after=30)
     run, _ = run_study(plan)
     record = run.read()
-    model, fed = in_process(parties.tables(), plan, sums=plan.sums, policy=Policy(**BETWEEN_MACHINES))
+    model, fed = in_process(parties.tables(), plan, sums=plan.sums, policy=PolicyBetweenMachines())
     found = load_with_shares(run, plan, members)
     if name == "linear":
         assert all(

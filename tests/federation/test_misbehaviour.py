@@ -177,7 +177,7 @@ def test_a_blob_travels_once_to_each_site():
     blobs = [
         (site, h) for site, way, d in fed.transport.record if way == "received" for h in wire.decode(d, Envelope).blobs
     ]
-    assert len(blobs) == len(set(blobs)) == 6  # the schema and the bins
+    assert len(blobs) == len(set(blobs)) == 9  # the schema, the bins, and the counts of categories
 
 
 def test_a_site_that_lost_its_blobs_is_sent_them_again():

@@ -14,6 +14,7 @@ from silvan.algorithms.evaluation.evaluate import EvaluateModels
 from silvan.algorithms.horizontal import histogram_forest
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 from silvan.algorithms.shared_bins import CountFine, CountGrid, CutPoints
+from silvan.data.schema import MAX_BINS
 from silvan.errors import RefusedError, SilvanError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import CountCategories
@@ -87,7 +88,8 @@ def wards(n=60):
 
 def invented(fed, splits, nodes, features=((0, 1),), **changes):
     """A question about nodes of a tree that nobody grew: splits as (node, feature, bin), a list for each round."""
-    points = CutPoints(np.array([2, 2]), np.array([71.375, 71.625, 3.125, 3.375], np.float32))
+    cuts = np.array([71.375, 71.625, 3.125, 3.375], np.float32)
+    points = CutPoints(np.array([2, 2]), cuts, max_bins=changes.get("max_bins", MAX_BINS))
     made = [split for level in splits for split in level]
     columns = [np.array(column, np.int32) for column in (zip(*made, strict=True) if made else ([], [], []))]
     question = GrowLevel(

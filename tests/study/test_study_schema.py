@@ -5,8 +5,8 @@ from helpers.private_study import spent
 from helpers.runs import silvan, write_study
 from helpers.studies import parts, table
 
+from silvan.cli import local_run
 from silvan.errors import InputError
-from silvan.study import study_file
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
@@ -66,13 +66,13 @@ def private_study(folder, evaluation="[evaluation]\nepsilon = 1.0\n", policy="ep
 @pytest.fixture
 def federations(monkeypatch):
     """The federations that studies make, with the books of their sites."""
-    made, make = [], study_file.make_federation
+    made, make = [], local_run.make_federation
 
     def kept(*given, **named):
         made.append(make(*given, **named))
         return made[-1]
 
-    monkeypatch.setattr(study_file, "make_federation", kept)
+    monkeypatch.setattr(local_run, "make_federation", kept)
     return made
 
 

@@ -210,7 +210,7 @@ def test_the_command(tmp_path):
     assert (done.exit_code, done.output.splitlines()) == (
         0,
         [
-            "14 requests compared with what the sites signed, and 6 sums with their fingerprints.",
+            "16 requests compared with what the sites signed, and 6 sums with their fingerprints.",
             "Result: sums and decisions verified by Ada.",
         ],
     )

@@ -288,7 +288,7 @@ class Gate(Outbox):
             raise RefusedError(
                 f"the site's policy allows {count_of(policy.max_bins, 'bin')} of a column at most: set max_bins"
             )
-        if policy.bootstrap and asked and not asked.get("bootstrap"):
+        if policy.bootstrap and not asked.get("bootstrap", "n_trees" not in asked):
             raise RefusedError("the site's policy asks for trees grown on samples of its rows: set bootstrap=True")
 
     def check_test_rows(self, site: Site) -> None:
