@@ -344,7 +344,7 @@ epsilon = 1.0
 epsilon = 0.5
 """
 NOISY = {"CountPeople", "CountColumns", "CountTables", "CountScores", "CountByScoreWithNoise"}
-FREE = {"Announce", "DealKey", "TakeKey", "KeepResults"}
+FREE = {"Announce", "CloseStudy", "DealKey", "TakeKey", "KeepResults"}
 
 
 def test_a_private_study(federation):

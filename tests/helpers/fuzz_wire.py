@@ -51,6 +51,7 @@ from silvan.forest.forest import Forest
 from silvan.learners.result import Result
 from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.ring import Hop
+from silvan.privacy.close_study import close_study
 from silvan.privacy.identity.shared_key import share_key
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Record, Run, SiteRows
@@ -124,7 +125,10 @@ def _questions_kept() -> Iterator[None]:
 def studies(signed: bool) -> list[Federation]:
     """Small studies, of which all messages are kept; together they have every kind of message."""
     with _questions_kept(), repeatable():
-        return [*_by_rows(signed), *_private(signed), *_by_columns(signed)]
+        made = [*_by_rows(signed), *_private(signed), *_by_columns(signed)]
+        for fed in made if signed else ():
+            close_study(fed)
+        return made
 
 
 def _by_rows(signed: bool) -> list[Federation]:
