@@ -169,13 +169,19 @@ def test_exact_histograms_stay_as_they_are():
 
 @pytest.mark.parametrize("lead", [0, 1])
 def test_counts_as_large_as_a_site_may_send_hold_together(lead):
-    """Products of 2^52 overflow: features of a node would have different rows, and kernels read beyond their bins."""
+    """Their products overflow: nothing would be left of the coordinator's time, or counts below zero of the rows."""
     hist = np.array([[LARGEST, 3], [7, LARGEST], [2, 1], [LARGEST, LARGEST], [-LARGEST, 5]], np.int64)
     features, n_bins = np.array([[0, 1]], np.int32), np.array([3, 2], np.int32)
     settle_counts(hist, features, n_bins, lead, 127)
     assert (hist[:, : lead or None] >= 0).all()
     np.testing.assert_array_equal(hist[:3].sum(axis=0), hist[3:].sum(axis=0))
     assert (hist[:3].sum(axis=0)[: lead or None] <= LARGEST).all()
+
+
+def test_a_product_that_overflows_leaves_no_count_below_zero():
+    hist = np.array([[LARGEST, 1], [0, 1], [6000 - LARGEST, 1], [0, 1]], np.int64)
+    settle_counts(hist, np.array([[0, 1]], np.int32), np.array([2, 2], np.int32), 0, 127)
+    assert hist.tolist() == [[3000, 1], [0, 1], [1500, 1], [1500, 1]]
 
 
 # -- disguised rows
