@@ -20,6 +20,7 @@ from silvan.federation.handlers import HANDLERS
 from silvan.federation.journal import LOST, SUM, Entry
 from silvan.federation.message import Blob, Request
 from silvan.federation.outgoing import Asked
+from silvan.federation.store import digest
 from silvan.privacy.close_study import Statement
 from silvan.study.run_folder import JOURNAL, Run
 
@@ -134,11 +135,18 @@ def another_cut_point(federation: Federation, rng: np.random.Generator) -> Told:
             return made
         place = int(rng.integers(len(data)))
         other = data[:place] + bytes([data[place] ^ (1 << int(rng.integers(8)))]) + data[place + 1 :]
-        done.append("a bit of cut points or of a model")
+        done.append(digest(other))
         return honest(other)
 
+    def told() -> str | None:
+        stores = [site.store for site in federation.local_sites.values()]
+        sent = done and any(
+            store.get(f"blob {done[0]}") is not None for store in stores
+        )  # leaves of merged trees are not
+        return "a bit of cut points or of a model" if sent else None
+
     federation.blob = blob  # type: ignore[method-assign]
-    return lambda: done[0] if done else None
+    return told
 
 
 def extra_request(federation: Federation, rng: np.random.Generator) -> Told:
