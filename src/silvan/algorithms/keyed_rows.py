@@ -132,7 +132,7 @@ def check_samples(draws: RowSamples, n_trees: int | None = None) -> None:
         raise FormatError("what the trees drew does not match their sites")
 
 
-SHARES = 4  # the most different shares by which a site splits rows off: two close ones would single rows out
+SHARES = 4  # maximum number of validation shares at a site: two that are close would single out rows
 _SHARES = "shares split off"  # the key under which a site's store keeps the shares
 
 

@@ -102,7 +102,7 @@ def ask_rows(federation: Federation) -> dict[str, int]:
 
     def check(site: str, reply: Size) -> None:
         if not 1 <= reply.rows < MAX_ROWS:
-            raise FormatError("it has no rows to learn from")
+            raise FormatError("it has no training rows")
 
     with federation.counted_apart():
         replies: dict[str, Size] = federation.ask(CountRows(), check=check)

@@ -32,7 +32,7 @@ from silvan.federation.site import Site, answers
 Metric = Literal["manhattan", "euclidean", "minkowski"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
-_DIGITS = 12  # decimals, relative to the largest, to which distances are compared: sums of floats depend on their order
+_DIGITS = 12  # distances are compared to so many decimals of the largest: sums of floats depend on their order
 
 
 DIGITS = 3  # decimals of a figure that leaves a site

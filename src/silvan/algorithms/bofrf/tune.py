@@ -127,7 +127,7 @@ NAMES = ("criterion", "max_depth", "min_samples_split", "min_samples_leaf", "max
 """The parameters that can be tuned."""
 
 _MOST = 10_000  # the most combinations of a grid; more are probably a mistake
-_FEWEST_TREES = 10  # fewest trees by which combinations are compared: fewer say little about which is better with many
+_FEWEST_TREES = 10  # minimum number of trees to compare combinations by: fewer say little about forests of many
 _FEWEST_ROWS = 20  # fewest rows to tune on; on fewer, the best combination is best by luck
 
 

@@ -288,7 +288,7 @@ def _check_own(reply: LocalTrees, request: BringTrees, schema: Schema) -> Forest
     most = len(forest) if request.max_trees is None else request.max_trees
     if len(forest) > most or (not reply.brought and len(forest) != min(asked, most)):
         raise FormatError("its trees are not as many as asked for")
-    reject(not 1 <= reply.rows < MAX_ROWS, "it has no rows to learn from")
+    reject(not 1 <= reply.rows < MAX_ROWS, "it has no training rows")
     if reply.absent.shape != (len(schema.features),) or reply.absent.dtype != np.bool_:
         raise FormatError("the columns that it lacks are not those of the schema")
     return forest

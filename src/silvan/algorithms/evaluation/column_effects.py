@@ -78,7 +78,7 @@ POINTS = 21  # values of a numeric column, unless others are given
 MOST_POINTS, MOST_COLUMNS = 300, 50  # most values of a column, and most columns of a question
 MOST_REPEATS = 100
 
-_LARGEST = 2**52  # losses of one site are told up to this
+_LARGEST = 2**52  # the largest sum of losses that a site reports
 _UNITS = 4096  # predictions are summed in so many parts of their range, losses in parts of the largest error of a row
 
 

@@ -171,7 +171,7 @@ def resample_auc(
 
 MetricName = Literal["auc", "accuracy", "rmse", ""]
 
-_SURE = 2.0  # standard errors by which one must be ahead of the other: about the 95 % interval of the difference
+_SURE = 2.0  # standard errors between two models that count as a significant difference: about a 95% CI
 
 
 @dataclass(frozen=True)
