@@ -139,7 +139,7 @@ def another_cut_point(federation: Federation, rng: np.random.Generator) -> Told:
         return honest(other)
 
     def told() -> str | None:
-        stores = [site.store for site in federation.local_sites.values()]
+        stores = [site.store for site in federation.transport.sites.values()]
         sent = done and any(
             store.get(f"blob {done[0]}") is not None for store in stores
         )  # leaves of merged trees are not
