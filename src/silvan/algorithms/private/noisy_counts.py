@@ -92,7 +92,7 @@ def answer_with_noise(
 
 
 MAX_DEPTH = 128
-"""Levels of a tree by which rows are counted with noise; forests of millions of rows have some 60."""
+"""Maximum depth of trees in noisy requests; forests of millions of rows have some 60 levels."""
 
 MAX_STEPS = 1 << 17
 """Levels of all its trees together: 1,000 trees of 100 levels are fewer."""

@@ -418,7 +418,7 @@ def _known_bounds(note: Note | None, n_nodes: int) -> np.ndarray:
 
 
 def _check_told(request: DecideNodes, note: Note | None, n_nodes: int, totals: np.ndarray) -> None:
-    """Refuse partitions of other rows than the sums told by which the nodes above were split.
+    """Refuse partitions whose rows do not match the sums that decided the splits above.
 
     The children of the level before are the last of all nodes.
     """
@@ -524,7 +524,7 @@ def choice_key(party: Party, name: str) -> bytes:
 
 
 def note_key(party: Party) -> bytes:
-    """Return the key by which the label holder seals for itself, in this task alone."""
+    """Return the key that the label holder seals its own notes with, in this task alone."""
     return party.secret_for(f"notes in {party.task} of {party.study}")
 
 

@@ -219,7 +219,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
 def signs_from(first: int, own: list[int], n: int) -> np.ndarray:
     """Return which way predictions may go with n columns from a first one on, 0 for all before it."""
     if len(own) not in (0, n):
-        raise FormatError("not every column is told which way it may go")
+        raise FormatError("a column lacks its monotonic direction")
     signs = np.zeros(first + n, np.int8)
     signs[first:] = own or 0
     return signs
