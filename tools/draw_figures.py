@@ -79,6 +79,13 @@ def three_sites(at_site: str, travels: str, at_coordinator: str, result: str) ->
     return [*parts, Arrow(300, 190, 300, 228), Box(300, 230, result, RESULT, 420)]
 
 
+MODELS = (
+    "the shared model,\nor one of its own",
+    "the gain of joining,\nwith an interval",
+    "a ledger of all\nthat left",
+)
+
+
 def main() -> None:
     """Draw all figures."""
     IMAGES.mkdir(exist_ok=True)
@@ -154,6 +161,27 @@ def main() -> None:
             Arrow(490, 200, 380, 238),
             Box(300, 310, "the forest of the joined table, in shares", QUESTION, 320),
             Arrow(300, 288, 300, 308),
+        ],
+    )
+    sites = (("Hospital A", 105), ("Hospital B", 300), ("Hospital C", 495))
+    draw(
+        "overview",
+        "Rows stay at the sites; counts, sums and trees travel",
+        600,
+        330,
+        [
+            *(Box(x, 20, f"{name}\nrows, policy,\nbudget, ledger", SITE, 150) for name, x in sites),
+            *(Arrow(x, 86, 300 + (x - 300) // 3, 148) for _, x in sites),
+            Arrow(300, 86, 300, 148, "counts, sums, trees"),
+            Box(
+                300,
+                150,
+                "coordinator: chooses splits, weighs trees\nsees no row; of masked sums only the total",
+                COORDINATOR,
+                340,
+            ),
+            *(Arrow(300 + (x - 300) // 3, 200, x, 258) for _, x in sites),
+            *(Box(x, 260, text, RESULT, 180) for (_, x), text in zip(sites, MODELS, strict=True)),
         ],
     )
     draw(

@@ -1,4 +1,4 @@
-"""The demonstration, as a person runs it, and as the README shows it."""
+"""The demonstration, as a person runs it, and as the tutorial and the README show it."""
 
 import os
 import re
@@ -16,7 +16,8 @@ from silvan.study.demo_studies import DEMOS, MIN_ROWS, split_unevenly, write_dem
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "tutorials" / "demo.md"
 VERDICTS = ("significant gain", "significant loss", "not significant", "no difference seen", "too few test rows")
 
 
@@ -42,7 +43,7 @@ def test_it_tells_and_writes(demo):
 
 
 def test_some_gain_by_more_than_noise_and_some_do_not(demo):
-    for out in (demo[1], readme_demo()):
+    for out in (demo[1], shown_output()):
         assert out.count("significant gain") >= 2
         assert out.count("not significant") >= 1
         assert "worse" not in out
@@ -73,15 +74,15 @@ def shape(text):
     return " ".join(filter(None, masked)), sentences
 
 
-def readme_demo():
-    text = README.read_text(encoding="utf-8")
+def shown_output():
+    text = PAGE.read_text(encoding="utf-8")
     [block] = re.findall(r"    \$ silvan demo\n(.*?)\n\n(?=\S)", text, re.S)
     return "\n".join(line.removeprefix("    ") for line in block.strip("\n").splitlines())
 
 
-def test_the_readme_shows_what_it_prints(demo):
+def test_the_tutorial_shows_what_it_prints(demo):
     """Same introduction, tables, columns, employers and files; numbers and verdicts are those of more repeats."""
-    shown, sentences = shape(readme_demo())
+    shown, sentences = shape(shown_output())
     printed, said = shape(demo[1])
     assert shown == printed
     for one in (sentences, said):
@@ -90,6 +91,11 @@ def test_the_readme_shows_what_it_prints(demo):
         assert re.search(r"On average over the sites the AUC goes from 0\.8\d+ to 0\.8\d+ \(\+0\.0\d+, 95% CI", one)
         assert re.search(r"Every row was evaluated .*, by models that had not seen it \(\d+ splits\)", one)
         assert re.search(r"Training took \d+ rounds; on average a site sent .* No row left its site\.", one)
+
+
+def test_the_readme_shows_a_table_of_the_tutorial():
+    [table] = re.findall(r"    Does joining help\?.*?\n\n", README.read_text(encoding="utf-8"), re.S)
+    assert table in PAGE.read_text(encoding="utf-8")
 
 
 DEALT = {"breast-cancer": 569, "diabetes": 442}
