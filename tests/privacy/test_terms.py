@@ -2,21 +2,24 @@
 
 import random
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import get_type_hints
 
 import polars as pl
 import pytest
 from experiments.attacks import agreement, beyond_the_text, local_candidates
 from helpers import fuzz_terms
+from helpers.asking import schema_blob, send, site, trouble
 from sklearn.datasets import load_breast_cancer
 
 import silvan as sv
+from silvan.algorithms.shared_bins import CountGrid
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.errors import RefusedError
 from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.fixed_fields import fixed_for_parties
-from silvan.privacy.gate import holding_to
+from silvan.privacy.gate import Gate, Policy, holding_to
 from silvan.privacy.terms import StudyText
 from silvan.study.parse import parse_remote_study
 from silvan.study.study import text_of
@@ -94,12 +97,25 @@ def test_the_text_of_a_study_gives_the_terms_of_its_learner():
     assert not text_of(study).allows(sv.Schema.of([sv.Feature("age")], sv.Label("z", (0, 1))))
 
 
-def leaving_out(federation, kind):
-    """Leave the last site out of the sums of a kind, and return what comes out of all sums."""
+EXCLUDING = 'name = "s"\nlabel = "label"\nexclude = {}\n[learner]\nkind = "HistogramForest"\n'
+
+
+@pytest.mark.parametrize(("excluded", "allowed"), [([], True), (["age"], False)])
+def test_a_request_by_a_schema_with_a_column_that_the_study_excludes(excluded, allowed):
+    named, data = schema_blob()
+    gate = Gate(Policy())
+    gate.terms = replace(gate.terms, text=text_of(parse_remote_study(EXCLUDING.format(excluded))))
+    reply = send(site(outbox=gate), CountGrid(schema=named), blobs=[data], over=["here"])
+    assert (reply.kind == "GridCounts") is allowed
+    assert allowed or "does not allow this schema" in trouble(reply).text
+
+
+def leaving_out(federation, *kinds):
+    """Leave the last site out of the sums of some kinds, and return what comes out of all sums."""
     total, found = federation.total, {}
 
     def some(request, over=None, **how):
-        over = federation.sites[:-1] if request.kind() == kind else over
+        over = federation.sites[:-1] if request.kind() in kinds else over
         found[request.kind()] = total(request, over, **how)
         return found[request.kind()]
 
@@ -128,6 +144,16 @@ def test_two_kinds_of_sums_are_over_the_same_sites(losses, held, monkeypatch):
     else:
         with pytest.raises(RefusedError, match="lose 0 sites"):
             model.fit(federation)
+
+
+def test_a_study_without_clusters_sums_over_all_of_its_sites():
+    """Sums that a study with clusters takes over some of the sites: both of them leave the same site out."""
+    X, y = load_breast_cancer(return_X_y=True)
+    tables = {f"site {i}": (X[i::5, :4], y[i::5]) for i in range(5)}
+    federation = sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1)
+    leaving_out(federation, "CountLeafLabels", "CountLeafRows")
+    with pytest.raises(RefusedError, match="lose 0 sites"):
+        sv.MergedForest(5, max_depth=1, recount=True).fit(federation)
 
 
 def test_all_sums_over_a_cluster_are_over_the_same_sites():
