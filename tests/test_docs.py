@@ -10,14 +10,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 import typer
 
 import silvan
 from silvan.cli.main import app
-from silvan.federate.options import OptionKeywords
 from silvan.study.study_file import read_study
 
 ROOT = Path(__file__).parent.parent
@@ -69,13 +67,11 @@ def entries(text, section):
 
 
 def keywords(thing):
-    """Names of the parameters of a callable, and of the options that it takes; an error's text has none."""
+    """Names of the parameters of a callable; an error's text has none."""
     if inspect.isclass(thing) and issubclass(thing, Exception) and "__init__" not in vars(thing):
         return set()
     parameters = inspect.signature(thing).parameters.values()
-    named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    unpacked = any("OptionKeywords" in str(p.annotation) for p in parameters)
-    return named | set(get_type_hints(OptionKeywords) if unpacked else ())
+    return {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
 
 
 def test_public_names():
@@ -85,6 +81,17 @@ def test_public_names():
         assert callable(thing), name
         assert thing.__name__ == name
         assert vars(thing)["__doc__"] if inspect.isclass(thing) else thing.__doc__, name
+
+
+def test_what_completion_offers():
+    """Public names, and of a learner its methods, parameters and results; nothing of how it is made."""
+    assert {name for name in dir(silvan) if not name.startswith("__")} == {*silvan.__all__, "datasets"}
+    model = silvan.HistogramForest()
+    offered = {name for name in dir(model) if not name.startswith("_")}
+    assert {"fit", "predict", "evaluate", "n_estimators", "epsilon"} <= offered
+    assert not {"train", "grow", "request_plan", "known_schema", "forest_"} & offered
+    assert "sums" in inspect.signature(silvan.federate_rows).parameters
+    assert "quorum" in inspect.signature(silvan.federate_columns).parameters
 
 
 @public

@@ -1,6 +1,6 @@
 """Take the pictures of the documents: pages of a demo run in a browser, written as PNG to docs/images/.
 
-    python tools/take_screenshots.py      # runs the demo first; needs Chromium
+python tools/take_screenshots.py      # runs the demo first; needs Chromium
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Random forests grown across data silos: the rows stay, trees, counts and sums travel.
+"""Random forests across hospitals, banks and labs: rows stay where they are; trees, counts and sums travel.
 
 The public names are the imports below, written once. Type checkers read them as they stand; at run time each is
 imported when it is first used, so that ``silvan --help`` need not wait for numba.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from silvan.learners.vertical import VerticalForest as VerticalForest
     from silvan.privacy.gate import Policy as Policy
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.9.0"
 
 
 def _modules_by_name() -> dict[str, str]:
@@ -82,4 +82,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__", "datasets"])

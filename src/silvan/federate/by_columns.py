@@ -8,7 +8,15 @@ from silvan.data.encode import Task
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns
-from silvan.federate.options import OptionKeywords, Options, Protection, check_common, check_excluded, check_named
+from silvan.federate.options import (
+    OptionKeywords,
+    Options,
+    Protection,
+    check_common,
+    check_excluded,
+    check_named,
+    shows_options,
+)
 from silvan.federation.agreement import Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.party import Match, Party
@@ -18,6 +26,7 @@ from silvan.federation.site_table import SiteSettings
 Names = Literal["coded", "shown"]
 
 
+@shows_options
 def federate_columns(
     tables: Mapping[str, Any],
     *,

@@ -25,6 +25,7 @@ from silvan.federate.options import (
     check_excluded,
     check_folded,
     check_named,
+    shows_options,
 )
 from silvan.federation.agree import agree_on
 from silvan.federation.agreement import Agreement
@@ -43,6 +44,7 @@ from silvan.util.user_warnings import warn_user
 _SMALL = 20_000  # rows below which a site of one of many splits works on one thread
 
 
+@shows_options
 def federate_rows(
     tables: Any,
     *,

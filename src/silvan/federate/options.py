@@ -1,11 +1,13 @@
 """What both ways of making a federation share: options, checks of arguments, and the sums and gates they name."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from inspect import Parameter
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
 from silvan.data.column_types import Kinds
 from silvan.errors import InputError
@@ -28,6 +30,7 @@ from silvan.privacy.site_folder import make_folders
 from silvan.privacy.terms import Terms
 
 SumsName = Literal["trusted", "ring", "masked"]
+Federate = TypeVar("Federate", bound=Callable[..., Federation])
 
 
 class OptionKeywords(TypedDict, total=False):
@@ -62,6 +65,18 @@ class Options:
     journal: str | None = None
     n_jobs: int | None = None
     transport: type[InProcess] = InProcess
+
+
+def shows_options(function: Federate) -> Federate:
+    """Have a function's signature name the options in place of ``**options``, for help and for notebooks."""
+    signature, hints = inspect.signature(function), get_type_hints(OptionKeywords)
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
+    options = [
+        Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=hints[option.name])
+        for option in fields(Options)
+    ]
+    vars(function)["__signature__"] = signature.replace(parameters=[*named, *options])
+    return function
 
 
 class Protection:

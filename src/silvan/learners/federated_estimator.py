@@ -34,6 +34,25 @@ NO_EPSILON = (
 )
 
 
+_METHODS = frozenset(
+    {
+        "fit",
+        "predict",
+        "predict_proba",
+        "predict_log_proba",
+        "score",
+        "evaluate",
+        "permutation_importance",
+        "partial_dependence",
+        "importances",
+        "save",
+        "load",
+        "get_params",
+        "set_params",
+    }  # fmt: skip
+)
+
+
 class FederatedEstimator(BaseEstimator, ABC):
     """Base of everything that is fitted on a federation: checks parameters, and counts rounds and bytes.
 
@@ -94,6 +113,13 @@ class FederatedEstimator(BaseEstimator, ABC):
         if "schema_" not in vars(self):
             raise AttributeError(f"this {type(self).__name__} is not fitted yet; call fit(federation) first")
         return self.schema_
+
+    def __dir__(self) -> list[str]:
+        """List what users call: methods, parameters and, once fitted, results."""
+        fitted = "schema_" in vars(self)
+        names = {name for name in super().__dir__() if name in _METHODS or name.startswith("__")}
+        results = {name for name in super().__dir__() if fitted and name.endswith("_") and not name.startswith("_")}
+        return sorted(names | results | self.get_params(deep=False).keys())
 
     # -- fitting
     def fit(self, federation: Federation, y: Any = None) -> Self:
