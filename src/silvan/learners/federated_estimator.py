@@ -49,7 +49,7 @@ _METHODS = frozenset(
         "load",
         "get_params",
         "set_params",
-    }  # fmt: skip
+    }
 )
 
 
