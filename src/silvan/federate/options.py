@@ -68,7 +68,7 @@ class Options:
 
 
 def shows_options(function: Federate) -> Federate:
-    """Have a function's signature name the options in place of ``**options``, for help and for notebooks."""
+    """Write the options into a function's signature in place of ``**options``, for help and for notebooks."""
     signature, hints = inspect.signature(function), get_type_hints(OptionKeywords)
     named = [parameter for parameter in signature.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
     options = [
