@@ -26,7 +26,8 @@ def check(
         profiles, whole = table_check.profiles_of(tables), table_check.table_of_all(plan)
         ask = table_check.questions
         if plan.id is None:
-            lines = table_check.questions_of_label(profiles, plan.label)
+            lines = [table_check.ONE_SITE] if len(tables) == 1 else []
+            lines += table_check.questions_of_label(profiles, plan.label)
             lines += ask(profiles, plan.label, plan.task, whole)
         else:  # parties have different columns, and ids are meant to be
             own = {party: [c for c in columns if c.name != plan.id] for party, columns in profiles.items()}

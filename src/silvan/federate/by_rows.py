@@ -134,7 +134,7 @@ def federate_rows(
     >>> fed.sites
     ['north', 'south']
     """
-    check_common(test, task, random_state, exclude)
+    check_common(test, task, random_state, exclude, label)
     given, kinds = Options(**options), check_kinds(kinds or {})
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")

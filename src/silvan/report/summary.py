@@ -118,6 +118,8 @@ def _alike(record: Record) -> str:
     """Return how tables are alike that have no known differences."""
     if record.by == "columns":
         return "All tables have the same rows."
+    if len(record.sites) == 1:
+        return "There is one table."
     if record.kinds and not any(kind.name == "Describe" for kind in record.kinds):
         return "Not known: the study says what the columns mean, and sites were not asked to describe theirs."
     return "All tables have the same columns, kinds and classes."

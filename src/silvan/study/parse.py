@@ -18,7 +18,7 @@ from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import InputError
-from silvan.federate.options import NEEDS_TRUSTED_SUMS
+from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS
 from silvan.federation.federation import OVERALL
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.parameters import Parameters
@@ -149,6 +149,8 @@ def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
 def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
     """Yield what does not go together: the key to change, the others that it is about, and why."""
     learner, test = ("learner", "epsilon"), ("test",)
+    if study.label in study.exclude:
+        yield ("exclude",), (("label",),), f"exclude {EXCLUDES_LABEL.format(study.label)}"
     if study.private and study.schema is None:
         why = "epsilon needs a schema that is known without looking at tables: [schema]"
         yield learner, (("schema",),), why

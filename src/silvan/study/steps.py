@@ -48,6 +48,7 @@ from silvan.study.run_folder import (
     Traffic,
 )
 from silvan.study.study import Study
+from silvan.study.table_check import ONE_SITE
 from silvan.util.readable import count_of
 
 _MOST_COLUMNS = 200  # what sites told is kept of so many columns
@@ -98,6 +99,8 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
     record.sums = federation.sums.name
     record.differences = [Difference(*note) for note in federation.differences.notes]
     record.warnings = list(federation.differences.warnings)
+    if len(federation.sites) == 1 and federation.columns is None:
+        record.warnings.insert(0, ONE_SITE)
     record.agreement_rounds = federation.agreement_rounds
     # a report is passed on: what the sites of a private study do not tell with noise is not in it
     record.columns = [] if study.private else federation.agreement.described[:_MOST_COLUMNS]

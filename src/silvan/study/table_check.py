@@ -63,6 +63,10 @@ def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict
     return profiles
 
 
+ONE_SITE = "there is one site: nothing is federated, and the model is that of its rows alone"
+"""What is said of a study over rows that names one site."""
+
+
 def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
     """Return a line where tables lack the column to predict, with which a study stops."""
     lacking = [site for site, columns in profiles.items() if all(column.name != label for column in columns)]
