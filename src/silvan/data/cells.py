@@ -237,8 +237,8 @@ def read_date(word: str) -> datetime | None:
         return None
 
 
-def _day(when: Any, part: DatePart) -> float | None:
-    """Return a date as a number; None for what is no date."""
+def date_number(when: Any, part: DatePart) -> float | None:
+    """Return a date, or a part of it, as a number; None for what is no date."""
     if not isinstance(when, date):
         return None
     if part != "days":
@@ -275,7 +275,7 @@ def cell_dates(series: Series, part: DatePart) -> tuple[NDArray[np.float64], NDA
             continue
         if cell not in known:
             word = cell.strip() if isinstance(cell, str) else ""
-            day = _day(read_date(word) if isinstance(cell, str) else cell, part)
+            day = date_number(read_date(word) if isinstance(cell, str) else cell, part)
             lost = day is None and bool(word) and word.lower() not in MARKERS
             known[cell] = (np.nan if day is None else day, lost)
         numbers[row], strange[row] = known[cell]

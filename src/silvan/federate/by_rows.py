@@ -12,6 +12,7 @@ from sklearn.base import clone
 from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_forest
 from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds, check_kinds, said_categorical
+from silvan.data.date_split import DateSplit, check_split
 from silvan.data.encode import Task
 from silvan.data.holdout import Fold, LeftOut, Split
 from silvan.data.schema import Schema
@@ -53,6 +54,7 @@ def federate_rows(
     label: str = "label",
     test: float = 0.0,
     test_by: Literal["class", "row"] | None = None,
+    split: DateSplit | Mapping[str, str] | None = None,
     random_state: int = 0,
     task: Task | None = None,
     schema: Schema | None = None,
@@ -81,6 +83,10 @@ def federate_rows(
         How they are drawn: "class", the same share of every class; or "row", each row by a hash of its own cells, as a
         forest with ``epsilon`` needs it, and with a ``schema`` that is given. None: "row" if the sites have privacy
         budgets (``policy``, ``budgets``) and a schema, else "class".
+    split
+        Test rows by date instead of ``test``: ``{"by": "date", "test": "last 20%"}`` keeps the latest rows of every
+        site, and ``"since 2024-01-31"`` as test those from a date on. The column is no feature, and every row needs a
+        date, or a number such as a year.
     random_state
         Decides the test part and which rows are in which tree.
     task

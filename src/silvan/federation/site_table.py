@@ -15,6 +15,7 @@ import numpy as np
 from silvan.data.batches import Batched, Whole
 from silvan.data.cells import holds_objects
 from silvan.data.column_types import Kinds
+from silvan.data.date_split import DateSplit
 from silvan.data.disk_arrays import Folder
 from silvan.data.holdout import Fold, HeldOut, hold_out
 from silvan.data.partition_files import is_partitioned
@@ -45,6 +46,7 @@ class SiteSettings:
     need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was given:
     what is answered with noise must be about that one. ``kinds`` says what columns are, where the table is described.
     With ``memory``, a number of bytes, it is read in batches and its rows lie in nameless files in ``folder``.
+    With a ``date_split`` the rows kept for judging are the latest ones; its column is no feature.
     ``results`` is the folder for the results of a study, if the site takes any.
     ``naming`` says which classes and categories the site names (``describe.py``). "all" is for one process. With
     "proven" they are the classes that enough of its own rows have, and the categories that are proven to be common, by
@@ -68,6 +70,7 @@ class SiteSettings:
     shared_key: np.ndarray | None = None
     results: Path | None = None
     test_key: bytes | None = None
+    date_split: DateSplit | None = None
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
@@ -91,15 +94,20 @@ class SiteTable(SiteSettings):
         """The settings as they are now; the sites may have agreed on another sampling key since."""
         return SiteSettings(**{setting.name: getattr(self, setting.name) for setting in fields(SiteSettings)})
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns that are not features."""
+        return self.exclude if self.date_split is None else (*self.exclude, self.date_split.by)
+
     @cached_property
     def table(self) -> Batched:
         """The table, without the columns that are not features: in memory, or read in batches."""
         if is_partitioned(self.source):
-            return Partitioned(self.source, self.label, _BATCH, self.folder, self.exclude, self.kinds)
+            return Partitioned(self.source, self.label, _BATCH, self.folder, self.left_out, self.kinds)
         if self.memory is None:
-            return Whole(self.source, self.label, self.exclude, self.kinds)
+            return Whole(self.source, self.label, self.left_out, self.kinds)
         room = min(self.memory // 8, _BATCH)
-        return Batched(self.source, self.label, room, self.folder, self.exclude, self.kinds)
+        return Batched(self.source, self.label, room, self.folder, self.left_out, self.kinds)
 
     @cached_property
     def frame(self) -> Frame:
@@ -140,6 +148,8 @@ class SiteTable(SiteSettings):
         """Which rows are kept for judging."""
         if self.test >= 1.0:
             return HeldOut(len(self.table), every=True)
+        if self.date_split is not None:
+            return self.date_split.hold_out(self.table)
         if self.test_key is not None and self.schema is not None:
             split = repr((self.split_seed, self.name, self.fold and self.fold.shuffle)).encode()
             key = hashlib.blake2b(split, key=self.test_key, digest_size=32).digest()
@@ -169,6 +179,8 @@ class SiteTable(SiteSettings):
     @property
     def samples_singly(self) -> bool:
         """Whether a row more or less leaves all others in their part, of those learnt from and those to judge by."""
+        if self.date_split is not None:
+            return self.date_split.since is not None
         return self.test <= 0.0 or (self.test_key is not None and self.schema is not None)
 
     def take_table(self, other: "SiteTable") -> None:

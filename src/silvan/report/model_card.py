@@ -100,7 +100,10 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
         )
     if record.study.get("learner", {}).get("class_weight") == "balanced":
         texts.append("Classes were balanced, so probabilities are higher for rare classes than their share.")
-    texts.append("Nothing is known of rows of other places or other times than those it was evaluated on.")
+    known = "other places" if record.date_split is not None else "other times" if record.left_out else ""
+    texts.append(
+        f"Nothing is known of rows of {known or 'other places or other times'} than those it was evaluated on."
+    )
     return texts
 
 

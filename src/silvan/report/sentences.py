@@ -20,6 +20,7 @@ def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
         _at_new_sites(summary) if record.left_out else "",
         _with_noise(summary),
         "" if summary["honest"] else _FLATTERED,
+        _by_date(record),
         _evaluated_rows(summary),
         _cost(record),
         _same_as_pooled(record),
@@ -199,6 +200,15 @@ def _sites_that_gain(known: list[str]) -> str:
 
 def _do(n: int) -> str:
     return "does" if n == 1 else "do"
+
+
+def _by_date(record: Record) -> str:
+    """Return which rows are test rows, where a date says so."""
+    if record.date_split is None:
+        return ""
+    by, test = record.date_split
+    which = f"the {test} of every site's rows" if test.startswith("last") else f"the rows {test}"
+    return f"Test rows are {which}, by {by}; the model was trained on earlier ones."
 
 
 def _evaluated_rows(summary: dict[str, Any]) -> str:

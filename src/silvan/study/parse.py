@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from silvan.data.column_types import check_kinds
+from silvan.data.column_types import check_apart, check_kinds
+from silvan.data.date_split import DateSplit
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
@@ -133,9 +134,6 @@ def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
         yield ("evaluation", "by"), (), why
     if study.split != "sites":
         return
-    for other, given in (("test", study.test), ("repeats", study.repeats)):
-        if given:
-            yield key, ((other,),), f"{word} leaves out one site at a time; leave one of split and {other} out"
     if study.sums != "trusted":
         yield ("sums",), (key,), f"sums {NEEDS_TRUSTED_SUMS}"
     if not study.spec.for_new_sites:
@@ -146,6 +144,17 @@ def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
         yield key, (("sites",),), f"{word} needs at least two sites: one is left out, and the others train"
 
 
+def _of_date_split(study: Study, split: DateSplit) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
+    """Yield what does not go together with a split by date."""
+    key: Key = ("split",)
+    try:
+        check_apart("split", split.by, study.label, study.site, () if study.schema is None else study.schema.columns)
+    except InputError as error:
+        yield key, (), str(error)
+    if study.private and split.since is None:
+        yield key, (), "split with epsilon must name a date (test = \"since 2024-01-31\"): which rows are the last 20% depends on all rows"
+
+
 def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
     """Yield what does not go together: the key to change, the others that it is about, and why."""
     learner, test = ("learner", "epsilon"), ("test",)
@@ -154,6 +163,11 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
     if study.private and study.schema is None:
         why = "epsilon needs a schema that is known without looking at tables: [schema]"
         yield learner, (("schema",),), why
+    for other, given in (("test", study.test), ("repeats", study.repeats)):
+        if study.split is not None and given:
+            yield ("split",), ((other,),), f"split says which rows are test rows; leave one of split and {other} out"
+    if study.date_split is not None:
+        yield from _of_date_split(study, study.date_split)
     if study.on_splits:
         yield from _of_splits(study)
     if study.repeats and study.sampling == "published":
@@ -171,7 +185,7 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
         key = ("evaluation", "epsilon")
         if not study.private:
             yield key, (learner,), "epsilon of metrics is for a forest with epsilon in [learner]; leave it out"
-        if not study.test:
+        if not study.holds_out:
             yield key, (test,), "there are no test rows to evaluate on: set test, or leave [evaluation] out"
     for name in ("importance", "by", "dependence"):
         key = ("evaluation", name)
@@ -183,7 +197,7 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
             yield key, (), f"{name} is for studies over rows; leave it out"
         elif name == "by" and study.on_splits:
             continue  # said above
-        elif not study.test:
+        elif not study.holds_out:
             yield key, (test,), f"{name} needs test rows: set test"
 
 

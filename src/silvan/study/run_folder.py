@@ -201,6 +201,12 @@ class Record(msgspec.Struct, kw_only=True):
         return self.study.get("split") == "sites"
 
     @property
+    def date_split(self) -> tuple[str, str] | None:
+        """The column by which rows were split, and which of them are test rows, if they were split by date."""
+        split = self.study.get("split")
+        return (split.get("by", ""), split.get("test", "")) if isinstance(split, dict) else None
+
+    @property
     def on_splits(self) -> bool:
         """Whether metrics are those of models of splits, and not of the one model of the study."""
         return self.repeats > 0 or self.left_out

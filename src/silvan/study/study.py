@@ -19,6 +19,7 @@ from msgspec import Meta
 from silvan.algorithms.evaluation.repeats import MOST_REPEATS, folds_of
 from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds
+from silvan.data.date_split import EXPECTED, DateSplit
 from silvan.data.holdout import LeftOut, Split
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
@@ -108,9 +109,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         five; without `test`: ten), again for each repeat, and metrics are means with corrected confidence intervals,
         see [joining](joining.md#repeats). Not with `epsilon`, `memory` or over columns
     split
+        `{ by = "date", test = "last 20%" }`: test rows by date instead of `test`, the latest of every site; with `test
+        = "since 2024-01-31"` those from a date on (with `epsilon`, only so). The column is no feature, see
+        [tables](tables.md#test-rows-by-date).
         `"sites"`: the model is evaluated at each site in turn, trained at the others: what a site can expect that takes
         no part, see [joining](joining.md#a-site-that-takes-no-part). The study's own model is trained at all sites.
-        Needs `sums = "trusted"`; not with `test`, `repeats`, `epsilon`, `memory` or over columns
+        Needs `sums = "trusted"`; not with `epsilon` or `memory`.
+        Neither goes with `test`, `repeats`, or over columns
     random_state
         decides the test rows, which rows are in which tree, and the features sampled
     task
@@ -179,7 +184,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     repeats: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | None, about(default="test rows once", columns=_FOR_ROWS)
     ] = None
-    split: Annotated[Literal["sites"] | None, about(default="rows", columns=_FOR_ROWS)] = None
+    split: Annotated[
+        Literal["sites"] | DateSplit | None,
+        about(default="rows, sampled", expected=f"'sites', {EXPECTED}", columns=_FOR_ROWS),
+    ] = None
     random_state: Annotated[int, Meta(ge=0)] = 0
     task: Annotated[Literal["classification", "regression"] | None, about(default="found out")] = None
     sums: Literal["trusted", "ring", "masked"] = "trusted"
@@ -301,9 +309,24 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return [part for split in self.splits(sites) for part in split.parts]
 
     @property
+    def date_split(self) -> DateSplit | None:
+        """The split by date, if the study has one."""
+        return self.split if isinstance(self.split, DateSplit) else None
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns that are not features: those excluded, and one that splits rows."""
+        return self.exclude if self.date_split is None else (*self.exclude, self.date_split.by)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether some rows are kept as test rows for the study's own model."""
+        return bool(self.test) or self.date_split is not None
+
+    @property
     def evaluated(self) -> bool:
-        """Whether there are test rows to evaluate a model on."""
-        return bool(self.test) or self.on_splits
+        """Whether a model is evaluated: the study's own, or those of splits."""
+        return self.holds_out or self.on_splits
 
     @property
     def private(self) -> bool:
@@ -429,7 +452,7 @@ def _plain(value: Any) -> Any:
 def text_of(study: Study, name: str | None = None) -> StudyText:
     """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
     parameters = {**defaults(type(study.learner)), **study.parameters}
-    outside, evaluation = {study.label, *study.exclude}, study.evaluation
+    outside, evaluation = {study.label, *study.left_out}, study.evaluation
     known = set() if study.schema is None else {*study.schema.columns}
     of_study = {
         # a study with a schema describes no tables, but parties say which of its columns they hold
@@ -454,4 +477,4 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
         return {**of_study, **of_learner}
 
     clusters = study.by_columns or parameters.get("clusters") is not None
-    return StudyText(study.label, fixed, study.task, study.schema, frozenset(study.exclude), clusters)
+    return StudyText(study.label, fixed, study.task, study.schema, frozenset(study.left_out), clusters)

@@ -34,7 +34,7 @@ _MANY = 20  # a label with more whole numbers than that may be a number
 
 def open_tables(study: Study) -> dict[str, SiteTable]:
     """Return the tables of a study in one process, by site; nobody agrees on anything."""
-    settings = SiteSettings(label=study.label, exclude=study.exclude, kinds=study.kinds)
+    settings = SiteSettings(label=study.label, exclude=study.exclude, kinds=study.kinds, date_split=study.date_split)
     tables = study.tables if study.site is None else study.tables[""]
     sources = sources_by_site(tables, study.site, study.schema, study.kinds, study.exclude)
     return {name: SiteTable(name, source, settings) for name, source in sources.items()}

@@ -47,8 +47,8 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
     if study.spec.uses_sums:
         lines.append(f"Sums are {_SUMS[study.sums]}.")
     lines.append(f"{f'Up to {lost}' if lost else 'None'} of {count_of(len(sites), 'site')} may be lost.")
-    if study.exclude:
-        lines.append(f"Columns left out: {', '.join(study.exclude)}.")
+    if study.left_out:
+        lines.append(f"Columns left out: {', '.join(study.left_out)}.")
     lines += _cost(member, study.parameters.get("epsilon"), study.evaluation.epsilon)
     trial, asked = try_out(study, len(sites)), None
     if trial is not None and study.predict is None:
@@ -120,11 +120,20 @@ def _lines(study: Study, sites: list[str]) -> list[str]:
         more.append(f"Mean predictions of your test rows leave, summed over sites, with these columns set: {names}.")
     return [
         f"Learns to predict {study.label!r} by {study.kind} ({_parameters(study)}), over {others}.",
-        f"{study.test:.0%} of your rows are kept for judging, and only figures of merit of them leave."
-        if study.test
-        else "No rows are kept as test rows of the study's own model.",
+        _test_rows(study),
         *more,
     ]
+
+
+def _test_rows(study: Study) -> str:
+    """Describe which rows of a site are test rows."""
+    split = study.date_split
+    if split is not None:
+        which = f"Your rows {split.test}" if split.since else f"The {split.test} of your rows"
+        return f"{which}, by {split.by!r}, are test rows, and only metrics of them leave."
+    if study.test:
+        return f"{study.test:.0%} of your rows are kept as test rows, and only metrics of them leave."
+    return "No rows are kept as test rows of the study's own model."
 
 
 def _parameters(study: Study) -> str:

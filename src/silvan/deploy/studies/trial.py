@@ -94,7 +94,7 @@ def _in_small(plan: Study, frame: pl.DataFrame) -> Study:
     return replace(
         plan,
         learner=_with_known(plan.learner, _SMALL),
-        test=plan.test or (_TEST if plan.on_splits else 0.0),
+        test=plan.test or (_TEST if plan.evaluated else 0.0),
         repeats=None,
         split=None,
         evaluation=replace(plan.evaluation, by=(), dependence=dependence),

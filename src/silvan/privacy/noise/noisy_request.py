@@ -89,6 +89,8 @@ def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> 
     ``over`` are these sites; None: those of the question that the site is about to answer.
     """
     rows = [site.name, _fingerprint(site), site.label, site.exclude, site.test, site.split_seed]
+    if site.date_split is not None:
+        rows.append(repr(site.date_split))
     if site.test > 0.0 and site.test_key is not None:
         rows.append(digest(site.test_key))
     among = getattr(site.outbox, "over", ()) if over is None else over
