@@ -29,6 +29,11 @@ from silvan.privacy.noise.budget import Budget
 from silvan.privacy.site_folder import make_folders
 from silvan.privacy.terms import Terms
 
+NEEDS_TRUSTED_SUMS = (
+    "must be 'trusted' to leave one site out: the sums with a site and those without it differ by the site's own, "
+    "which other sums hide"
+)
+
 SumsName = Literal["trusted", "ring", "masked"]
 EXCLUDES_LABEL = "names the label {!r}, which is the column to predict; leave it out of exclude, or set another label"
 Federate = TypeVar("Federate", bound=Callable[..., Federation])
