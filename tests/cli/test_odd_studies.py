@@ -70,3 +70,21 @@ def test_warnings_on_the_command_line_are_plain_lines(tmp_path):
     assert "warning: no tree is above tau = 0.999 (the best is at" in " ".join(shown.split())
     assert "UserWarning" not in shown
     assert ".py" not in shown
+
+
+def test_copies_of_rows_in_a_table_and_at_two_sites_are_asked_about(tmp_path):
+    tables = three()
+    study = write_study(tmp_path, tables)
+    for command in ("check", "fit"):
+        clean = said(silvan(command, study))
+        assert "repeat" not in clean
+        assert "in common" not in clean
+    tables["a"] = pl.concat([tables["a"]] * 3)
+    tables["b"] = pl.concat([tables["b"], tables["b"][:9]])
+    tables["c"] = pl.concat([tables["c"], tables["b"][20:30]])
+    study = write_study(tmp_path, tables)
+    for command in ("check", "fit --fresh"):
+        shown = said(silvan(*command.split(), study))
+        assert "the table of a: each row is there 3 times, equal in all columns" in shown
+        assert "the table of b: 9 rows repeat others" in shown
+        assert "tables have rows in common, equal in all columns: b and c (10 rows)" in shown

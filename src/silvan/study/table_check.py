@@ -18,6 +18,7 @@ import numpy as np
 from silvan.data.cells import fold, look_alike
 from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
 from silvan.data.encode import Task
+from silvan.data.repeated_rows import repeated_rows
 from silvan.errors import InputError, SiteError
 from silvan.federate.by_rows import sources_by_site
 from silvan.federation.site_table import SiteSettings, SiteTable
@@ -75,6 +76,11 @@ def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: s
     close = difflib.get_close_matches(label, [column.name for columns in profiles.values() for column in columns], 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return [f"{label} at {_some(lacking)}: there is no such column to predict, and a study stops there{hint}"]
+
+
+def questions_of_rows(sites: Mapping[str, SiteTable]) -> list[str]:
+    """Return what somebody should look at of whole rows, a line each: copies in a table and between tables."""
+    return repeated_rows({name: site.table for name, site in sites.items()})
 
 
 def questions(
