@@ -17,6 +17,10 @@ from silvan.util.readable import count_of
 EXPECTED = '{ by = "date", test = "last 20%" }, or test = "since 2024-01-31"'
 """What is expected where a split by date is given, in the words of a study file."""
 
+NEEDS_DATE = (
+    "must name a date with a privacy budget, as since 2024-01-31: which rows are the last 20% depends on all rows"
+)
+
 _LAST = re.compile(r"last\s+(\d+(?:\.\d+)?)\s*%")
 _SINCE = re.compile(r"since\s+(\S+)")
 
@@ -129,7 +133,9 @@ def check_split(split: Any) -> DateSplit | None:
     try:
         return msgspec.convert(split, DateSplit)
     except (msgspec.ValidationError, ValueError):
-        raise InputError.wrong("split", '{"by": "date", "test": "last 20%"}, or "since 2024-01-31" as test', split) from None
+        raise InputError.wrong(
+            "split", '{"by": "date", "test": "last 20%"}, or as test "since 2024-01-31"', split
+        ) from None
 
 
 def _number(text: str) -> float | None:

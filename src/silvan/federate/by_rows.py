@@ -11,8 +11,8 @@ from sklearn.base import clone
 
 from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_forest
 from silvan.data.batches import read_size
-from silvan.data.column_types import Kinds, check_kinds, said_categorical
-from silvan.data.date_split import DateSplit, check_split
+from silvan.data.column_types import Kinds, check_apart, check_kinds, said_categorical
+from silvan.data.date_split import NEEDS_DATE, DateSplit, check_split
 from silvan.data.encode import Task
 from silvan.data.holdout import Fold, LeftOut, Split
 from silvan.data.schema import Schema
@@ -141,7 +141,7 @@ def federate_rows(
     ['north', 'south']
     """
     check_common(test, task, random_state, exclude, label)
-    given, kinds = Options(**options), check_kinds(kinds or {})
+    given, kinds, by_date = Options(**options), check_kinds(kinds or {}), check_split(split)
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
     check_folded(kinds, label)
@@ -151,34 +151,47 @@ def federate_rows(
     room = None if memory is None else read_size(memory)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
+    own: dict[str, Any] = {"n_jobs": given.n_jobs, "memory": room, "folder": folder, "schema": schema, "kinds": kinds}
+    own |= {"test_key": test_key, "date_split": by_date}
+    settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
+    _check_date_split(settings, site, schema, budgeted=budgeted)
     sites: dict[str, Site] = {}
     for name, source in sources.items():
-        own = {"n_jobs": given.n_jobs, "forest": brought.get(name), "memory": room, "folder": folder, "schema": schema}
-        own |= {"kinds": kinds, "test_key": test_key}
-        settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
-        sites[name] = site_of(name, source, settings, **protection.of(name, _budget(protection.policy, budgets, name)))
+        kept = protection.of(name, _budget(protection.policy, budgets, name))
+        sites[name] = site_of(name, source, replace(settings, forest=brought.get(name)), **kept)
     study = f"rows of {', '.join(sites)}; label {label}; test {test}; random_state {random_state}"
     federation = protection.federation(sites, study, given)
     if given.journal is not None:
-        prints = [_fingerprint(site) for site in sites.values()]
-        said = (f"; kinds {kinds}" if kinds else "") + ("; test by row" if test_key and test else "")
-        named = said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
+        said = _said_besides(settings, brought)
         federation.journal.belongs_to(
-            f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; tables {prints}{named}"
+            f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; "
+            f"tables {[_fingerprint(site) for site in sites.values()]}{said}"
         )
-
-    def agree() -> Agreement:
-        agreement = _agree(federation, protection.policy, label, task, schema, kinds)
-        check_excluded(exclude, federation.local_sites, "at any site")
-        if agreement.by_asking:
-            check_named(kinds, [label, *exclude, *(column.name for column in agreement.described)], "at any site")
-        return agreement
-
-    federation.agree_later = agree
+    federation.agree_later = lambda: _agree(federation, protection.policy, settings, task)
     federation.split_later = lambda split: _split(federation, split, given)
     if not protection.policy.approve:
         _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
     return federation
+
+
+def _said_besides(settings: SiteSettings, brought: Mapping[str, Any]) -> str:
+    """Return what a study's journal knows of settings that most studies leave out."""
+    said = f"; kinds {settings.kinds}" if settings.kinds else ""
+    said += "; test by row" if settings.test_key and settings.test else ""
+    said += f"; split {settings.date_split}" if settings.date_split else ""
+    return said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
+
+
+def _check_date_split(settings: SiteSettings, site: str | None, schema: Schema | None, *, budgeted: bool) -> None:
+    """Raise ``InputError`` for a split by date that does not go with what else is given."""
+    split = settings.date_split
+    if split is None:
+        return
+    check_apart("split", split.by, settings.label, site, () if schema is None else schema.columns)
+    if settings.test:
+        raise InputError.about("split", "says which rows are test rows; leave one of split and test out")
+    if budgeted and split.since is None:
+        raise InputError.about("split", NEEDS_DATE)
 
 
 def _split(federation: Federation, split: Split, given: Options) -> Federation:
@@ -200,7 +213,7 @@ def _split(federation: Federation, split: Split, given: Options) -> Federation:
             )
         # starting threads takes longer than small tables do
         n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
-        settings = replace(site.settings, test=split.test, fold=fold, n_jobs=n_jobs)
+        settings = replace(site.settings, test=split.test, fold=fold, date_split=None, n_jobs=n_jobs)
         sites[name] = site.rebuilt(settings, **protection.of(name, _budget(protection.policy, None, name)))
         sites[name].take_table(site)
     made = protection.federation(sites, split.study(federation.study), given)
@@ -210,15 +223,17 @@ def _split(federation: Federation, split: Split, given: Options) -> Federation:
     return made
 
 
-def _agree(
-    federation: Federation, policy: Policy, label: str, task: Task | None, schema: Schema | None, kinds: Kinds
-) -> Agreement:
-    """Agree on a schema as far as the policy allows, and warn of what looks odd."""
+def _agree(federation: Federation, policy: Policy, settings: SiteSettings, task: Task | None) -> Agreement:
+    """Agree on a schema as far as the policy allows, check what names columns, and warn of what looks odd."""
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
-    rows = policy.allows_exact("CountRows")
-    agreement = agree_on(federation, label, task, schema, count_rows=rows, kinds=kinds, share_columns=share)
+    label, kinds, rows = settings.label, settings.kinds, policy.allows_exact("CountRows")
+    agreement = agree_on(federation, label, task, settings.schema, count_rows=rows, kinds=kinds, share_columns=share)
     for text in agreement.differences.warnings:
         warn_user(text)
+    check_excluded(settings.exclude, federation.local_sites, "at any site")
+    if agreement.by_asking:
+        columns = [label, *settings.left_out, *(column.name for column in agreement.described)]
+        check_named(kinds, columns, "at any site")
     return agreement
 
 

@@ -22,6 +22,7 @@ from silvan.data.partition_files import is_partitioned
 from silvan.data.partitioned_table import Partitioned
 from silvan.data.schema import Schema
 from silvan.data.typed_table import Frame
+from silvan.errors import SchemaError
 from silvan.federation.cache import Cache, CacheKey
 from silvan.federation.part import Block, Part, encode_rows, encoded_columns, row_keys, store_parts
 from silvan.federation.row_holdout import hold_out_singly
@@ -78,6 +79,11 @@ class SiteSettings:
         key = make_key(random_state, "rows")
         return cls(label, tuple(exclude), test, split_seed=int(random_state), sampling_key=key, **own)
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns that are not features."""
+        return self.exclude if self.date_split is None else (*self.exclude, self.date_split.by)
+
 
 class SiteTable(SiteSettings):
     """One organisation's rows. ``source`` is a data frame, a path or (X, y)."""
@@ -94,15 +100,12 @@ class SiteTable(SiteSettings):
         """The settings as they are now; the sites may have agreed on another sampling key since."""
         return SiteSettings(**{setting.name: getattr(self, setting.name) for setting in fields(SiteSettings)})
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """The columns that are not features."""
-        return self.exclude if self.date_split is None else (*self.exclude, self.date_split.by)
-
     @cached_property
     def table(self) -> Batched:
         """The table, without the columns that are not features: in memory, or read in batches."""
         if is_partitioned(self.source):
+            if self.date_split is not None:
+                raise SchemaError("a split by date needs all rows of a site in one place, not partitions on a cluster")
             return Partitioned(self.source, self.label, _BATCH, self.folder, self.left_out, self.kinds)
         if self.memory is None:
             return Whole(self.source, self.label, self.left_out, self.kinds)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from silvan.data.column_types import check_apart, check_kinds
-from silvan.data.date_split import DateSplit
+from silvan.data.date_split import NEEDS_DATE, DateSplit
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
@@ -152,7 +152,7 @@ def _of_date_split(study: Study, split: DateSplit) -> Iterator[tuple[Key, tuple[
     except InputError as error:
         yield key, (), str(error)
     if study.private and split.since is None:
-        yield key, (), "split with epsilon must name a date (test = \"since 2024-01-31\"): which rows are the last 20% depends on all rows"
+        yield key, (), f"split {NEEDS_DATE}"
 
 
 def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
