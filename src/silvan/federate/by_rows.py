@@ -1,5 +1,6 @@
 """Make a federation of rows in this process: several tables, or one with a column that names the site."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from silvan.data.encode import Task
 from silvan.data.holdout import Fold, LeftOut, Split
 from silvan.data.schema import Schema
 from silvan.data.table import open_table
-from silvan.errors import InputError, SchemaError
+from silvan.errors import InputError, SchemaError, SiteError
 from silvan.federate.options import (
     NEEDS_TRUSTED_SUMS,
     OptionKeywords,
@@ -60,6 +61,7 @@ def federate_rows(
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
     kinds: Kinds | None = None,
+    group: str | None = None,
     forests: Mapping[str, Any] | None = None,
     budgets: str | Path | None = None,
     memory: int | str | None = None,
@@ -99,6 +101,10 @@ def federate_rows(
     kinds
         What columns are, by name, where their cells do not tell or sites would read them differently: "numeric",
         "categorical", "date", or a list of what to take of a date: "days" (since 1970), "year", "month", "weekday".
+    group
+        The column of persons' ids, where tables have several rows of a person, such as visits of patients. It is no
+        feature. A person's rows are all test rows or none, and so in folds; each tree samples persons, and takes one
+        row of each; all that counts rows counts persons. None: every row is a person's only one.
     forests
         Forests that sites bring, by site: a ``Forest``, the path of one, or a forest of scikit-learn, fitted or not.
         One that is fitted must not have seen the site's test part; one that is not learns from the training part.
@@ -145,6 +151,7 @@ def federate_rows(
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
     check_folded(kinds, label)
+    check_apart("group", group, label, site, () if schema is None else schema.columns)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given)
@@ -152,7 +159,7 @@ def federate_rows(
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
     own: dict[str, Any] = {"n_jobs": given.n_jobs, "memory": room, "folder": folder, "schema": schema, "kinds": kinds}
-    own |= {"test_key": test_key, "date_split": by_date}
+    own |= {"test_key": test_key, "date_split": by_date, "group": group}
     settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
     _check_date_split(settings, site, schema, budgeted=budgeted)
     sites: dict[str, Site] = {}
@@ -165,7 +172,7 @@ def federate_rows(
         said = _said_besides(settings, brought)
         federation.journal.belongs_to(
             f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; "
-            f"tables {[_fingerprint(site) for site in sites.values()]}{said}"
+            f"tables {_fingerprints(sites)}{said}"
         )
     federation.agree_later = lambda: _agree(federation, protection.policy, settings, task)
     federation.split_later = lambda split: _split(federation, split, given)
@@ -227,14 +234,32 @@ def _agree(federation: Federation, policy: Policy, settings: SiteSettings, task:
     """Agree on a schema as far as the policy allows, check what names columns, and warn of what looks odd."""
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
     label, kinds, rows = settings.label, settings.kinds, policy.allows_exact("CountRows")
-    agreement = agree_on(federation, label, task, settings.schema, count_rows=rows, kinds=kinds, share_columns=share)
+    found: dict[str, Any] = {"count_rows": rows, "kinds": kinds, "grouped": settings.group is not None}
+    agreement = agree_on(federation, label, task, settings.schema, **found, share_columns=share)
     for text in agreement.differences.warnings:
         warn_user(text)
+    _warn_of_shared_ids(federation.local_sites)
     check_excluded(settings.exclude, federation.local_sites, "at any site")
     if agreement.by_asking:
         columns = [label, *settings.left_out, *(column.name for column in agreement.described)]
         check_named(kinds, columns, "at any site")
     return agreement
+
+
+def _warn_of_shared_ids(sites: Mapping[str, Site]) -> None:
+    """Warn of ids that several sites have: a person at two of them may be learnt from at one and judged at another."""
+    counts: Counter[str] = Counter()
+    for name, site in sites.items():
+        try:
+            counts.update([] if site.groups is None else site.groups.ids)
+        except InputError as error:
+            raise SiteError(name, str(error)) from error
+    shared = sum(n > 1 for n in counts.values())
+    if shared:
+        warn_user(
+            f"group: {count_of(shared, 'id')} {'is' if shared == 1 else 'are'} at more than one site; if these are the "
+            "same persons, some are learnt from at one site and judged at another: keep each person at one site"
+        )
 
 
 def _asks_for_columns(policy: Policy) -> bool:
@@ -258,12 +283,15 @@ def _budget(policy: Policy, folder: str | Path | None, site: str) -> Budget:
     return Budget(policy.epsilon, Path(folder) / f"{file_name(site)}.sqlite", site)
 
 
-def _fingerprint(site: Site) -> str:
-    """Return a name for a site's table by its content."""
-    try:
-        return site.fingerprint()
-    except Exception:  # whatever it is, the site says it better when it is asked
-        return ""
+def _fingerprints(sites: Mapping[str, Site]) -> list[str]:
+    """Return a name for each site's table by its content."""
+    found = []
+    for site in sites.values():
+        try:
+            found.append(site.fingerprint())
+        except Exception:  # whatever it is, the site says it better when it is asked
+            found.append("")
+    return found
 
 
 def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:
