@@ -170,3 +170,27 @@ def test_comparing_on_other_splits_uses_all_rows():
     by_date = federate(tables, split={"by": "seen", "test": "last 20%"})
     found = sv.compare(by_date, [sv.HistogramForest(n_estimators=2)], repeats=1)
     assert found.frame.filter(site="all")["rows"].to_list() == [200, 200]
+
+
+def test_a_person_s_rows_stay_together():
+    tables = {"a": visits(), "b": visits(seed=1)}
+    tables = {
+        name: rows.with_columns(patient=pl.format("{}{}", pl.lit(name), pl.int_range(100) // 2))
+        for name, rows in tables.items()
+    }
+    fed = federate(tables, split={"by": "seen", "test": "since 2020-05-20"}, group="patient")
+    assert fed.schema.names == ("x", "z")
+    for site in fed.local_sites.values():
+        test = site.held_out.between(0, 100)
+        assert test.any()
+        assert (test[::2] == test[1::2]).all()
+
+
+def test_other_dates_are_another_table():
+    """A journal of one split is not gone on with for another, though the features are the same."""
+    split = {"by": "seen", "test": "last 20%"}
+    one, other = (
+        federate({"a": visits(days), "b": visits(seed=1)}, split=split).site("a").fingerprint()
+        for days in (DAYS, DAYS[::-1])
+    )
+    assert one != other

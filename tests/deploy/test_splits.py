@@ -1,10 +1,12 @@
 """Studies between machines that judge every row: splits under one approval, drawn by sites' own secrets."""
 
+import re
 import sqlite3
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 import numpy as np
+import polars as pl
 import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test jobs")
@@ -285,3 +287,37 @@ def test_a_sum_in_a_part_is_over_the_sites_of_that_part(joined):
         with pytest.raises(RefusedError, match="refused CountClasses: the site lets a study lose 0 sites at most"):
             count(sites)
     count(["north", "south"])
+
+
+# -- test rows by date
+
+
+def test_the_latest_rows_of_every_site_are_test_rows(joined, tmp_path):
+    """Each site reads its own dates; nobody else learns one."""
+    hub, members = joined
+    text = study("by date", 'auditor = "Ada"', repeats=0).text.replace('"sites"', '{ by = "seen", test = "last 25%" }')
+    plan = parse_remote_study(text)
+    tables = {name: pl.read_csv(member.settings["table"]) for name, member in members.items()}
+    dated = {}
+    for name, rows in tables.items():
+        day = pl.date(2024, 1, 1) + pl.duration(days=pl.int_range(len(rows)))
+        rows.with_columns(seen=day).write_csv(tmp_path / f"{name}.csv")
+        dated[name] = changed(members[name], lambda text, path=tmp_path / f"{name}.csv": with_table(text, path))
+    with ExitStack() as stack:
+        for one in dated.values():
+            stack.enter_context(one)
+        shown = " ".join(explain(JoinedSite(members["north"].path), plan).lines)
+        assert "The last 25% of your rows, by 'seen', are test rows" in shown
+        assert "Columns left out: seen." in shown
+        fresh = {name: JoinedSite(member.path) for name, member in members.items()}
+        approve_study(fresh["north"], plan)
+        run, carrier = run_job(hub, fresh, plan)
+    record = run.read()
+    assert {(site.name, site.test_rows) for site in record.sites} == {(site, ROWS // 12) for site in SITES}
+    assert run.forest().schema.names == tuple(name for name in tables["north"].columns if name != "label")
+    assert b"2024-0" not in b"".join(carrier.carried)
+    assert verify_study(run.folder).sentence == "sums and decisions verified by Ada"
+
+
+def with_table(text, path):
+    return re.sub(r"(?m)^table = .*$", f'table = "{path}"', text)

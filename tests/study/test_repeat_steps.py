@@ -1,6 +1,7 @@
 """Studies that judge every row, as the command line runs and shows them."""
 
 import csv
+import html
 
 import polars as pl
 import pytest
@@ -104,7 +105,7 @@ def test_an_interrupted_run_goes_on_with_the_next_split(run, tmp_path, monkeypat
 
 # -- one site left out at a time
 
-LEFT_OUT = """split = "sites"
+LEFT_OUT = """split = {split}
 {more}
 [sites]
 north = "north.csv"
@@ -118,11 +119,11 @@ n_estimators = 4
 """
 
 
-def study_without_each(folder, more="", kind="HistogramForest", learner=""):
+def study_without_each(folder, more="", kind="HistogramForest", learner="", split='"sites"'):
     for name, part in zip(("north", "east", "south"), parts(table(n=120), 3).values(), strict=True):
         part.write_csv(folder / f"{name}.csv")
     path = folder / "study.toml"
-    path.write_text(LEFT_OUT.format(more=more, kind=kind, learner=learner))
+    path.write_text(LEFT_OUT.format(split=split, more=more, kind=kind, learner=learner))
     return path
 
 
@@ -176,3 +177,58 @@ def test_what_split_cannot_be(tmp_path):
     study.write_text(study.read_text().replace('"sites"', '"hospitals"', 1))
     with pytest.raises(InputError, match="split must be"):
         read_study(study)
+
+
+# -- test rows by date
+
+BY_DATE = '{ by = "seen", test = "%s" }'
+
+
+def study_by_date(folder, test="last 25%", days=60, **settings):
+    path = study_without_each(folder, split=BY_DATE % test, **settings)
+    for name in ("north", "east", "south"):
+        rows = pl.read_csv(folder / f"{name}.csv")
+        day = pl.date(2024, 1, 1) + pl.duration(days=pl.int_range(len(rows)) % days)
+        rows.with_columns(seen=day).write_csv(folder / f"{name}.csv")
+    return path
+
+
+def test_a_study_with_test_rows_by_date(tmp_path):
+    shown = " ".join(silvan("fit", study_by_date(tmp_path), "--output", tmp_path / "run").stdout.split())
+    record = Run(tmp_path / "run").read()
+    for site in record.sites:
+        assert site.test_rows == round((site.rows + site.test_rows) / 4)
+    assert "seen" not in record.columns
+    said = "Test rows are the last 25% of every site's rows, by seen; the model was trained on earlier ones."
+    assert said in shown
+    assert said in html.unescape((tmp_path / "run" / "report.html").read_text())
+    silvan("evaluate", tmp_path / "run", "--output", tmp_path / "again.csv")
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "run" / "evaluation.csv").read_bytes()
+
+
+def test_dates_with_gaps_are_found_before_anything_runs(tmp_path):
+    study = study_by_date(tmp_path)
+    rows = pl.read_csv(tmp_path / "east.csv")
+    rows.with_columns(seen=pl.when(pl.int_range(pl.len()) > 2).then("seen")).write_csv(tmp_path / "east.csv")
+    for command in ("check", "fit"):
+        found = silvan(command, study, ok=False)
+        text = " ".join((found.stdout + found.stderr).split())
+        assert "east" in text
+        assert "3 rows of 41 have no date" in text
+
+
+@pytest.mark.parametrize(
+    ("split", "more", "learner", "said"),
+    [
+        ("last 120%", "", "", "split must be 'sites', { by = \"date\""),
+        ("last 20%", "test = 0.2", "", "leave one of split and test out"),
+        ("last 20%", "repeats = 2", "", "leave one of split and repeats out"),
+        ("last 20%", "", "epsilon = 1.0", "split must name a date with a privacy budget"),
+        ("last 20%", 'label = "seen"', "", "which is the label"),
+    ],
+)
+def test_what_a_split_by_date_cannot_be(tmp_path, split, more, learner, said):
+    with pytest.raises(InputError) as error:
+        read_study(study_by_date(tmp_path, split, more=more, learner=learner))
+    assert "study.toml:1" in str(error.value)
+    assert said in str(error.value)

@@ -459,6 +459,7 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
         "task": lambda task: task == study.task and (study.by_columns or study.schema is None),
         "names": lambda names: study.schema is None and outside.isdisjoint(names),
         "columns": lambda names: outside.isdisjoint(names) if study.schema is None else known.issuperset(names),
+        "grouped": False,
         "study": name or study.unique_name,
         "test": lambda share: share in (None, study.test),
     }

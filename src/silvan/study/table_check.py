@@ -59,6 +59,8 @@ def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict
     for name, site in sites.items():
         try:
             profiles[name] = profile_columns(site.table, site.label, most)
+            if site.date_split is not None:
+                site.date_split.hold_out(site.table)
         except InputError as error:
             raise SiteError(name, str(error)) from error
     return profiles
