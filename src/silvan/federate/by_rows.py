@@ -14,7 +14,7 @@ from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds, check_kinds, said_categorical
 from silvan.data.encode import Task
 from silvan.data.holdout import Fold
-from silvan.data.schema import Schema
+from silvan.data.schema import Class, Schema
 from silvan.data.table import open_table
 from silvan.errors import InputError, SchemaError
 from silvan.federate.options import (
@@ -57,6 +57,7 @@ def federate_rows(
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
     kinds: Kinds | None = None,
+    positive: Class | None = None,
     forests: Mapping[str, Any] | None = None,
     budgets: str | Path | None = None,
     memory: int | str | None = None,
@@ -92,6 +93,9 @@ def federate_rows(
     kinds
         What columns are, by name, where their cells do not tell or sites would read them differently: "numeric",
         "categorical", "date", or a list of what to take of a date: "days" (since 1970), "year", "month", "weekday".
+    positive
+        The positive class of two, which sensitivity, precision, F1 and thresholds are about. None: the second in sorted
+        order. Probabilities keep their order.
     forests
         Forests that sites bring, by site: a ``Forest``, the path of one, or a forest of scikit-learn, fitted or not.
         One that is fitted must not have seen the site's test part; one that is not learns from the training part.
@@ -137,6 +141,7 @@ def federate_rows(
     given, kinds = Options(**options), check_kinds(kinds or {})
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
+    schema = None if schema is None else schema.with_positive(positive)
     check_folded(kinds, label)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     brought = _check_forests(forests, sources)
@@ -161,7 +166,7 @@ def federate_rows(
         )
 
     def agree() -> Agreement:
-        agreement = _agree(federation, protection.policy, label, task, schema, kinds)
+        agreement = _agree(federation, protection.policy, label, task, schema, kinds, positive)
         check_excluded(exclude, federation.local_sites, "at any site")
         if agreement.by_asking:
             check_named(kinds, [label, *exclude, *(column.name for column in agreement.described)], "at any site")
@@ -199,12 +204,20 @@ def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
 
 
 def _agree(
-    federation: Federation, policy: Policy, label: str, task: Task | None, schema: Schema | None, kinds: Kinds
+    federation: Federation,
+    policy: Policy,
+    label: str,
+    task: Task | None,
+    schema: Schema | None,
+    kinds: Kinds,
+    positive: Class | None,
 ) -> Agreement:
     """Agree on a schema as far as the policy allows, and warn of what looks odd."""
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
     rows = policy.allows_exact("CountRows")
-    agreement = agree_on(federation, label, task, schema, count_rows=rows, kinds=kinds, share_columns=share)
+    agreement = agree_on(
+        federation, label, task, schema, count_rows=rows, kinds=kinds, positive=positive, share_columns=share
+    )
     for text in agreement.differences.warnings:
         warn_user(text)
     return agreement

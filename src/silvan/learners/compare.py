@@ -111,10 +111,11 @@ class Comparison:
     def _caption(self) -> str:
         times = "once" if self.repeats == 1 else f"{self.repeats} times"
         better = "" if metrics.BY_KEY[self.figure].higher else " Less is better."
+        named = f"\nPositive class: {self.frame['positive'][0]}." if "positive" in self.frame.columns else ""
         return (
             f"Every row is judged {times}, by models of the other folds ({self.folds} folds).\n"
             "Gains are against the site alone; intervals are corrected for splits that\n"
-            f"share rows. * is best at its site, by the mean figure.{better}"
+            f"share rows. * is best at its site, by the mean figure.{better}{named}"
         )
 
 

@@ -88,6 +88,7 @@ def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
         alike = same.pop() if len(same) == 1 else ""
         detail = join_details([row.detail for row in rows if row.detail is not None])
         one = Row(rows[0].site, name, tested, means, same_as=alike, more=more, detail=detail, note=note)
+        one = replace(one, positive=rows[0].positive)
         if name != LOCAL and LOCAL in first:
             gains = one.sign * (first[name] - first[LOCAL])
             gains = gains[~np.isnan(gains)]
@@ -110,7 +111,7 @@ def _mean_of_sites(rows: list[Row]) -> list[Row]:
         means = {key: sum(row.metrics[key] * row.rows for row in some) / n if n else np.nan for key in names}
         n_rows = sum(row.rows for row in rows if row.model == name)
         detail = join_details([row.detail for row in rows if row.model == name and row.detail is not None])
-        listed.append(Row(OVERALL, name, n_rows, means, detail=detail))
+        listed.append(Row(OVERALL, name, n_rows, means, detail=detail, positive=rows[0].positive))
     return listed
 
 
