@@ -77,7 +77,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 # -- the same trees with labels that only the clinic can read
 if importlib.util.find_spec("gmpy2") is None:
-    print("\nlabels can be encrypted too: pip install '.[vertical]'")
+    print("\nlabels can be encrypted too: pip install 'silvan[vertical]'")
 else:
     small = {"n_estimators": 2, "max_depth": 2, "min_samples_leaf": 20}
     start = time.perf_counter()

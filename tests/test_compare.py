@@ -3,7 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
+import sklearn.base
 from helpers.studies import federate, parts, table
+from sklearn.metrics import roc_auc_score
 
 import silvan as sv
 
@@ -64,7 +66,7 @@ def test_it_prints_within_80_columns(found):
     text = str(found[1])
     assert repr(found[1]) == text
     assert max(map(len, text.splitlines())) <= 80
-    for word in ("site 0", "mean of all", "merged", "95 % interval", "Every row is judged 2 times"):
+    for word in ("site 0", "mean of all", "merged", "95 % interval", "Every row is evaluated 2 times"):
         assert word in text
 
 
@@ -112,3 +114,75 @@ def test_federations_that_cannot_be_split():
     )
     with pytest.raises(sv.InputError, match="repeats need rows at sites of a federation that can split them anew"):
         sv.compare(fed, [sv.MergedForest()])
+
+
+# -- at a site that took no part
+
+
+def test_a_site_left_out_is_evaluated_by_models_of_the_others():
+    tables = parts(table(n=150), 3)
+    learners = {"exact": sv.HistogramForest(n_estimators=6), "merged": sv.MergedForest(n_estimators=4, max_depth=3)}
+    fed = federate(tables)
+    found = sv.compare(fed, learners, split="sites")
+    assert (found.split, found.repeats, found.folds) == ("sites", 1, 3)
+    assert found.frame.select("site", "model").rows() == [
+        (site, model) for site in ("site 0", "site 1", "site 2", "all") for model in learners
+    ]
+    for site, rows in tables.items():
+        others = federate({name: rows for name, rows in tables.items() if name != site}, schema=fed.schema)
+        for name, learner in learners.items():
+            scores = sklearn.base.clone(learner).fit(others).forest_.predict_proba(rows.drop("label"))[:, 1]
+            classes = np.asarray(rows["label"]) == others.schema.label.classes[1]
+            [got] = found.frame.filter(site=site, model=name)["auc"].to_list()
+            assert got == pytest.approx(roc_auc_score(classes, scores), abs=6e-4), "three digits leave a site"
+    for name in learners:
+        by_site = found.frame.filter(pl.col("site") != "all", model=name)["auc"]
+        assert found.frame.filter(site="all", model=name)["auc"].item() == pytest.approx(by_site.mean())
+
+
+def test_a_site_left_out_has_nothing_to_gain_on():
+    found = sv.compare(federate(parts(table(n=90), 3)), [sv.HistogramForest(n_estimators=3)], split="sites")
+    assert found.frame["gain"].null_count() == len(found.frame)
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "gain" not in text.splitlines()[0]
+    assert "Each site is left out in turn" in text
+    assert found.splits["fold"].to_list() == [0, 1, 2]
+
+
+def test_the_test_rows_of_a_federation_are_evaluated_too():
+    tables = parts(table(n=90), 3)
+    some, none = (
+        sv.compare(federate(tables, test=test), [sv.HistogramForest(n_estimators=3)], split="sites")
+        for test in (0.5, 0.0)
+    )
+    assert some.frame.equals(none.frame)
+
+
+def test_a_number_is_predicted_at_a_site_left_out():
+    rows = table(n=90).with_columns(pl.Series("label", np.arange(90) * 1.5))
+    found = sv.compare(federate(parts(rows, 3)), [sv.HistogramForest(n_estimators=3)], split="sites")
+    assert found.figure == "rmse"
+    assert not found.frame["rmse"].is_nan().any()
+
+
+@pytest.mark.parametrize(
+    ("options", "learner", "parameter"),
+    [
+        ({}, sv.BOFRF(n_estimators=2), "split"),
+        ({}, sv.LocalForest(n_estimators=2), "split"),
+        ({"sums": "ring"}, sv.HistogramForest(n_estimators=2), "sums"),
+        ({"sums": "masked"}, sv.HistogramForest(n_estimators=2), "sums"),
+    ],
+)
+def test_what_cannot_be_evaluated_at_a_site_left_out(options, learner, parameter):
+    with pytest.raises(sv.errors.InputError) as error:
+        sv.compare(federate(parts(table(n=90), 3), **options), [learner], split="sites")
+    assert error.value.parameter == parameter
+
+
+def test_wrong_splits():
+    with pytest.raises(sv.errors.InputError, match="split must be 'rows' or 'sites', got 'hospital'"):
+        sv.compare(federate(parts(table(n=60), 2)), [sv.HistogramForest(n_estimators=2)], split="hospital")
+    with pytest.raises(sv.errors.InputError, match="at least two sites"):
+        sv.compare(federate({"only": table(n=60)}), [sv.HistogramForest(n_estimators=2)], split="sites")

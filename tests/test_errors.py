@@ -25,6 +25,8 @@ def fit(**settings):
         (lambda: sv.Table("x.csv", decimal="!"), "decimal", "!"),
         (lambda: sv.federate_rows({"a": TABLE}, test=2), "test", 2),
         (lambda: sv.federate_rows({"a": TABLE}, exclude=["weight"]), "exclude", None),
+        (lambda: sv.federate_rows({"a": TABLE}, exclude=["label"]), "exclude", None),
+        (lambda: sv.federate_columns({"a": TABLE, "b": TABLE}, id="age", label="x", exclude=["x"]), "exclude", None),
         (lambda: sv.federate_rows({"a": TABLE}, kinds={"age": "odd"}), "kinds", None),
     ],
 )

@@ -20,7 +20,7 @@ import msgspec
 import polars as pl
 import pytest
 
-pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[flare]' to test real sites")
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
 from helpers import postgres
 from helpers.hasty_sites import hasty_sites
@@ -349,7 +349,7 @@ FREE = {"Announce", "CloseStudy", "DealKey", "TakeKey", "KeepResults"}
 
 def test_a_private_study(federation):
     """With budgets at all sites and a secret key of row draws: judged too, and charged what its account says."""
-    pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install '.[dp]'")
+    pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     hub, members, _ = federation
     plan = parse_remote_study(PRIVATE)
     assert plan.secret

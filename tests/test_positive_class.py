@@ -1,4 +1,4 @@
-"""The positive class of two can be chosen: metrics and thresholds follow it, forests do not, and every table names it."""
+"""The positive class of two can be chosen: metrics follow it, forests do not, and every table names it."""
 
 import json
 

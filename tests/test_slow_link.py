@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[flare]' to test real sites")
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
 from helpers.slow_link import SlowLink
 

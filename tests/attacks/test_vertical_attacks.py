@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from experiments.attacks import columns_of_others, foreign_labels, malleable_sums
 
-pytest.importorskip("gmpy2", reason="no gmpy2, so encrypted labels are not tested; pip install '.[vertical]'")
+pytest.importorskip("gmpy2", reason="no gmpy2, so encrypted labels are not tested; pip install 'silvan[vertical]'")
 
 
 def test_labels_that_nobody_signed_read_the_columns_of_a_party():

@@ -148,7 +148,7 @@ def test_a_malformed_address_is_refused(tmp_path, monkeypatch):
 def test_without_flare(hub, monkeypatch):
     monkeypatch.setattr("silvan.deploy.service.process.find_spec", lambda name: None)
     refused = silvan("study", "start", "--in", hub.path, ok=False)
-    assert "studies over machines need NVIDIA FLARE: pip install '.[flare]'" in said(refused)
+    assert "studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'" in said(refused)
 
 
 def test_a_column_called_otherwise(tmp_path):

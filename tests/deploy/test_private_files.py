@@ -14,7 +14,7 @@ from silvan.deploy.service.process import Background, rotate
 from silvan.deploy.service.start_stop import start_coordinator, start_site
 from silvan.errors import InputError
 
-pytest.importorskip("nvflare", reason="nvflare is not installed; to test real sites: pip install '.[flare]'")
+pytest.importorskip("nvflare", reason="nvflare is not installed; to test real sites: pip install 'silvan[flare]'")
 
 
 @pytest.fixture(scope="module")

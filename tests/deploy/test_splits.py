@@ -13,7 +13,8 @@ from helpers.carried_jobs import Carrier, run_job
 from helpers.joining import make_hub, serving
 from helpers.studies import table
 
-from silvan.data.holdout import Fold
+from silvan.algorithms.class_counts import CountClasses
+from silvan.data.holdout import Fold, LeftOut
 from silvan.deploy.jobs.splits import make_split
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.studies.explain import approve_study, explain
@@ -36,7 +37,8 @@ ROWS = 240
 
 
 def study(name, more="", repeats=2):
-    top = f'name = "{name}"\ntest = 0.5\nrepeats = {repeats}\nsites = {msgspec.json.encode(SITES).decode()}\n{more}\n'
+    how = f"test = 0.5\nrepeats = {repeats}" if repeats else 'split = "sites"'
+    top = f'name = "{name}"\n{how}\nsites = {msgspec.json.encode(SITES).decode()}\n{more}\n'
     return parse_remote_study(f'{top}[learner]\nkind = "HistogramForest"\nn_estimators = 3\nmax_depth = 3\n')
 
 
@@ -77,7 +79,7 @@ def test_every_row_is_judged(joined, sums, repeats):
         for site in (*SITES, "all")
         for model in ("local", "federated")
     }
-    assert asked(carrier) == [plan.unique_name, *(fold.study(plan.unique_name) for fold in plan.folds)]
+    assert asked(carrier) == [plan.unique_name, *(fold.study(plan.unique_name) for fold in plan.splits(SITES))]
     assert not list(run.folder.glob(f"{JOURNAL}*"))
     assert record.received == SITES
     assert f"Every row was evaluated {'once' if repeats == 1 else 'two times'}" in " ".join(
@@ -92,7 +94,7 @@ def test_every_row_is_judged(joined, sums, repeats):
 def test_what_the_owner_reads(joined):
     shown = explain(joined[1]["north"], study("read", repeats=10))
     text = " ".join(shown.lines)
-    assert "every row of yours is judged 10 times, by models of other rows" in text
+    assert "every row of yours is evaluated 10 times, by models of other rows" in text
     assert "for each of 20 splits" in text
     assert {"CountRows", "EvaluateModels"} <= set(shown.asked.messages)
 
@@ -106,7 +108,7 @@ def test_a_study_that_was_interrupted_goes_on_with_the_next_split(joined):
     with pytest.raises(AbortedError):
         run_job(hub, members, plan, stop_after=4 * len(whole.carried) // 5)
     run, carrier = run_job(hub, members, plan)
-    folds = [fold.study(plan.unique_name) for fold in plan.folds]
+    folds = [fold.study(plan.unique_name) for fold in plan.splits(SITES)]
     assert folds[0] not in asked(carrier)
     assert folds[-1] in asked(carrier)
     assert len(carrier.carried) < len(whole.carried)
@@ -121,12 +123,12 @@ def test_which_rows_are_in_a_fold_is_a_site_s_own_secret(joined):
     kept = []
     for name in ("south", "west"):
         site = carrier.sites[name].site
-        splits = [make_split(site, JoinedSite(members[name].path), plan, fold) for fold in plan.folds]
+        splits = [make_split(site, JoinedSite(members[name].path), plan, fold) for fold in plan.splits(SITES)]
         rows = [split.held_out.between(0, ROWS // 3) for split in splits]
         assert (rows[0] ^ rows[1]).all()  # two folds of one shuffle
         assert not (rows[0] == rows[2]).all()
         assert abs(int(rows[0].sum()) - int(rows[1].sum())) <= 1
-        public = make_split(site, JoinedSite(members[name].path), plan, plan.folds[0])
+        public = make_split(site, JoinedSite(members[name].path), plan, plan.splits(SITES)[0])
         public.test_key = None
         assert not np.array_equal(public.held_out.between(0, ROWS // 3), rows[0])
         kept.append(rows[0])
@@ -158,7 +160,7 @@ def test_splits_of_a_study_that_is_not_approved_are_refused(joined):
         Carrier(members, plan),
         SITES,
         TrustedSums(),
-        study=plan.folds[0].study(plan.unique_name),
+        study=plan.splits(SITES)[0].study(plan.unique_name),
         signer=Signer(COORDINATOR, hub.key, hub.roster()),
     )
     with pytest.raises(RefusedError, match="site 'north' refused CountRows: the site's owner has not approved"):
@@ -212,3 +214,74 @@ def test_splits_are_verified_too(joined):
     with sqlite3.connect(run.file(split_journal(1))) as db:
         db.execute("DELETE FROM reply WHERE kind = 'Histograms'")
     assert verify_study(run.folder).sentence.startswith("not verified: split 2: ")
+
+
+# -- one site left out at a time
+
+
+def test_each_site_evaluates_a_model_of_the_others(joined):
+    """One approval is for all of it, and an auditor verifies each part."""
+    hub, members = joined
+    plan = study("left out", 'auditor = "Ada"', repeats=0)
+    shown = " ".join(explain(members["north"], plan).lines)
+    assert "each site is left out in turn" in shown
+    assert "Your rows are in every other model" in shown
+    approve_study(members["north"], plan)
+    run, carrier = run_job(hub, members, plan)
+    record = run.read()
+    assert (record.status, record.repeats, record.folds, record.left_out) == ("done", 0, 3, True)
+    assert [(row.site, row.model, row.rows, row.gain) for row in record.evaluation] == [
+        *((site, "federated", ROWS // 3, None) for site in SITES),
+        ("all", "federated", ROWS, None),
+    ]
+    parts = [f"{plan.unique_name}; {where} {site}" for site in SITES for where in ("without", "at")]
+    assert asked(carrier) == [plan.unique_name, *parts]
+    for name, member in members.items():
+        lines = [line for line in member.folder.ledger.lines() if line.study.startswith(f"{plan.unique_name};")]
+        trained = {f"{plan.unique_name}; without {site}" for site in SITES if site != name}
+        assert {line.study for line in lines} == {*trained, f"{plan.unique_name}; at {name}"}
+        assert {line.outcome for line in lines} == {"answered"}
+        at_itself = {line.kind for line in lines if line.study.endswith(f"; at {name}")}
+        assert "EvaluateModels" in at_itself
+        assert not at_itself & {"GrowLevel", "CountByScore"}, "no sum is over one site"
+    assert "At a site that takes no part in training, expect AUC" in " ".join(summarise_run(run.folder)["sentences"])
+    found = verify_study(run.folder)
+    assert (found.sentence, found.deviations) == ("sums and decisions verified by Ada", [])
+
+
+def test_a_site_takes_no_part_in_the_model_that_it_evaluates(joined):
+    """Asked to grow trees in that part, or for a part that is about another site, it refuses."""
+    hub, members = joined
+    plan = study("others only", repeats=0)
+    approve_study(members["north"], plan)
+    for part in (LeftOut("north"), LeftOut("south", evaluates=True)):
+        federation = Federation(
+            Carrier(members, plan),
+            SITES,
+            TrustedSums(),
+            study=part.study(plan.unique_name),
+            signer=Signer(COORDINATOR, hub.key, hub.roster()),
+        )
+        with pytest.raises(RefusedError, match="site 'north' refused CountRows: the site is at work on another study"):
+            federation.ask(CountRows())
+
+
+def test_a_sum_in_a_part_is_over_the_sites_of_that_part(joined):
+    """A sum over fewer sites would differ from another one by a single site's rows."""
+    hub, members = joined
+    approve_study(members["north"], agreed := study("agreed", repeats=0))
+    schema = run_job(hub, members, agreed)[0].forest().schema
+    text = study("fewer", repeats=0).text.replace("HistogramForest", "MergedForest") + 'class_weight = "balanced"\n'
+    plan = parse_remote_study(text)
+    approve_study(members["north"], plan)
+    carrier, signer = Carrier(members, plan), Signer(COORDINATOR, hub.key, hub.roster())
+
+    def count(sites):
+        part = LeftOut("west").study(plan.unique_name)
+        federation = Federation(carrier, sites, TrustedSums(), study=part, signer=signer)
+        federation.total(CountClasses(schema=federation.blob(schema.to_json().encode())))
+
+    for sites in (["north"], ["south"]):
+        with pytest.raises(RefusedError, match="refused CountClasses: the site lets a study lose 0 sites at most"):
+            count(sites)
+    count(["north", "south"])

@@ -56,7 +56,7 @@ def start() -> Iterator[Server]:
     program = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None or shutil.which("mariadb-install-db") is None:
         pytest.skip(NONE)
-    pytest.importorskip("pymysql", reason="pymysql is not installed; to read from MariaDB: pip install '.[mysql]'")
+    pytest.importorskip("pymysql", reason="pymysql is not installed; to read from MariaDB: pip install 'silvan[mysql]'")
     with tempfile.TemporaryDirectory(prefix="silvan-mariadb-") as name, socket.socket() as probe:
         folder, user = Path(name), _USER if os.geteuid() == 0 else None
         if user is not None:

@@ -61,7 +61,7 @@ def start() -> Iterator[Server]:
     home = programs()
     if home is None:
         pytest.skip(NONE)
-    pytest.importorskip("pg8000", reason="pg8000 is not installed; to read from PostgreSQL: pip install '.[sql]'")
+    pytest.importorskip("pg8000", reason="pg8000 is not installed; to read from PostgreSQL: pip install 'silvan[sql]'")
     with tempfile.TemporaryDirectory(prefix="silvan-pg-") as name, socket.socket() as probe:
         folder = Path(name)
         user = _other_user(folder)

@@ -86,11 +86,11 @@ def test_an_interrupted_run_goes_on_with_the_next_split(run, tmp_path, monkeypat
     study = study_with_repeats(tmp_path)
     made, judged = [], compare._evaluate_split
 
-    def stop_at_third(split, learners):
-        made.append(split.study)
+    def stop_at_third(trained, tested, learners):
+        made.append(trained.study)
         if len(made) == 3:
             raise KeyboardInterrupt
-        return judged(split, learners)
+        return judged(trained, tested, learners)
 
     monkeypatch.setattr(compare, "_evaluate_split", stop_at_third)
     silvan("fit", study, "--output", tmp_path / "run", ok=False)
@@ -100,3 +100,79 @@ def test_an_interrupted_run_goes_on_with_the_next_split(run, tmp_path, monkeypat
     again, before = (Run(folder / "run").read() for folder in (tmp_path, run[0]))
     assert (again.evaluation, again.counts, again.curves) == (before.evaluation, before.counts, before.curves)
     assert again.traffic == before.traffic
+
+
+# -- one site left out at a time
+
+LEFT_OUT = """split = "sites"
+{more}
+[sites]
+north = "north.csv"
+east = "east.csv"
+south = "south.csv"
+
+[learner]
+kind = "{kind}"
+n_estimators = 4
+{learner}
+"""
+
+
+def study_without_each(folder, more="", kind="HistogramForest", learner=""):
+    for name, part in zip(("north", "east", "south"), parts(table(n=120), 3).values(), strict=True):
+        part.write_csv(folder / f"{name}.csv")
+    path = folder / "study.toml"
+    path.write_text(LEFT_OUT.format(more=more, kind=kind, learner=learner))
+    return path
+
+
+def test_a_study_that_leaves_out_sites(tmp_path):
+    shown = silvan("fit", study_without_each(tmp_path), "--output", tmp_path / "run").stdout
+    record = Run(tmp_path / "run").read()
+    fed = make_federation(read_study(tmp_path / "study.toml"))
+    found = sv.compare(fed, {"forest": sv.HistogramForest(n_estimators=4)}, split="sites")
+    assert [(row.site, row.rows, row.figures["auc"]) for row in record.evaluation] == found.frame.select(
+        "site", "rows", "auc"
+    ).rows()
+    assert {row.gain for row in record.evaluation} == {None}
+    text = " ".join(shown.split())
+    assert "AUC on all rows of each site, of a model trained at the other sites" in text
+    assert "At a site that takes no part in training, expect AUC" in text
+    assert "site mean" in text
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "each site was left out in turn" in page
+    assert "all rows of each site, which took no part in training it" in page
+    assert "Nadeau" not in page
+    assert "alone" not in summarise_run(tmp_path / "run")["sentences"][0]
+
+
+def test_a_report_without_local_models_can_be_made_again(tmp_path):
+    silvan("fit", study_without_each(tmp_path), "--output", tmp_path / "run")
+    silvan("evaluate", tmp_path / "run", "--output", tmp_path / "again.csv")
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "run" / "evaluation.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "learner", "line", "said"),
+    [
+        ("test = 0.2", "HistogramForest", "", 1, "leave one of split and test out"),
+        ("repeats = 2", "HistogramForest", "", 1, "leave one of split and repeats out"),
+        ('memory = "1GB"', "HistogramForest", "", 1, "needs all rows in memory"),
+        ('sums = "masked"', "HistogramForest", "", 2, "sums must be 'trusted' to leave one site out"),
+        ("", "BOFRF", "", 1, "BOFRF has none"),
+        ("", "HistogramForest", "epsilon = 1.0", 1, "every split would cost the budgets anew"),
+        ("", "HistogramForest", '[evaluation]\nby = ["x0"]', 12, "leave one of by and split out"),
+    ],
+)
+def test_what_does_not_go_with_sites_left_out(tmp_path, more, kind, learner, line, said):
+    with pytest.raises(InputError) as error:
+        read_study(study_without_each(tmp_path, more, kind, learner))
+    assert f"study.toml:{line}" in str(error.value)
+    assert said in str(error.value)
+
+
+def test_what_split_cannot_be(tmp_path):
+    study = study_without_each(tmp_path)
+    study.write_text(study.read_text().replace('"sites"', '"hospitals"', 1))
+    with pytest.raises(InputError, match="split must be"):
+        read_study(study)

@@ -21,7 +21,7 @@ label = { classes = ["no", "yes"] }
 
 def test_a_private_forest_from_a_file(tmp_path):
     """With a schema that is said beforehand, an epsilon and a budget at every site."""
-    pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install '.[dp]'")
+    pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     study = write_study(tmp_path, parts(table(n=240), 3))
     text = study.read_text().replace(
         "[learner]", f"{SCHEMA}\n[policy]\nepsilon = 5.0\n[learner]\nepsilon = 3.0\nn_rows = 240"
@@ -78,7 +78,7 @@ def federations(monkeypatch):
 
 def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
     """Figures over all sites with intervals, what they cost, and no figures of single sites."""
-    pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install '.[dp]'")
+    pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     study = private_study(tmp_path)
     said = silvan("fit", study, "--output", tmp_path / "run").output
     assert "that is 4 of every site's privacy budget" in " ".join(said.split())

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[flare]' to test real sites")
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
 from axe_playwright_python.sync_playwright import Axe
 from helpers.hasty_sites import hasty_sites

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[flare]' to test real sites")
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
 from helpers.browsing import act, open_page
 from helpers.joining import make_hub

@@ -62,7 +62,7 @@ def test_without_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr("silvan.cli.web_command.find_spec", lambda name: None)
     refused = silvan("web", tmp_path, ok=False)
     assert refused.exit_code == 1
-    assert "pip install '.[web]'" in refused.stderr
+    assert "pip install 'silvan[web]'" in refused.stderr
 
 
 def test_a_foreign_folder(tmp_path, served):

@@ -26,8 +26,9 @@ def check(
         profiles, whole = table_check.profiles_of(tables), table_check.table_of_all(plan)
         ask = table_check.questions
         if plan.id is None:
-            lines = table_check.questions_of_label(profiles, plan.label)
-            lines += ask(profiles, plan.label, plan.task, whole)
+            lines = [table_check.ONE_SITE] if len(tables) == 1 else []
+            lines += table_check.questions_of_label(profiles, plan.label)
+            lines += table_check.questions_of_rows(tables) + ask(profiles, plan.label, plan.task, whole)
         else:  # parties have different columns, and ids are meant to be
             own = {party: [c for c in columns if c.name != plan.id] for party, columns in profiles.items()}
             lines = [line for party in own for line in ask({party: own[party]}, plan.label, plan.task)]
@@ -51,7 +52,7 @@ def check_site(
     from silvan.deploy.membership.flare_folder import open_site
     from silvan.deploy.studies.study_table import table_settings
     from silvan.federation.site_table import SiteSettings, SiteTable
-    from silvan.study.table_check import profiles_of, questions, reading_notes
+    from silvan.study.table_check import profiles_of, questions, questions_of_rows, reading_notes
 
     member = open_site(folder)
     came = member.studies()
@@ -60,7 +61,8 @@ def check_site(
     how = how if label is None else replace(how, label=label)
     table = SiteTable(member.name, member.source(), how)
     profiles = profiles_of({member.name: table})
-    lines = questions(profiles, how.label, None if plan is None else plan.task)
+    lines = questions_of_rows({member.name: table})
+    lines += questions(profiles, how.label, None if plan is None else plan.task)
     if plan is not None and not json:
         typer.echo(clean(f"For the study {plan.name!r}, which predicts {how.label!r}:"))
     show(profiles, lines, reading_notes({member.name: table}), json)

@@ -21,7 +21,7 @@ from silvan.study.run_study import run_study
 from silvan.study.steps import start_record, versions
 from silvan.study.study import Study
 from silvan.study.study_file import make_federation
-from silvan.study.table_check import profiles_of, questions
+from silvan.study.table_check import profiles_of, questions, questions_of_rows
 from silvan.util.readable import count_of
 
 _SAMPLE, _MOST_QUESTIONS = 10_000, 5
@@ -63,7 +63,7 @@ def ask_about_columns(study: Study, sites: Mapping[str, SiteTable]) -> None:
     """Print what looks odd in the first rows of the sites' tables, shortly; nothing of a private study."""
     if study.private or study.id is not None or study.memory is not None:
         return
-    lines = questions(profiles_of(sites, most=_SAMPLE), study.label, study.task)
+    lines = questions_of_rows(sites) + questions(profiles_of(sites, most=_SAMPLE), study.label, study.task)
     for line in lines[:_MOST_QUESTIONS]:
         typer.echo(f"look at {clean(line)}", err=True)
     if len(lines) > _MOST_QUESTIONS:

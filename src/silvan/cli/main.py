@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -37,7 +38,9 @@ class Commands(PlainGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run a command; print its error and exit with a code, unless ``--debug`` is given."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
             # usage errors and exits are handled by typer, as is a reader that has gone: silvan ... | head
             if isinstance(error, BrokenPipeError) and _nobody_reads():
@@ -129,6 +132,11 @@ def _here() -> bool:
         return bool(os.getcwd())
     except FileNotFoundError:
         return False
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as a line; where it was raised says nothing to whoever typed a command."""
+    typer.echo(f"warning: {clean(plain_words(str(message)))}", err=True)
 
 
 def _print_red(text: str) -> None:

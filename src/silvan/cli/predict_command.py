@@ -1,6 +1,7 @@
 """``silvan predict``: predicts the rows of a table with a model."""
 
 import sys
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,7 +70,8 @@ def predict_table(
         frame, ids = read_with_ids(source, forest.schema, id_)
         lacking = np.array([name not in frame.columns for name in forest.schema.columns])
         abstain = forest.combine == "vote" and not fill
-        absent = lacking_columns(table, frame.columns, forest.schema, fill or abstain)
+        partial = columns_of_some(record, forest.schema)
+        absent = lacking_columns(table, frame.columns, forest.schema, fill or abstain, partial)
         X = encode_features(frame, forest.schema, fill_absent=True)
     note_unknown_categories(frame, forest.schema)
     with progress.step("Predicting"):
@@ -109,17 +111,33 @@ def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Fram
     return frame, [str(value) if text == STRANGE else text for value, text in texts]
 
 
-def lacking_columns(table: Path, columns: list[str], schema: "Schema", fill: bool) -> list[str]:
-    """Return the columns that a table lacks; raise ``SchemaError`` unless they, but not all, may count as missing."""
+def columns_of_some(record: "Record | None", schema: "Schema") -> set[str]:
+    """Return the columns that some of a run's sites lack: there they count as missing, and so they may in a table."""
+    if record is None or record.by == "columns":
+        return set()
+    return {column.name for column in record.columns if len(column.sites) < len(record.sites)} & {*schema.columns}
+
+
+def lacking_columns(
+    table: Path, columns: list[str], schema: "Schema", fill: bool, partial: AbstractSet[str] = frozenset()
+) -> list[str]:
+    """Return the columns that a table lacks; raise ``SchemaError`` unless they, but not all, may count as missing.
+
+    The ``partial`` ones may, and a line says so, unless one of the table's own columns looks like them.
+    """
     from silvan.data.encode import near_names
     from silvan.util.readable import format_names
 
     absent = [name for name in dict.fromkeys(schema.columns) if name not in columns]
-    if absent and (not fill or len(absent) == len(set(schema.columns))):
-        near = near_names(absent, [name for name in columns if name not in schema.columns])
+    near = near_names(absent, [name for name in columns if name not in schema.columns])
+    known = not near and partial >= {*absent}
+    if absent and (len(absent) == len(set(schema.columns)) or not (fill or known)):
         mend = "is it the right table?" if fill else "add these columns, or pass --fill to count them as missing"
         mend = f"did you mean {format_names(near)}?" if near else mend
         raise SchemaError(f"{str(table)!r} lacks {format_names(absent)}; {mend}")
+    if absent and not fill:
+        lacks = f"{str(table)!r} lacks {format_names(absent)}"
+        typer.echo(clean(f"{lacks}, as some sites of the study did: counted as missing"), err=True)
     return absent
 
 

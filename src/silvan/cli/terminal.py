@@ -151,10 +151,9 @@ def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
 def differences(summary: dict[str, Any]) -> RenderableType:
     """Return a table of how the sites' tables differ, and what was done about it."""
     table = site_tables.difference_table(summary)
-    if table is None:
-        return dim(Text(clean(summary["alike"])))
+    alike = dim(Text(clean(summary["alike"])))
     warned = [Text(f"! {clean(text)}", style="yellow") for text in summary["warnings"]]
-    return Group(shown(table), *([Text(), *warned] if warned else []))
+    return Group(alike if table is None else shown(table), *([Text(), *warned] if warned else []))
 
 
 def sentences(summary: dict[str, Any]) -> RenderableType:

@@ -28,7 +28,7 @@ def web(
 ) -> None:
     """Show a folder as a live page: studies, progress, what left, approvals, results, start and stop."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise InputError("the live page needs starlette and uvicorn: pip install '.[web]'")
+        raise InputError("the live page needs starlette and uvicorn: pip install 'silvan[web]'")
     from silvan.web.access import LOOPBACK, Access
     from silvan.web.app import listen, make_app, serve
 

@@ -23,6 +23,8 @@ _PADDED = (
     "zeros in front of the numbers of {} are lost, 0012 is read as 12: are they codes? then set its kind "
     '(kinds: "categorical")'
 )
+_LARGEST = np.finfo(np.float32).max
+_INFINITE = "infinite, or too large for a 32-bit float, in {}, where a study stops: leave these cells empty"
 _MOST_CATEGORIES = 50
 _SPREAD = (np.arange(40) + 0.5) / 40
 _FEW = 20  # in a smaller table nothing is suspected of its values
@@ -100,6 +102,8 @@ def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None
     found = len(values)
     if found == 1:
         notes.append("has one value only")
+    if infinite := int(np.count_nonzero(np.abs(numbers) > _LARGEST)):
+        notes.append(_INFINITE.format(count_of(infinite, "row")))
     codes, auc, spread = {}, None, []
     if present >= _FEW:
         notes += _odd(kind, finite, values, present)

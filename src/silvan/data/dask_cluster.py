@@ -146,7 +146,7 @@ def _connect(address: str | None) -> Any:
     try:
         import distributed
     except ImportError:
-        raise InputError("a table in partitions needs Dask: pip install '.[dask]'") from None
+        raise InputError("a table in partitions needs Dask: pip install 'silvan[dask]'") from None
     if address is None:
         try:
             return distributed.get_client()

@@ -3,6 +3,7 @@
 One bit a row. With a folder, the arrays that are sorted and shuffled on the way are in files there.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,17 +22,62 @@ class Fold(NamedTuple):
     of: int
     shuffle: int = 0
 
+    @property
+    def parts(self) -> "tuple[Fold, ...]":
+        """The studies that the split consists of: this one."""
+        return (self,)
+
+    @property
+    def test(self) -> float:
+        """The share of every site's rows in the test set."""
+        return 1.0 / self.of
+
+    def members(self, sites: Iterable[str]) -> list[str]:
+        """Return the sites that take part: all."""
+        return list(sites)
+
     def study(self, name: str) -> str:
         """Return the name that sites see of a study in which this fold is the test set."""
         return f"{name}; fold {self.number} of {self.of}, {self.shuffle}"
 
 
-class HeldOut:
-    """The rows that are held out for evaluation."""
+class LeftOut(NamedTuple):
+    """A split by site: models are trained at all sites but one, and evaluated on all rows of that one.
 
-    def __init__(self, rows: int) -> None:
-        self.rows, self.bits = rows, np.zeros(-(-rows // 8), np.uint8)
-        self.kept = 0
+    It consists of two studies: the other sites train, then the site that was left out ``evaluates``.
+    """
+
+    site: str
+    evaluates: bool = False
+
+    @property
+    def parts(self) -> "tuple[LeftOut, LeftOut]":
+        """The studies that the split consists of."""
+        return LeftOut(self.site), LeftOut(self.site, evaluates=True)
+
+    @property
+    def test(self) -> float:
+        """The share of every member's rows in the test set: none or all."""
+        return float(self.evaluates)
+
+    def members(self, sites: Iterable[str]) -> list[str]:
+        """Return the sites that take part."""
+        return [site for site in sites if (site == self.site) == self.evaluates]
+
+    def study(self, name: str) -> str:
+        """Return the name that sites see of this part."""
+        return f"{name}; {'at' if self.evaluates else 'without'} {self.site}"
+
+
+Split = Fold | LeftOut
+
+
+class HeldOut:
+    """The rows that are held out for evaluation: none at first, or every one."""
+
+    def __init__(self, rows: int, every: bool = False) -> None:
+        self.rows, self.bits = rows, np.full(-(-rows // 8), 255 * every, np.uint8)
+        self.kept = rows * every
 
     def between(self, start: int, stop: int) -> np.ndarray:
         """Return which of the rows from ``start`` to before ``stop`` are held out: bool."""

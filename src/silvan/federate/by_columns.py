@@ -108,7 +108,7 @@ def federate_columns(
     >>> fed.rows["shop"], fed.label_holder, fed.schema.names
     (2, 'bank', ('balance', 'visits'))
     """
-    check_common(test, task, random_state, exclude, may_be_none=True)
+    check_common(test, task, random_state, exclude, label, may_be_none=True)
     given, kinds = Options(**options), check_kinds(kinds or {})
     if any(isinstance(kind, tuple) for kind in kinds.values()):
         raise InputError("kinds: parts of dates are for federations by rows; of columns, a date is its days")

@@ -13,11 +13,12 @@ from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_fores
 from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds, check_kinds, said_categorical
 from silvan.data.encode import Task
-from silvan.data.holdout import Fold
+from silvan.data.holdout import Fold, LeftOut, Split
 from silvan.data.schema import Class, Schema
 from silvan.data.table import open_table
 from silvan.errors import InputError, SchemaError
 from silvan.federate.options import (
+    NEEDS_TRUSTED_SUMS,
     OptionKeywords,
     Options,
     Protection,
@@ -137,7 +138,7 @@ def federate_rows(
     >>> fed.sites
     ['north', 'south']
     """
-    check_common(test, task, random_state, exclude)
+    check_common(test, task, random_state, exclude, label)
     given, kinds = Options(**options), check_kinds(kinds or {})
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
@@ -173,31 +174,36 @@ def federate_rows(
         return agreement
 
     federation.agree_later = agree
-    federation.split_later = lambda fold: _split(federation, fold, given)
+    federation.split_later = lambda split: _split(federation, split, given)
     if not protection.policy.approve:
         _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
     return federation
 
 
-def _split(federation: Federation, fold: Fold, given: Options) -> Federation:
-    """Return a federation of the same sites, with the same policy, that keeps the rows of a fold for judging.
+def _split(federation: Federation, split: Split, given: Options) -> Federation:
+    """Return a federation of the sites of a split, with the same policy, whose test rows are the split's.
 
     To the sites' gates it is a study of its own; its ledgers are as old as it is.
     """
-    protection = Protection(federation.sites, replace(given, journal=None, ledgers=None))
+    if isinstance(split, LeftOut) and given.sums != "trusted":
+        raise InputError.about("sums", NEEDS_TRUSTED_SUMS)
+    members, fold = split.members(federation.sites), split if isinstance(split, Fold) else None
+    given = replace(given, journal=None, ledgers=None, quorum=given.quorum and min(given.quorum, len(members)))
+    protection = Protection(members, given)
     agreement, sites = federation.agreement, dict[str, Site]()
-    for name, site in federation.local_sites.items():
+    for name in members:
+        site = federation.local_sites[name]
         if site.forest is not None and not is_unfitted(site.forest):
             raise InputError.about(
                 "repeats", f"need forests that are not fitted: that of {name!r} may know rows it is judged by"
             )
         # starting threads takes longer than small tables do
         n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
-        settings = replace(site.settings, test=1.0 / fold.of, fold=fold, n_jobs=n_jobs)
+        settings = replace(site.settings, test=split.test, fold=fold, n_jobs=n_jobs)
         sites[name] = site.rebuilt(settings, **protection.of(name, _budget(protection.policy, None, name)))
         sites[name].take_table(site)
-    made = protection.federation(sites, fold.study(federation.study), given)
-    made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows})
+    made = protection.federation(sites, split.study(federation.study), given)
+    made.agreement = replace(agreement, rows={name: sites[name].n_train for name in agreement.rows if name in sites})
     if _asks_for_columns(protection.policy):
         share_columns(made, agreement.schema.columns)
     return made

@@ -29,7 +29,13 @@ from silvan.privacy.noise.budget import Budget
 from silvan.privacy.site_folder import make_folders
 from silvan.privacy.terms import Terms
 
+NEEDS_TRUSTED_SUMS = (
+    "must be 'trusted' to leave one site out: the sums with a site and those without it differ by the site's own, "
+    "which other sums hide"
+)
+
 SumsName = Literal["trusted", "ring", "masked"]
+EXCLUDES_LABEL = "names the label {!r}, which is the column to predict; leave it out of exclude, or set another label"
 Federate = TypeVar("Federate", bound=Callable[..., Federation])
 
 
@@ -153,7 +159,9 @@ def check_quorum(quorum: int | None, sums: Sums, n: int) -> None:
         )
 
 
-def check_common(test: float, task: str | None, random_state: Any, exclude: Any, *, may_be_none: bool = False) -> None:
+def check_common(
+    test: float, task: str | None, random_state: Any, exclude: Any, label: str | None, *, may_be_none: bool = False
+) -> None:
     """Raise ``InputError`` for a test share, task, seed or list of columns that is not possible."""
     if not 0.0 <= test < 1.0:
         raise InputError.wrong("test", "at least 0 and below 1", test)
@@ -165,6 +173,8 @@ def check_common(test: float, task: str | None, random_state: Any, exclude: Any,
         raise InputError.wrong("random_state", f"{wanted} of at least 0", random_state)
     if isinstance(exclude, str):
         raise InputError.wrong("exclude", "a list of columns", exclude)
+    if label in exclude:
+        raise InputError.about("exclude", EXCLUDES_LABEL.format(label))
 
 
 def check_excluded(exclude: Sequence[str], sites: Mapping[str, Site], where: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from silvan.data.holdout import Fold
+from silvan.data.holdout import Split
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
@@ -113,7 +113,7 @@ class Federation:
         self._sums_begun = False
         self.questions: list[LoggedQuestion] = []  # all so far, if sums can be verified
         # makes a federation of the same tables with other rows kept for judging
-        self.split_later: Callable[[Fold], Federation] | None = None
+        self.split_later: Callable[[Split], Federation] | None = None
         self.sums, self.study, self.quorum, self.signer = sums, study, quorum, signer
         self.timeout, self._patience = timeout, patience
         self.journal = Journal() if journal is None else journal
@@ -245,15 +245,15 @@ class Federation:
     def agreement(self, agreement: Agreement) -> None:
         self._agreement = agreement
 
-    def split(self, fold: Fold) -> "Federation":
-        """Return a federation of the same tables and the same agreement that keeps the rows of a fold for judging."""
+    def split(self, split: Split) -> "Federation":
+        """Return a federation of the same tables and the same agreement for one part of a split."""
         if self.split_later is None or self.limited:
             raise InputError.about(
                 "repeats",
                 "need rows at sites of a federation that can split them anew, in memory: in this process, or "
                 "between machines in a study with repeats",
             )
-        made = self.split_later(fold)
+        made = self.split_later(split)
         made._watchers = self._watchers
         return made
 

@@ -138,6 +138,8 @@ class SiteTable(SiteSettings):
     @cached_property
     def held_out(self) -> HeldOut:
         """Which rows are kept for judging."""
+        if self.test >= 1.0:
+            return HeldOut(len(self.table), every=True)
         if self.test_key is not None and self.schema is not None:
             split = repr((self.split_seed, self.name, self.fold and self.fold.shuffle)).encode()
             key = hashlib.blake2b(split, key=self.test_key, digest_size=32).digest()

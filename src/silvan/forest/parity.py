@@ -32,7 +32,7 @@ def import_extra(name: str) -> Any:
     except ImportError as error:
         package = name.split(".")[0]
         raise ExportError(
-            f"this export needs {package}, which cannot be imported ({error}); install it by: pip install '.[export]'"
+            f"this export needs {package}, which cannot be imported ({error}); install it: pip install 'silvan[export]'"
         ) from None
 
 

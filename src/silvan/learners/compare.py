@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -13,15 +13,16 @@ from silvan import metrics
 from silvan.algorithms.evaluation.candidates import MOST, Named
 from silvan.algorithms.evaluation.evaluate import evaluate
 from silvan.algorithms.evaluation.evaluation import CERTAINTY, FEDERATED, LOCAL, Row, certainty
-from silvan.algorithms.evaluation.repeats import best_candidate, folds_of, over_splits
+from silvan.algorithms.evaluation.repeats import best_candidate, folds_of, over_sites, over_splits
 from silvan.algorithms.keyed_rows import RowSamples
-from silvan.data.holdout import Fold
+from silvan.data.holdout import Fold, LeftOut, Split
 from silvan.errors import FederationError, InputError
 from silvan.federation import wire
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.store import digest
 from silvan.learners.base import Learner
 from silvan.learners.evaluation_frame import metrics_frame
+from silvan.learners.registry import spec_of
 from silvan.privacy.close_study import check_own_sums, close_study
 from silvan.util.notebook import html_table
 from silvan.util.readable import digits_of, format_interval, signed
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
 class Comparison:
     """What learners are worth at each site, over many splits; prints as a table of 80 columns.
 
-    ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean figures over splits,
+    ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean metrics over splits,
     the ``gain`` over what the site has alone with its 95 % interval, corrected for splits that share rows,
-    ``certainty`` in a word, and ``use``, the model with the best mean figure. ``splits`` has every split's figures.
+    ``certainty`` in a word, and ``use``, the model with the best mean metric. ``splits`` has every split's metrics.
+    With ``split="sites"`` each site is evaluated once, by models of the others; there is no local model to gain on.
 
     Parameters
     ----------
@@ -45,9 +47,11 @@ class Comparison:
     splits
         A line for each split, site and model.
     repeats
-        How often every row was judged.
+        How often every row was evaluated.
     folds
-        To how many folds rows were dealt out.
+        The number of folds, or of sites that were left out in turn.
+    split
+        Whether "rows" were split, or "sites".
 
     Examples
     --------
@@ -62,6 +66,7 @@ class Comparison:
     splits: "pl.DataFrame"
     repeats: int
     folds: int
+    split: Literal["rows", "sites"] = "rows"
 
     @property
     def figure(self) -> str:
@@ -80,26 +85,33 @@ class Comparison:
 
     def _cells(self) -> list[tuple[str, ...]]:
         title = metrics.BY_KEY[self.figure].title
-        rows: list[tuple[str, ...]] = [("site", "rows", "model", title, "gain", "95 % interval", "")]
+        gains = self.split == "rows"
+        rows: list[tuple[str, ...]] = [
+            ("site", "rows", "model", title, "gain", "95 % interval", "")[: 7 if gains else 4]
+        ]
         figures = [abs(value) for value in self.frame[self.figure].to_list() if not math.isnan(value)]
         digits = digits_of(max(figures, default=0.0))
         before = ""
         for row in self.frame.iter_rows(named=True):
-            value, gain = row[self.figure], row["gain"]
+            value = row[self.figure]
             site = "mean of all" if row["site"] == OVERALL else _short(row["site"], 12)
-            rows.append(
-                (
-                    "" if row["site"] == before else site,
-                    "" if row["site"] == before else f"{row['rows']:,}",
-                    _short(row["model"], 15) + (" *" if row["use"] else ""),
-                    "none" if math.isnan(value) else f"{value:.{digits}f}",
-                    "" if gain is None else signed(gain, digits),
-                    format_interval(row["gain_low"], row["gain_high"], digits),
-                    "" if row["model"] == LOCAL else _WORDS[row["certainty"]],
-                )
+            cells = (
+                "" if row["site"] == before else site,
+                "" if row["site"] == before else f"{row['rows']:,}",
+                _short(row["model"], 15) + (" *" if row["use"] else ""),
+                "none" if math.isnan(value) else f"{value:.{digits}f}",
             )
+            rows.append((*cells, *self._gain_cells(row, digits)) if gains else cells)
             before = row["site"]
         return rows
+
+    def _gain_cells(self, row: dict[str, Any], digits: int) -> tuple[str, str, str]:
+        gain = row["gain"]
+        return (
+            "" if gain is None else signed(gain, digits),
+            format_interval(row["gain_low"], row["gain_high"], digits),
+            "" if row["model"] == LOCAL else _WORDS[row["certainty"]],
+        )
 
     def _lines(self) -> list[str]:
         rows = self._cells()
@@ -112,10 +124,15 @@ class Comparison:
         times = "once" if self.repeats == 1 else f"{self.repeats} times"
         better = "" if metrics.BY_KEY[self.figure].higher else " Less is better."
         named = f"\nPositive class: {self.frame['positive'][0]}." if "positive" in self.frame.columns else ""
+        if self.split == "sites":
+            return (
+                "Each site is left out in turn: the model is trained at the other sites and\n"
+                f"evaluated on all rows of the one left out. The mean gives sites equal weight.{better}{named}"
+            )
         return (
-            f"Every row is judged {times}, by models of the other folds ({self.folds} folds).\n"
+            f"Every row is evaluated {times}, by models of the other folds ({self.folds} folds).\n"
             "Gains are against the site alone; intervals are corrected for splits that\n"
-            f"share rows. * is best at its site, by the mean figure.{better}{named}"
+            f"share rows. * is best at its site, by the mean metric.{better}{named}"
         )
 
 
@@ -131,21 +148,29 @@ def _short(text: str, most: int) -> str:
 
 
 def compare(
-    federation: Federation, learners: Sequence[Learner] | Mapping[str, Learner], repeats: int = 10
+    federation: Federation,
+    learners: Sequence[Learner] | Mapping[str, Learner],
+    repeats: int = 10,
+    *,
+    split: Literal["rows", "sites"] = "rows",
 ) -> Comparison:
-    """Compare learners with what each site has alone, on splits in which every row is judged.
+    """Compare learners on splits in which every row is a test row: with local models, or at sites that took no part.
 
-    Rows of every site are shuffled and dealt out to folds, as many as the federation's ``test`` says (0.1 or none:
-    ten). Each fold is judged by models of the others. The same call gives the same figures.
+    With ``split="rows"`` the rows of every site are shuffled and dealt out to folds, as many as the federation's
+    ``test`` says (0.1 or none: ten). Models of the other folds are evaluated on each. With ``split="sites"`` models of
+    all sites but one are evaluated at that one: what a site can expect that takes no part in training.
+    The same call gives the same metrics.
 
     Parameters
     ----------
     federation
-        A federation of rows in this process, made by ``federate_rows``. Its own test rows are part of the folds.
+        A federation of rows in this process, made by ``federate_rows``. Its own test rows are part of the splits.
     learners
         Learners that are not fitted, as a list or by name; at most seven. The first says what a site has alone.
     repeats
-        How often every row is judged, each time with rows shuffled anew.
+        How often every row is evaluated, each time with rows shuffled anew. Sites are left out once.
+    split
+        "rows", or "sites" to leave out one site at a time, which needs ``sums="trusted"`` and two sites or more.
 
     Returns
     -------
@@ -160,7 +185,16 @@ def compare(
     >>> found.frame.filter(site="VA")["model"].to_list()
     ['local', 'MergedForest']
     """
+    if split not in ("rows", "sites"):
+        raise InputError.wrong("split", "'rows' or 'sites'", split)
     named = _named(learners)
+    if split == "sites":
+        left_out = without_each(federation.sites)
+        for name, learner in named.items():
+            if not spec_of(type(learner)).for_new_sites:
+                raise InputError.about("split", f"is for learners with one model for all sites, and {name} has none")
+        by_site = [found.rows for found in evaluate_splits(federation, named, left_out)]
+        return Comparison(_with_words(over_sites(by_site)), _by_split(by_site, left_out), 1, len(left_out), "sites")
     folds = folds_of(max((site.test for site in federation.local_sites.values()), default=0.0), repeats)
     splits = [split.rows for split in evaluate_splits(federation, named, folds)]
     rows = mark_best(over_splits(splits, folds), [LOCAL, *named])
@@ -179,48 +213,61 @@ class EvaluatedSplit(msgspec.Struct, frozen=True):
 
 
 def evaluate_splits(
-    federation: Federation, learners: Mapping[str, Learner], folds: Sequence[Fold]
+    federation: Federation, learners: Mapping[str, Learner], splits: Sequence[Split]
 ) -> Iterator[EvaluatedSplit]:
-    """Fit learners on every split and judge them on the rows kept back; yield what came out of each.
+    """Fit learners on every split and evaluate them on its test rows; yield what came out of each.
 
-    What the first says a site has alone is judged too.
+    What the first says a site has alone is evaluated too, at sites that take part.
     """
     compared = repr([(name, type(one).__name__, sorted(one.get_params().items())) for name, one in learners.items()])
     known = federation.journal.remembered(_COORDINATOR)
-    for fold in folds:
-        key = f"split {digest(fold.study(compared).encode())}"
+    for split in splits:
+        key = f"split {digest(split.study(compared).encode())}"
         if key in known:
-            judged = wire.decode(known[key], EvaluatedSplit)
+            found = wire.decode(known[key], EvaluatedSplit)
         else:
-            split = federation.split(fold)
-            judged = _evaluate_split(split, learners)
-            federation.journal.remember(_COORDINATOR, {key: wire.encode(judged)})
-            split.journal.remove()
-        federation.traffic.update({(site, way, kind): n for site, way, kind, n in judged.traffic})
-        yield judged
+            parts = [federation.split(part) for part in split.parts]
+            found = _evaluate_split(parts[0], parts[-1], learners)
+            federation.journal.remember(_COORDINATOR, {key: wire.encode(found)})
+            for part in parts:
+                part.journal.remove()
+        federation.traffic.update({(site, way, kind): n for site, way, kind, n in found.traffic})
+        yield found
 
 
 _COORDINATOR = ""  # whose memory splits are in, in a journal: no site's
 
 
-def _evaluate_split(split: Federation, learners: Mapping[str, Learner]) -> EvaluatedSplit:
-    """Fit learners on one split and judge them."""
+def _evaluate_split(trained: Federation, tested: Federation, learners: Mapping[str, Learner]) -> EvaluatedSplit:
+    """Fit learners at the sites of one federation and evaluate them at those of another, mostly the same."""
     listed: list[Named] = []
     draws: dict[str, RowSamples] = {}
     for name, learner in learners.items():
-        fitted: Learner = clone(learner).fit(split)
+        fitted: Learner = clone(learner).fit(trained)
         candidates = dict(fitted.site_candidates())
-        if not listed:
+        if not listed and tested is trained:
             listed.append((LOCAL, candidates[LOCAL]))
-        listed.append((name, candidates[FEDERATED]))
-        draws |= fitted.draws(split, [])
+        if tested is trained:
+            listed.append((name, candidates[FEDERATED]))
+        elif fitted.forest_ is not None:  # learners without a forest for all sites were refused
+            listed.append((name, fitted.forest_))
+        draws |= fitted.draws(trained, [])
         feature_key = fitted.feature_key()
-    with split.working_on("judging"):
-        found = evaluate(split, split.schema, listed, feature_key, draws)
-    wrong = check_own_sums(split, close_study(split)).wrong
-    if wrong:
-        raise FederationError(f"a split cannot be verified: {wrong[0]}")
-    return EvaluatedSplit(found.rows, found.curves, [(*way, n) for way, n in split.traffic.items()])
+    with tested.working_on("judging"):
+        found = evaluate(tested, trained.schema, listed, feature_key, draws)
+    parts = list(dict.fromkeys((trained, tested)))
+    for part in parts:
+        wrong = check_own_sums(part, close_study(part)).wrong
+        if wrong:
+            raise FederationError(f"a split cannot be verified: {wrong[0]}")
+    return EvaluatedSplit(found.rows, found.curves, [(*way, n) for part in parts for way, n in part.traffic.items()])
+
+
+def without_each(sites: Sequence[str]) -> list[LeftOut]:
+    """Return the splits that leave out each site in turn."""
+    if len(sites) < 2:
+        raise InputError.about("split", "by sites needs at least two sites: one is left out, and the others train")
+    return [LeftOut(site) for site in sites]
 
 
 def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:
@@ -266,13 +313,14 @@ def _with_words(rows: list[Row]) -> "pl.DataFrame":
     return metrics_frame(rows).with_columns(pl.Series("certainty", words, pl.String))
 
 
-def _by_split(splits: list[list[Row]], folds: Sequence[Fold]) -> "pl.DataFrame":
+def _by_split(found: list[list[Row]], splits: Sequence[Split]) -> "pl.DataFrame":
     import polars as pl  # slow to import
 
+    places = [(split.shuffle, split.number) if isinstance(split, Fold) else (0, i) for i, split in enumerate(splits)]
     frames = [
         metrics_frame([row for row in rows if row.site != OVERALL])
         .drop("gain", "gain_low", "gain_high", "use")
-        .with_columns(repeat=pl.lit(fold.shuffle), fold=pl.lit(fold.number))
-        for rows, fold in zip(splits, folds, strict=True)
+        .with_columns(repeat=pl.lit(repeat), fold=pl.lit(fold))
+        for rows, (repeat, fold) in zip(found, places, strict=True)
     ]
     return pl.concat(frames).select("repeat", "fold", pl.exclude("repeat", "fold"))

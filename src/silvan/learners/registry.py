@@ -56,6 +56,7 @@ class LearnerSpec:
     trees: Literal["forest", "stumps", "none"] = "forest"
     lossless: bool = False  # whether its model equals that of pooled rows
     uses_sums: bool = True  # whether it needs sums over sites
+    for_new_sites: bool = True  # whether it has one model for all sites, also for one that took no part in training
     refits_leaves: bool = False  # whether sites re-estimate leaves of trees that other machines sent
     models_in_training: Callable[[Given], int] = lambda parameters: 0
     variants: Callable[[Given], int] = lambda parameters: 0
@@ -298,7 +299,13 @@ class AutoForestParameters(ForestParameters):
 
 
 # variants: the ensemble of the site's own trees, and the one at its own tau
-@learner("bofrf", _BOFRF, _THESIS, refits_leaves=True, variants=lambda given: 1 + bool(given.get("personal")))
+@learner(
+    "bofrf",
+    *(_BOFRF, _THESIS),
+    for_new_sites=False,
+    refits_leaves=True,
+    variants=lambda given: 1 + bool(given.get("personal")),
+)
 class BOFRFParameters(ForestParameters):
     """Of sites' own trees, weighted by how they do at all sites.
 
@@ -372,7 +379,7 @@ class BoostingParameters(Parameters):
     random_state: Annotated[int, Meta(ge=0)] = 0
 
 
-@learner("boosting", _THESIS, trees="stumps")
+@learner("boosting", _THESIS, trees="stumps", for_new_sites=False)
 class BOPPIDParameters(BoostingParameters):
     """Of AdaBoost where each site picks among the others' classifiers.
 
@@ -406,7 +413,7 @@ class MultBoostParameters(BoostingParameters):
     criterion: Literal["gini", "entropy", "log_loss", "error"] = "error"
 
 
-@learner("horizontal", _FOREST)
+@learner("horizontal", _FOREST, for_new_sites=False)
 class LocalForestParameters(VotingForestParameters):
     """Of each site's own forest.
 
@@ -417,7 +424,7 @@ class LocalForestParameters(VotingForestParameters):
     """
 
 
-@learner("boosting", trees="stumps")
+@learner("boosting", trees="stumps", for_new_sites=False)
 class LocalAdaBoostParameters(BoostingParameters):
     """Of each site's own AdaBoost."""
 

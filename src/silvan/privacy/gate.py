@@ -355,7 +355,7 @@ class Gate(Outbox):
         if not sites and site.signer is not None:
             sites = list(site.signer.roster.sites)
         clusters = self.terms.text is None or self.terms.text.clusters
-        first = None if sites is None else frozenset(sites)
+        first = None if sites is None else frozenset(sites) - self.terms.left_out
         return StudyLimits(self.most_tasks(envelope.study), _least(losses), first, clusters)
 
     def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:

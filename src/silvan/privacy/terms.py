@@ -96,6 +96,8 @@ class Terms:
         where sites are lost. Between machines it is one, since every site knows its own share.
     approved
         The study that the owner approved, if this is one of its splits.
+    left_out
+        The approved sites that are not in this split.
     text
         What the study's text fixes; None where the site does not have it.
     """
@@ -107,6 +109,7 @@ class Terms:
     models: int | None = None
     tolerate: int = 1
     approved: str | None = None
+    left_out: frozenset[str] = frozenset()
     text: StudyText | None = None
 
     def check(self, site: Site, request: Request, *, noisy: bool = False) -> None:

@@ -115,6 +115,8 @@ def _data(record: Record, summary: dict[str, Any]) -> list[str]:
     if record.repeats:
         times = "once" if record.repeats == 1 else f"{record.repeats} times"
         texts.append(f"Every row was evaluated {times}, in {count_of(record.repeats * record.folds, 'split')}.")
+    if record.left_out:
+        texts.append("Each site was left out in turn, and all its rows were evaluated by a model of the other sites.")
     positives = [s.positives for s in record.sites if s.positives is not None]
     if positives and record.positive is not None:
         between = f"{min(positives):.0%}" + (f" to {max(positives):.0%}" if len(positives) > 1 else "")

@@ -17,6 +17,7 @@ def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
     own = len(record.among) > len(record.sites)
     texts = (
         _own_outcome(record, summary) if own else _outcome(summary),
+        _at_new_sites(summary) if record.left_out else "",
         _with_noise(summary),
         "" if summary["honest"] else _FLATTERED,
         _evaluated_rows(summary),
@@ -56,6 +57,21 @@ def _outcome(summary: dict[str, Any]) -> str:
         texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
     texts.append(_change_of_metric(summary["lead"], summary))
     return " ".join(filter(None, texts))
+
+
+def _at_new_sites(summary: dict[str, Any]) -> str:
+    """Return how the model does at a site that took no part."""
+    metric, overall, model = summary["metric"], summary["overall"], summary["leading"]
+    known = [line["figures"].get(model) for line in summary["sites"]]
+    known = sorted(value for value in known if value is not None)
+    if metric is None or not known:
+        return ""
+    text = f"At a site that takes no part in training, expect {metric['title']} {known[0]:.{metric['digits']}f}"
+    if len(known) > 1:
+        text += f" to {known[-1]:.{metric['digits']}f}"
+    if overall is not None and overall["figures"].get(model) is not None:
+        text += f", {overall['figures'][model]:.{metric['digits']}f} on average"
+    return f"{text}: each site was left out in turn and evaluated by a model of the other sites."
 
 
 def _own_outcome(record: Record, summary: dict[str, Any]) -> str:

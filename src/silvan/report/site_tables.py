@@ -53,12 +53,14 @@ class ReportTable(msgspec.Struct, frozen=True):
 
 def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> ReportTable | None:
     """Return the leading metric of every model at every site, with its gain over the local model."""
-    metric, models, repeats = summary["metric"], summary["models"], summary["repeats"]
+    metric, models, on_splits = summary["metric"], summary["models"], summary["on_splits"]
     if summary["noisy"]:
         return None
     sums = [line for line in (summary["mean"], summary["overall"]) if line is not None]
     lines = [*sums, *summary["sites"]] if sums_first else [*summary["sites"], *sums]
-    counts = [("Rows" if repeats else "Train", "rows")] + [("Test", "test_rows")] * (metric is not None and not repeats)
+    counts = [("Rows" if on_splits else "Train", "rows")] + [("Test", "test_rows")] * (
+        metric is not None and not on_splits
+    )
     positives = any(line["positives"] is not None for line in summary["sites"])
     who = "Party" if summary["by"] == "columns" else "Site"
     heads = [who, *(head for head, _ in counts), *["Positive"] * positives, *(model.capitalize() for model in models)]
@@ -83,6 +85,9 @@ def _compared_on(summary: dict[str, Any], who: str) -> str:
     if metric is None:
         return ""
     where = "on the test rows" if summary["by"] == "columns" else "on each site's own test rows"
+    if summary["left_out"]:
+        better = "" if metric["higher"] else "; lower is better"
+        return f"{metric['title']} on all rows of each site, of a model trained at the other sites{better}"
     if summary["repeats"]:
         where = f"on each site's own rows, mean of {count_of(summary['splits'], 'split')}"
     better = "" if metric["higher"] else ", lower is better"

@@ -75,7 +75,7 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
     sites = [_site(record, site, metric, models) for site in [s.name for s in record.sites]]
     known = any(row.site == OVERALL for row in record.evaluation)
     overall = _site(record, OVERALL, metric, models) if known else None
-    mean = _mean(sites, metric, models) if record.by == "rows" and not record.repeats else None
+    mean = _mean(sites, metric, models) if record.by == "rows" and not record.on_splits else None
     learner = record.study.get("learner", {})
     judged = _evaluated_at_sites(record, models)
     further = [one["more"] for site in judged for one in site["models"].values()]
@@ -88,7 +88,9 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "metric": metric,
         "honest": learner.get("protocol") != "paper",
         "tau": learner.get("tau"),
-        "splits": record.repeats * record.folds,
+        "left_out": record.left_out,
+        "on_splits": record.on_splits,
+        "splits": record.folds if record.left_out else record.repeats * record.folds,
         "models": models,
         "leading": "federated" if "federated" in models else models[-1] if models else None,
         "sites": sites,
@@ -130,6 +132,8 @@ def _alike(record: Record) -> str:
     """Return how tables are alike that have no known differences."""
     if record.by == "columns":
         return "All tables have the same rows."
+    if len(record.sites) == 1:
+        return "There is one table."
     if record.kinds and not any(kind.name == "Describe" for kind in record.kinds):
         return "Not known: the study says what the columns mean, and sites were not asked to describe theirs."
     return "All tables have the same columns, kinds and classes."
@@ -151,14 +155,14 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
     note = next((site for site in record.sites if site.name == name), None)
     by_model = {row.model: row for row in record.evaluation if row.site == name}
     line: dict[str, Any] = {
-        "title": ("site mean" if record.repeats else "all rows") if name == OVERALL else name,
+        "title": _title(record, name),
         "rows": note.rows if note else _rows(record, [s.rows for s in record.sites]),
         "test_rows": note.test_rows if note else _rows(record, [s.test_rows for s in record.sites]),
         "positives": note.positives if note else _positives(record),
         "figures": {},
         "mean_of_sites": any(row.note == MEAN_OF_SITES for row in by_model.values()),
     }
-    if record.repeats and by_model:
+    if record.on_splits and by_model:
         line["rows"] = line["test_rows"] = max(row.rows for row in by_model.values())
     if note is None and len(record.among) > len(record.sites):  # rows of other sites are not known here
         line |= {"rows": None, "test_rows": max((row.rows for row in by_model.values()), default=0), "positives": None}
@@ -166,6 +170,13 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
         found = {model: by_model[model].figures.get(metric["key"]) for model in models if model in by_model}
         line["figures"] = {model: found.get(model) for model in models}
     return _compared(line, metric, by_model)
+
+
+def _title(record: Record, site: str) -> str:
+    """Return what tables call a site, or all of them."""
+    if site != OVERALL:
+        return site
+    return "site mean" if record.on_splits else "all rows"
 
 
 def _rows(record: Record, of_sites: list[int]) -> int:
@@ -320,8 +331,7 @@ def _evaluated_at_sites(record: Record, models: list[str]) -> list[dict[str, Any
         if known:
             found = {m: _one(rows[site, m], counts.get((site, m), Counts(site, m)), record) for m in known}
             note = next((rows[site, m].note for m in known if rows[site, m].note), "")
-            title, overall = "all rows" if site == OVERALL else site, site == OVERALL
-            listed.append({"title": title, "overall": overall, "models": found, "note": note})
+            listed.append({"title": _title(record, site), "overall": site == OVERALL, "models": found, "note": note})
     return listed
 
 

@@ -18,6 +18,7 @@ from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
 from silvan.data.schema import Class, Feature, Label, Schema
 from silvan.errors import InputError
+from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS
 from silvan.federation.federation import OVERALL
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.parameters import Parameters
@@ -119,16 +120,42 @@ def check_parameters(study: Study) -> None:
     study.spec.load()(**study.parameters).check()
 
 
+def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
+    """Yield what does not go together with evaluation on splits."""
+    key: Key = ("split",) if study.split == "sites" else ("repeats",)
+    word = f"{key[0]} = 'sites'" if study.split == "sites" else "repeats"
+    if study.memory is not None:
+        yield key, (), f"{word} needs all rows in memory; leave one of {key[0]} and memory out"
+    if study.private:
+        yield key, (), f"{word} is for learners without epsilon: every split would cost the budgets anew"
+    if study.evaluation.by:
+        why = f"by is for one split of rows; leave one of by and {key[0]} out"
+        yield ("evaluation", "by"), (), why
+    if study.split != "sites":
+        return
+    for other, given in (("test", study.test), ("repeats", study.repeats)):
+        if given:
+            yield key, ((other,),), f"{word} leaves out one site at a time; leave one of split and {other} out"
+    if study.sums != "trusted":
+        yield ("sums",), (key,), f"sums {NEEDS_TRUSTED_SUMS}"
+    if not study.spec.for_new_sites:
+        why = f"{word} is for learners with one model for all sites, and {study.kind} has none"
+        yield key, (("learner", "kind"),), why
+    names = study.site_names
+    if names is not None and len(names) < 2:
+        yield key, (("sites",),), f"{word} needs at least two sites: one is left out, and the others train"
+
+
 def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
     """Yield what does not go together: the key to change, the others that it is about, and why."""
-    learner, test, repeats = ("learner", "epsilon"), ("test",), ("repeats",)
+    learner, test = ("learner", "epsilon"), ("test",)
+    if study.label in study.exclude:
+        yield ("exclude",), (("label",),), f"exclude {EXCLUDES_LABEL.format(study.label)}"
     if study.private and study.schema is None:
         why = "epsilon needs a schema that is known without looking at tables: [schema]"
         yield learner, (("schema",),), why
-    if study.repeats and study.memory is not None:
-        yield repeats, (), "repeats needs all rows in memory; leave one of repeats and memory out"
-    if study.repeats and study.private:
-        yield repeats, (), "repeats is for learners without epsilon: every split would cost the budgets anew"
+    if study.on_splits:
+        yield from _of_splits(study)
     if study.repeats and study.sampling == "published":
         why = "sampling must be 'secret' with repeats: sums over many parts of the rows that others know would tell "
         yield ("sampling",), (), f"{why}single rows"
@@ -154,8 +181,8 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
             yield key, (), f"{name} is for learners without epsilon: it is not told with noise"
         elif study.by_columns:
             yield key, (), f"{name} is for studies over rows; leave it out"
-        elif name == "by" and study.repeats:
-            yield key, (), "by is for one split of rows; leave one of by and repeats out"
+        elif name == "by" and study.on_splits:
+            continue  # said above
         elif not study.test:
             yield key, (test,), f"{name} needs test rows: set test"
 

@@ -186,7 +186,7 @@ class Record(msgspec.Struct, kw_only=True):
     distances: dict[str, list[float]] = {}  # of each site from all of them, in the same order
     threshold: float | None = None  # for the positive class of two
     repeats: int = 0  # how often every row was judged; 0: the test rows were, once
-    folds: int = 0
+    folds: int = 0  # or the number of sites that were left out in turn
     evaluation: list[MetricsRow] = []
     subgroups: list[MetricsRow] = []  # if the study asks for them
     curves: list[Curve] = []
@@ -196,6 +196,16 @@ class Record(msgspec.Struct, kw_only=True):
     verification: str = ""  # how far sums and decisions are verified, in a sentence; empty in one process
     copy_for: str = ""  # the site that this is a copy for: figures of other sites are left out
     among: list[str] = []  # the sites of the study that it is a copy of
+
+    @property
+    def left_out(self) -> bool:
+        """Whether each site was left out in turn, and evaluated by a model of the others."""
+        return self.study.get("split") == "sites"
+
+    @property
+    def on_splits(self) -> bool:
+        """Whether metrics are those of models of splits, and not of the one model of the study."""
+        return self.repeats > 0 or self.left_out
 
 
 class Run:

@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluation import FEDERATED, LOCAL, Evaluation, Row
-from silvan.algorithms.evaluation.repeats import over_splits
+from silvan.algorithms.evaluation.repeats import folds_of, over_sites, over_splits
 from silvan.algorithms.evaluation.score_groups import places_of
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns, asks_to_align
@@ -48,6 +48,7 @@ from silvan.study.run_folder import (
     Traffic,
 )
 from silvan.study.study import Study
+from silvan.study.table_check import ONE_SITE
 from silvan.util.readable import count_of
 
 _MOST_COLUMNS = 200  # what sites told is kept of so many columns
@@ -100,6 +101,8 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
     record.sums = federation.sums.name
     record.differences = [Difference(*note) for note in federation.differences.notes]
     record.warnings = list(federation.differences.warnings)
+    if len(federation.sites) == 1 and federation.columns is None:
+        record.warnings.insert(0, ONE_SITE)
     record.agreement_rounds = federation.agreement_rounds
     # a report is passed on: what the sites of a private study do not tell with noise is not in it
     record.columns = [] if study.private else federation.agreement.described[:_MOST_COLUMNS]
@@ -143,9 +146,9 @@ def request_plan_of(
     request_plan = learner.request_plan(federation)
     if study.by_columns:
         request_plan += RequestPlan(asks_to_align(study.match), tasks=0)
-    if study.repeats and not federation.local_sites:
+    if study.on_splits and not federation.local_sites:
         request_plan += RequestPlan((CountRows,), tasks=0)
-    if study.test > 0 or study.repeats:
+    if study.evaluated:
         request_plan += learner.evaluation_plan(federation, study.evaluation.by, study.evaluation.epsilon)
         if study.evaluation.importance or study.evaluation.dependence:
             request_plan += learner.explanation_plan(study.evaluation.importance, study.evaluation.dependence)
@@ -236,8 +239,8 @@ _MOST_CLASSES = 12  # curves are kept for so many classes
 
 def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
     """Return whether there are rows to evaluate the model on, as far as it is known."""
-    if study.repeats or not _knows_test_rows(federation, study):
-        return bool(study.test or study.repeats)
+    if study.on_splits or not _knows_test_rows(federation, study):
+        return study.evaluated
     return any(site.test_rows for site in record.sites)
 
 
@@ -245,7 +248,7 @@ def evaluate_model(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> None:
     """Record how the model does at the sites, and by subgroups, beside what sites have alone."""
-    if study.repeats:
+    if study.on_splits:
         found = _evaluate_on_splits(record, federation, learner, study, listener)
     else:
         epsilon = study.evaluation.epsilon
@@ -274,24 +277,28 @@ def _evaluate_on_splits(
     A site should use the one with the better mean metric: the learner's model, or what it has alone.
     """
     if not isinstance(learner, Learner):
-        raise InputError("repeats is for learners of rows at sites; leave it out")
-    folds, splits, scores, names, pooled = study.folds, [], None, tuple[str, ...](), None
-    with listener.step(f"Judging on {count_of(len(folds), 'split')}") as step:
-        listener.stage(f"judging, split 1 of {len(folds)}")
-        for number, split in enumerate(evaluate_splits(federation, {FEDERATED: clone(learner)}, folds), 1):
-            splits.append(split.rows)
+        raise InputError("evaluation on splits is for learners of rows at sites; leave repeats and split out")
+    splits, found, scores, names, pooled = study.splits(federation.active), [], None, tuple[str, ...](), None
+    with listener.step(f"Judging on {count_of(len(splits), 'split')}") as step:
+        listener.stage(f"judging, split 1 of {len(splits)}")
+        for number, split in enumerate(evaluate_splits(federation, {FEDERATED: clone(learner)}, splits), 1):
+            found.append(split.rows)
             names = tuple(dict.fromkeys(row.model for row in split.rows))
             if split.scores is not None:
                 scores = split.scores if scores is None else scores + split.scores
-            step.detail = f"split {number} of {len(folds)}"
-            step.advance(number, len(folds))
-            if number < len(folds):
-                listener.stage(f"judging, split {number + 1} of {len(folds)}")
+            step.detail = f"split {number} of {len(splits)}"
+            step.advance(number, len(splits))
+            if number < len(splits):
+                listener.stage(f"judging, split {number + 1} of {len(splits)}")
     if study.spec.lossless and federation.local_sites:
         with listener.step("Growing the pooled forest to compare with", expected=record.seconds):
             pooled = learner.pooled_model(federation).hash
+    if study.split == "sites":
+        record.folds = len(splits)
+        return Evaluation(over_sites(found), models=names, pooled_hash=pooled)
+    folds = folds_of(study.test, study.repeats)
     record.repeats, record.folds = study.repeats or 0, folds[0].of
-    rows = mark_best(over_splits(splits, folds), [FEDERATED, LOCAL])
+    rows = mark_best(over_splits(found, folds), [FEDERATED, LOCAL])
     return Evaluation(rows, models=names, curves=scores, pooled_hash=pooled)
 
 

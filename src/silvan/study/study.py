@@ -8,7 +8,7 @@ read studies too, so no learner is imported.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from msgspec import Meta
 from silvan.algorithms.evaluation.repeats import MOST_REPEATS, folds_of
 from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds
-from silvan.data.holdout import Fold
+from silvan.data.holdout import LeftOut, Split
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
@@ -107,6 +107,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         how often every row is evaluated, by models that have not seen it: rows are dealt out to folds (`test = 0.2`:
         five; without `test`: ten), again for each repeat, and metrics are means with corrected confidence intervals,
         see [joining](joining.md#repeats). Not with `epsilon`, `memory` or over columns
+    split
+        `"sites"`: the model is evaluated at each site in turn, trained at the others: what a site can expect that takes
+        no part, see [joining](joining.md#a-site-that-takes-no-part). The study's own model is trained at all sites.
+        Needs `sums = "trusted"`; not with `test`, `repeats`, `epsilon`, `memory` or over columns
     random_state
         decides the test rows, which rows are in which tree, and the features sampled
     task
@@ -178,6 +182,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     repeats: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | None, about(default="test rows once", columns=_FOR_ROWS)
     ] = None
+    split: Annotated[Literal["sites"] | None, about(default="rows", columns=_FOR_ROWS)] = None
     random_state: Annotated[int, Meta(ge=0)] = 0
     task: Annotated[Literal["classification", "regression"] | None, about(default="found out")] = None
     positive: Annotated[
@@ -288,9 +293,24 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.axis == "columns"
 
     @property
-    def folds(self) -> list[Fold]:
-        """The splits that the study is evaluated on, if every row is a test row in one of them."""
-        return folds_of(self.test, self.repeats) if self.repeats else []
+    def on_splits(self) -> bool:
+        """Whether other models than its own are evaluated, on splits in which every row is a test row."""
+        return self.repeats is not None or self.split == "sites"
+
+    def splits(self, sites: Iterable[str]) -> list[Split]:
+        """Return the splits of these sites' rows that the study is evaluated on; none for one set of test rows."""
+        if self.split == "sites":
+            return [LeftOut(site) for site in sites]
+        return list(folds_of(self.test, self.repeats)) if self.repeats else []
+
+    def parts_of_splits(self, sites: Iterable[str]) -> list[Split]:
+        """Return the studies that its splits consist of, in the order in which they run."""
+        return [part for split in self.splits(sites) for part in split.parts]
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether there are test rows to evaluate a model on."""
+        return bool(self.test) or self.on_splits
 
     @property
     def private(self) -> bool:
@@ -315,7 +335,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def max_models(self) -> int:
         """The maximum number of external models, or scores, that one site evaluates."""
-        evaluated = bool(self.test or self.repeats) and self.evaluation.epsilon is None
+        evaluated = self.evaluated and self.evaluation.epsilon is None
         with_noise = self.evaluation.epsilon is not None  # then the model alone is evaluated
         return with_noise + self.spec.models_evaluated(self.parameters, evaluated=evaluated, by=self.evaluation.by)
 

@@ -18,6 +18,7 @@ import numpy as np
 from silvan.data.cells import fold, look_alike
 from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
 from silvan.data.encode import Task
+from silvan.data.repeated_rows import repeated_rows
 from silvan.errors import InputError, SiteError
 from silvan.federate.by_rows import sources_by_site
 from silvan.federation.site_table import SiteSettings, SiteTable
@@ -63,6 +64,10 @@ def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict
     return profiles
 
 
+ONE_SITE = "there is one site: nothing is federated, and the model is that of its rows alone"
+"""What is said of a study over rows that names one site."""
+
+
 def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
     """Return a line where tables lack the column to predict, with which a study stops."""
     lacking = [site for site, columns in profiles.items() if all(column.name != label for column in columns)]
@@ -71,6 +76,11 @@ def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: s
     close = difflib.get_close_matches(label, [column.name for columns in profiles.values() for column in columns], 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return [f"{label} at {_some(lacking)}: there is no such column to predict, and a study stops there{hint}"]
+
+
+def questions_of_rows(sites: Mapping[str, SiteTable]) -> list[str]:
+    """Return what somebody should look at of whole rows, a line each: copies in a table and between tables."""
+    return repeated_rows({name: site.table for name, site in sites.items()})
 
 
 def questions(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from silvan.data.holdout import Fold
+from silvan.data.holdout import Split
 from silvan.errors import FormatError, InputError, SilvanError
 from silvan.federate.options import make_sums
 from silvan.federation import wire
@@ -202,7 +202,7 @@ class _Replay:
         """Run the study on its journal."""
         federation = self._federation(self.study.unique_name, self.sites, JOURNAL)
         federation.agree_later = lambda: agree(federation, self.study)
-        federation.split_later = lambda fold: self._split(federation, fold)
+        federation.split_later = lambda split: self._split(federation, split)
         record = start_record(self.study, "")
         try:
             with warnings.catch_warnings():
@@ -219,18 +219,19 @@ class _Replay:
     def _federation(self, name: str, sites: list[str], journal: str) -> Federation:
         sums, _ = make_sums(self.study.sums)
         path = self.run.file(journal)
-        kept = _ReplayJournal(path if path.is_file() else None)
-        made = Federation(
-            _NoSites(), sites, sums, study=name, journal=kept, quorum=self.study.quorum, roster=self.roster
-        )
+        kept, quorum = _ReplayJournal(path if path.is_file() else None), self.study.quorum
+        quorum = quorum and min(quorum, len(sites))
+        made = Federation(_NoSites(), sites, sums, study=name, journal=kept, quorum=quorum, roster=self.roster)
         made.before_sums = share_fingerprint_key
         self.federations.append(made)
         return made
 
-    def _split(self, federation: Federation, fold: Fold) -> Federation:
-        journal = split_journal(self.study.folds.index(fold))
-        made = self._federation(fold.study(federation.study), federation.active, journal)
-        made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows else {})
+    def _split(self, federation: Federation, split: Split) -> Federation:
+        journal = split_journal(self.study.parts_of_splits(federation.sites).index(split))
+        made = self._federation(split.study(federation.study), split.members(federation.active), journal)
+        made.agreement = replace(
+            federation.agreement, rows=ask_rows(made) if federation.rows and split.test < 1.0 else {}
+        )
         return made
 
     def name_of(self, federation: Federation) -> str:
@@ -298,8 +299,7 @@ def _verify_federation(replay: _Replay, federation: Federation, found: Verificat
         kept = federation.journal.find(question.name).get(SUM)
         return None if kept is None else wire.decode(kept.body, question.kind.reply)
 
-    left, quorum = len(federation.active), replay.study.quorum
-    if federation.lost and left < (len(federation.sites) if quorum is None else quorum):
+    if federation.lost and len(federation.active) < (federation.quorum or len(federation.sites)):
         faults.append(f"left out, which the study does not allow: {format_names(list(federation.lost))}")
     checked = check_sums(questions, statements, sum_of, federation.lost)
     found.sums += checked.right

@@ -17,7 +17,7 @@ from silvan.federation.store import digest
 from silvan.forest.category_set import SET_WORDS
 from silvan.privacy.noise.laplace import Noise
 
-pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install '.[dp]'")
+pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
 
 TASKS = ["binary", "several", "number"]
 SETS = {"binary": 1, "several": 5, "number": 2}

@@ -44,7 +44,7 @@ from silvan.federation import wire
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.privacy.paillier.paillier_keys import generate
 
-pytest.importorskip("gmpy2", reason="no gmpy2, so encrypted labels are not tested; pip install '.[vertical]'")
+pytest.importorskip("gmpy2", reason="no gmpy2, so encrypted labels are not tested; pip install 'silvan[vertical]'")
 
 SMALL = {"n_estimators": 3, "max_depth": 3}
 ENCRYPTED = {**SMALL, "labels": "encrypted", "key_bits": 256}

@@ -18,7 +18,7 @@ from silvan.data.table import read_table
 from silvan.errors import InputError, SchemaError
 
 SECRET = "correct horse"  # noqa: S105, of nobody
-sqlalchemy = pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed; pip install '.[mysql]'")
+sqlalchemy = pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed; pip install 'silvan[mysql]'")
 
 
 @pytest.fixture(scope="module")

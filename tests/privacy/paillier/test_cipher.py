@@ -20,7 +20,7 @@ from silvan.privacy.paillier.cipher import Ciphertexts, Masks, check_ciphertexts
 from silvan.privacy.paillier.modular_kernels import LIMB, SQUARE, WORD, has_vectors
 from silvan.privacy.paillier.paillier_keys import PrivateKey, PublicKey, generate
 
-gmpy2 = pytest.importorskip("gmpy2", reason="no gmpy2, so encryption is not tested; pip install '.[vertical]'")
+gmpy2 = pytest.importorskip("gmpy2", reason="no gmpy2, so encryption is not tested; pip install 'silvan[vertical]'")
 
 KEY = PrivateKey(0xD59158EC5ADE142E07E960523DB20DDB, 0xE970CF55A3BF456ACA87568570BB01E3)
 N = KEY.public.n

@@ -28,7 +28,7 @@ from silvan.privacy.paillier.paillier_keys import PrivateKey
 from silvan.tree.level import fill_bases
 from silvan.tree.node_rows import Binned, NodeRows
 
-pytest.importorskip("gmpy2", reason="no gmpy2, so encrypted sums are not tested; pip install '.[vertical]'")
+pytest.importorskip("gmpy2", reason="no gmpy2, so encrypted sums are not tested; pip install 'silvan[vertical]'")
 
 KEY = PrivateKey(0xD59158EC5ADE142E07E960523DB20DDB, 0xE970CF55A3BF456ACA87568570BB01E3)
 MASKS = Masks(KEY.public)

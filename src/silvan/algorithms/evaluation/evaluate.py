@@ -322,7 +322,8 @@ def evaluate(
     columns of categories make subgroups with metrics of their own. Regression has no counts for curves.
 
     Counts are summed of models that are the same at all sites; of one that differs by site there are none, and its
-    overall metrics are the mean of the sites', by their test rows.
+    overall metrics are the mean of the sites', by their test rows. A sum over one site would be the site's own counts:
+    there is none.
     """
     names, models = tuple(name for name, _ in candidates), [model for _, model in candidates]
     against = names.index(LOCAL) if LOCAL in names else -1
@@ -340,7 +341,7 @@ def evaluate(
         if not any(reply.rows for reply in replies.values()):
             raise InputError(NO_TEST_ROWS)
         counts: ScoreCounts | None = None
-        if schema.n_classes:
+        if schema.n_classes and len(federation.active) > 1:
             counts = _total_counts(federation, schema, {site: listed[site] for site in federation.active}, shared)
     rows = []
     for site, reply in replies.items():

@@ -69,6 +69,26 @@ def over_splits(splits: Sequence[Sequence[Row]], folds: Sequence[Fold]) -> list[
     return found
 
 
+def over_sites(splits: Sequence[Sequence[Row]]) -> list[Row]:
+    """Return the rows of sites that took no part in training, each of its own split, and their mean.
+
+    A site without metrics, such as one with rows of a single class, is not in the mean. Nothing is gained or lost: a
+    site that takes no part has no local model.
+    """
+    rows = [row for split in splits for row in split if row.site != OVERALL]
+    models = dict.fromkeys(row.model for row in rows)
+    return rows + [_mean_over_sites([row for row in rows if row.model == name]) for name in models]
+
+
+def _mean_over_sites(rows: list[Row]) -> Row:
+    """Return the mean of one model's metrics over sites, each with the same weight."""
+    means = {key: _mean(np.array([row.metrics[key] for row in rows])) for key in rows[0].metrics}
+    more = {key: _mean(np.array([row.more.get(key, np.nan) for row in rows])) for key in rows[0].more}
+    more = {key: value for key, value in more.items() if not key.endswith(("_low", "_high"))}  # means are no ends
+    positive = rows[0].positive
+    return Row(OVERALL, rows[0].model, sum(row.rows for row in rows), means, more=more, positive=positive)
+
+
 def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
     """Summarise the rows of one site, or those over all."""
     models = dict.fromkeys(row.model for rows in splits for row in rows)

@@ -60,7 +60,8 @@ def _driver(dialect: Dialect) -> Any:
         entry: Any = sqlalchemy.make_url(f"{dialect.driver}://").get_dialect()
         return entry.import_dbapi()
     except ImportError:
-        raise InputError(f"reading {dialect.title} needs a driver; run: pip install '.[{dialect.extra}]'") from None
+        extra = f"silvan[{dialect.extra}]"
+        raise InputError(f"reading {dialect.title} needs a driver; run: pip install '{extra}'") from None
 
 
 def _connect(driver: Any, dialect: Dialect, query: Query) -> Any:

@@ -43,7 +43,7 @@ def _read(table: Table) -> "tuple[list[str], pl.DataFrame]":
     try:
         import fastexcel
     except ImportError:
-        raise InputError(f"{table.where} is an Excel file; to read it, pip install '.[excel]'") from None
+        raise InputError(f"{table.where} is an Excel file; to read it, pip install 'silvan[excel]'") from None
     try:
         with table.open() as file:
             book = fastexcel.read_excel(file.read())

@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from silvan.data.holdout import Fold
+from silvan.data.holdout import Split
 from silvan.deploy.jobs.job_folder import remove_journal, remove_old_jobs
 from silvan.deploy.jobs.job_progress import INTERRUPTED, ProgressWriter
 from silvan.deploy.membership.coordinator_folder import HUB, CoordinatorFiles
@@ -111,7 +111,7 @@ class Coordinator(Controlling):
                 predict_new_rows(federation, study, run, progress_file.stage)
                 return
             federation.agree_later = lambda: agree(federation, study)
-            federation.split_later = lambda fold: _split(federation, study, run, fold)
+            federation.split_later = lambda split: _split(federation, study, run, split)
             record = start_record(study, study.unique_name)
             run_study(study, federation, run, record, progress_file, secret_sampling=study.secret)
             write_report(run)
@@ -159,15 +159,16 @@ def _split_journal(run: Run, study: Study, number: int) -> Journal:
     return Journal(run.file(split_journal(number)), lasting=study.auditor is not None)
 
 
-def _split(federation: Federation, study: Study, run: Run, fold: Fold) -> Federation:
-    """Return a federation of the sites that are left, which keep the rows of a fold for judging."""
-    at = study.folds.index(fold)
-    name, journal = fold.study(federation.study), _split_journal(run, study, at)
-    journal.belongs_to(f"{name} {version('silvan')} {federation.active}")
+def _split(federation: Federation, study: Study, run: Run, split: Split) -> Federation:
+    """Return a federation of the sites of a split that are left, whose test rows are the split's."""
+    at, members = study.parts_of_splits(federation.sites).index(split), split.members(federation.active)
+    name, journal = split.study(federation.study), _split_journal(run, study, at)
+    journal.belongs_to(f"{name} {version('silvan')} {members}")
     # it is approved with the study, so nobody is waited for
-    more: dict[str, Any] = {"journal": journal, "quorum": federation.quorum, "patience": 0.0}
-    made = _federation(federation.transport, federation.active, study, federation.signer, name, **more)
-    made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows else {})
+    quorum = federation.quorum and min(federation.quorum, len(members))
+    more: dict[str, Any] = {"journal": journal, "quorum": quorum, "patience": 0.0}
+    made = _federation(federation.transport, members, study, federation.signer, name, **more)
+    made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows and split.test < 1.0 else {})
     return made
 
 

@@ -1,4 +1,4 @@
-"""The splits of a study that judges every row: each is a study of its own to a site's gate, under one approval.
+"""The splits of a study that evaluates every row: each is a study of its own to a site's gate, under one approval.
 
 Sites draw the rows of a split by a secret of their own. Sums over a hundred parts of a table would tell its rows to who
 knew which row is in which part.
@@ -6,7 +6,7 @@ knew which row is in which part.
 
 from dataclasses import replace
 
-from silvan.data.holdout import Fold
+from silvan.data.holdout import Fold, Split
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.deploy.studies.study_table import fold_key
 from silvan.errors import FederationError, FormatError
@@ -23,7 +23,8 @@ class SiteWithSplits:
     def __init__(self, site: Site, files: SiteFiles, study: Study) -> None:
         self.site, self._files, self._study = site, files, study
         self.last_error: Exception | None = None
-        self._folds = {fold.study(study.unique_name): fold for fold in study.folds}
+        parts = study.parts_of_splits(files.sites_of(study))
+        self._parts = {part.study(study.unique_name): part for part in parts if site.name in part.members([site.name])}
         self._split = "", site  # the one that was asked for last: they come one after the other
 
     def receive(self, data: bytes, verb: Verb) -> bytes:
@@ -33,9 +34,9 @@ class SiteWithSplits:
             name = wire.decode(data, SignedMessage).study
         except FormatError:
             name = ""
-        if name in self._folds:
+        if name in self._parts:
             if self._split[0] != name:
-                self._split = name, make_split(self.site, self._files, self._study, self._folds[name])
+                self._split = name, make_split(self.site, self._files, self._study, self._parts[name])
             site = self._split[1]
         answer = site.receive(data, verb)
         self.last_error = site.last_error
@@ -45,13 +46,16 @@ class SiteWithSplits:
 def check_splits(files: SiteFiles, study: Study) -> None:
     """Raise ``FederationError`` if the site's rows are not all in memory."""
     beyond = [key for key in ("memory", "cluster") if key in files.settings]
-    if study.folds and beyond:
-        raise FederationError(f"its rows are not all in memory ({beyond[0]} in its settings), and repeats need that")
+    if study.on_splits and beyond:
+        raise FederationError(
+            f"its rows are not all in memory ({beyond[0]} in its settings), and evaluation on splits needs that"
+        )
 
 
-def make_split(site: Site, files: SiteFiles, study: Study, fold: Fold) -> Site:
-    """Make a site that keeps the rows of a fold for judging, of the same table and with the same keys."""
-    settings = replace(site.settings, test=1.0 / fold.of, fold=fold, test_key=fold_key(files, study), results=None)
-    made = site.rebuilt(settings, outbox=files.gate(study, fold))
+def make_split(site: Site, files: SiteFiles, study: Study, split: Split) -> Site:
+    """Make a site whose test rows are those of a split, of the same table and with the same keys."""
+    fold = split if isinstance(split, Fold) else None
+    settings = replace(site.settings, test=split.test, fold=fold, test_key=fold_key(files, study), results=None)
+    made = site.rebuilt(settings, outbox=files.gate(study, split))
     made.take_table(site)
     return made

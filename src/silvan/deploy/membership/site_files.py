@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from silvan.data.batches import Batched, read_size
-from silvan.data.holdout import Fold
+from silvan.data.holdout import Split
 from silvan.data.partition_files import Partitions
 from silvan.data.partitioned_table import Partitioned
 from silvan.data.readers.query import Query, is_url
@@ -97,12 +97,13 @@ class SiteFiles:
         """Return the privacy budget, with what all studies have spent."""
         return Budget(self.policy.epsilon, self.path / BUDGET, self.name)
 
-    def gate(self, study: Study, fold: Fold | None = None) -> Gate:
-        """Return the gate that every answer in a study, or in one of its splits, passes on its way out."""
-        sites, name = self.sites_of(study), study.unique_name if fold is None else fold.study(study.unique_name)
-        text = text_of(study, name)
-        limits = {"losses": study.losses(sites), "tasks": study.max_tasks, "models": study.max_models}
-        terms = Terms(name, sites, **limits, approved=study.unique_name, text=text)
+    def gate(self, study: Study, split: Split | None = None) -> Gate:
+        """Return the gate that every answer in a study, or in a part of one of its splits, passes on its way out."""
+        name, every = study.unique_name if split is None else split.study(study.unique_name), self.sites_of(study)
+        sites = every if split is None else split.members(every)
+        text, left_out = text_of(study, name), frozenset(every) - frozenset(sites)
+        limits = {"losses": study.losses(every), "tasks": study.max_tasks, "models": study.max_models}
+        terms = Terms(name, sites, **limits, approved=study.unique_name, left_out=left_out, text=text)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 
     def private_files(self) -> list[Path]:

@@ -193,7 +193,7 @@ def _in_words(roster: Roster) -> str:
 def _versions() -> str:
     found = versions()
     if not found["nvflare"]:
-        raise InputError("nvflare is not installed: pip install '.[flare]'")
+        raise InputError("nvflare is not installed: pip install 'silvan[flare]'")
     return f"silvan {found['silvan']}, nvflare {found['nvflare']}, Python {platform.python_version()}"
 
 

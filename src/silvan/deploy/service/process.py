@@ -126,7 +126,7 @@ def require_posix() -> None:
 def require_flare() -> None:
     """Raise ``InputError`` if FLARE is not installed."""
     if find_spec("nvflare") is None:
-        raise InputError("studies over machines need NVIDIA FLARE: pip install '.[flare]'")
+        raise InputError("studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'")
 
 
 def server_arguments(workspace: Path) -> list[str]:

@@ -57,11 +57,11 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
         lines.append("What would leave cannot be told: a trial of the study fails. It can only be approved by kind.")
     else:
         asked = Approval(study=study.unique_name, messages=trial.kinds, tasks=trial.tasks, sites=sites, losses=lost)
-        each = ", and as many in each split" if study.repeats else ""
+        each = ", and as many in each split" if study.on_splits else ""
         lines.append(f"Models and judgements: {trial.tasks} in all{each}.")
         lines += [] if study.predict is not None else [_results(study, len(sites)), _auditor(study)]
         if study.max_models and study.predict is None:
-            each = " in each split" if study.repeats else ""
+            each = " in each split" if study.on_splits else ""
             lines.append(f"Models of others that your rows judge: {study.max_models} at most{each}.")
         lines += _refused(member.policy, trial.kinds)
     return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked)
@@ -100,8 +100,14 @@ def _lines(study: Study, sites: list[str]) -> list[str]:
     if study.repeats:
         times = "once" if study.repeats == 1 else f"{study.repeats} times"
         more.append(
-            f"Besides, every row of yours is judged {times}, by models of other rows: all of it is asked anew for each "
-            f"of {count_of(len(study.folds), 'split')}. Only you know which rows are in which."
+            f"Besides, every row of yours is evaluated {times}, by models of other rows: all of it is asked anew for "
+            f"each of {count_of(len(study.splits(sites)), 'split')}. Only you know which rows are in which."
+        )
+    if study.split == "sites":
+        more.append(
+            "Besides, each site is left out in turn: the other sites train a model, for which all of it is asked anew, "
+            "and all rows of the site left out evaluate it. Your rows are in every other model, and evaluate the one "
+            "without them."
         )
     if study.evaluation.by:
         more.append(
@@ -116,7 +122,7 @@ def _lines(study: Study, sites: list[str]) -> list[str]:
         f"Learns to predict {study.label!r} by {study.kind} ({_parameters(study)}), over {others}.",
         f"{study.test:.0%} of your rows are kept for judging, and only figures of merit of them leave."
         if study.test
-        else "No rows are kept for judging.",
+        else "No rows are kept as test rows of the study's own model.",
         *more,
     ]
 

@@ -78,7 +78,7 @@ def _try(study: Study, n: int, frame: pl.DataFrame, sums: Any) -> TrialRun | Non
         if study.predict is not None:
             return _try_predicting(plan, lambda test: federate(replace(plan, test=test), n, frame, sums))
         federation = federate(plan, n, frame, sums)
-        if study.repeats and federation.rows:
+        if study.on_splits and federation.rows:
             ask_rows(federation)  # as for every split
         run_study(plan, federation, NotKept(), start_record(plan, ""), Listener(), secret_sampling=study.secret)
         announced = request_plan_of(plan, federation, make_learner(plan, federation.schema), sampling=study.secret)
@@ -95,8 +95,9 @@ def _in_small(plan: Study, frame: pl.DataFrame) -> Study:
         plan,
         positive=None,  # rows are random, and their classes called otherwise
         learner=_with_known(plan.learner, _SMALL),
-        test=plan.test or (_TEST if plan.repeats else 0.0),
+        test=plan.test or (_TEST if plan.on_splits else 0.0),
         repeats=None,
+        split=None,
         evaluation=replace(plan.evaluation, by=(), dependence=dependence),
     )
 

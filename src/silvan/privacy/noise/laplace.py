@@ -81,7 +81,7 @@ def load_opendp() -> Any:
     try:
         import opendp.prelude as dp
     except ImportError:
-        raise RefusedError("the site cannot add noise: it lacks opendp (pip install '.[dp]')") from None
+        raise RefusedError("the site cannot add noise: it lacks opendp (pip install 'silvan[dp]')") from None
     dp.enable_features("contrib")
     return dp
 

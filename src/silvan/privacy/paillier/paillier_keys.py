@@ -110,7 +110,7 @@ def import_gmpy2() -> Any:
     try:
         return import_module("gmpy2")
     except ImportError:
-        raise InputError("encrypted labels need gmpy2; install it by: pip install '.[vertical]'") from None
+        raise InputError("encrypted labels need gmpy2; install it by: pip install 'silvan[vertical]'") from None
 
 
 def generate(bits: int = 2048, *, testing: bool = False) -> PrivateKey:

@@ -1,0 +1,198 @@
+"""Rows that are exact copies of others, in a table or between the tables of several sites.
+
+In a table of few columns with few values, equal rows are people who are alike. Copies are told from these in two ways.
+Where every row is there twice or thrice, nothing else explains it. Otherwise, where chance makes some rows equal, it
+makes more that are equal in all columns but one of few values, and a table has few rows that are possible at all.
+
+Rows are compared by hashes of 64 bits: among a million rows, two that differ have the same one time in 40 million.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import narwhals as nw
+import numpy as np
+
+from silvan.data.batches import Batched
+from silvan.data.cells import holds_objects
+from silvan.util.cell_text import value_text
+from silvan.util.readable import count_of, list_some
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MOST_ROWS = 2_000_000
+"""Rows of a table that are looked at, the first ones."""
+
+_LEAST, _SHARE = 3, 0.01  # copies that are worth a word: so many, and this share of the rows
+_PATTERNS = 10  # so many different rows are all there an even number of times, by chance, once in a thousand tables
+_FEW = 100  # values of a column but for which rows are nearly equal
+_MARGIN = 10  # times as many equal rows as chance gives
+_MEAN = 3  # times that each row is there on average, where only few different ones are possible
+_SAMPLE = 10_000  # numbers that show to how many digits a column is rounded
+_DIGITS = range(-6, 7)  # digits behind the point of numbers that may be rounded to so many
+
+
+def repeated_rows(tables: Mapping[str, Batched]) -> list[str]:
+    """Return a line for each table in which rows repeat, and one for tables that have rows in common."""
+    lines = []
+    for site, table in tables.items():
+        copies, times = _copies(table)
+        if copies:
+            cut = f" of the first {MOST_ROWS:,}" if len(table) > MOST_ROWS else ""
+            found = f"each row is there {times} times" if times > 1 else f"{count_of(copies, 'row')}{cut} repeat others"
+            lines.append(
+                f"the table of {site}: {found}, equal in all columns: was it appended or joined twice, or was a column "
+                "left out that tells rows apart? A test row whose copy was learnt from is known to the model"
+            )
+    pairs = [f"{a} and {b} ({count_of(rows, 'row')})" for (a, b), rows in _shared(tables).most_common()]
+    if pairs:
+        lines.append(
+            f"tables have rows in common, equal in all columns: {list_some(pairs, 'pair', most=4)}: are the same "
+            "people at both sites? A test row of one that was learnt from at the other is known to the model"
+        )
+    return lines
+
+
+def _copies(table: Batched) -> tuple[int, int]:
+    """Return how many rows repeat others, if chance hardly explains that, and how often each row is there at least."""
+    ids = {name for name in table.names if not table.dtypes[name].is_float() and _all_differ(_hashes([table], [name]))}
+    for names in (table.names, [name for name in table.names if name not in ids]):  # copies may be numbered
+        hashes = _hashes([table], names)
+        if not names or _all_differ(hashes):
+            continue
+        rows, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+        times = int(np.gcd.reduce(counts))
+        if times > 1 and len(rows) >= _PATTERNS:
+            return len(hashes) - len(rows), times
+        share = float(np.sum(counts * (counts - 1.0))) / len(hashes) / (len(hashes) - 1.0)
+        if _are_many(len(hashes) - len(rows), len(hashes)) and not _by_chance(
+            [table], names, rows, first, counts > 1, share
+        ):
+            return len(hashes) - len(rows), 1
+    return 0, 1
+
+
+def _shared(tables: Mapping[str, Batched]) -> Counter[tuple[str, str]]:
+    """Return how many rows two sites have in common, if chance hardly explains that."""
+    shared: Counter[tuple[str, str]] = Counter()
+    alike = [{(name, _is_number(table.dtypes[name])) for name in table.names} for table in tables.values()]
+    names = sorted(name for name, _ in set.intersection(*alike))
+    if len(tables) < 2 or not names:
+        return shared
+    lengths = np.array([min(len(table), MOST_ROWS) for table in tables.values()])
+    hashes = _hashes(list(tables.values()), names)
+    rows, first, places = np.unique(hashes, return_index=True, return_inverse=True)
+    held, times = np.unique(
+        places * len(tables) + np.repeat(np.arange(len(tables)), lengths), return_counts=True
+    )  # each row at each site
+    row, site = held // len(tables), held % len(tables)
+    several = np.bincount(row) > 1
+    pairs = np.bincount(row, times.astype(float)) ** 2 - np.bincount(row, times.astype(float) ** 2)
+    share = float(pairs.sum()) / (float(lengths.sum()) ** 2 - float(np.sum(lengths.astype(float) ** 2)))
+    if not several.any() or _by_chance(list(tables.values()), names, rows, first, several, share):
+        return shared
+    own = {name: row[(site == i) & several[row]] for i, name in enumerate(tables)}
+    for (i, one), (j, other) in combinations(enumerate(own), 2):
+        common = len(np.intersect1d(own[one], own[other], assume_unique=True))
+        same = lengths[i] == lengths[j] == common  # the same table twice is asked about by itself
+        if _are_many(common, min(lengths[i], lengths[j])) and not same:
+            shared[one, other] = common
+    return shared
+
+
+def _are_many(copies: int, rows: int) -> bool:
+    return copies >= max(_LEAST, _SHARE * rows)
+
+
+def _by_chance(
+    tables: Sequence[Batched],
+    names: Sequence[str],
+    rows: np.ndarray,
+    first: np.ndarray,
+    repeated: np.ndarray,
+    share: float,
+) -> bool:
+    """Whether chance explains rows that are ``repeated``, among different ones that are ``first`` at some place.
+
+    ``share`` is that of pairs of rows that are equal.
+    """
+    import polars as pl
+
+    possible, near, total = 1.0, np.zeros(len(rows), np.bool_), 0
+    for name in names:
+        column = pl.concat([_column(table, name) for table in tables])
+        total, values = len(column), column.n_unique()
+        possible *= _possible(column, values)
+        if values <= _FEW:
+            near |= pl.Series(rows - _hash(column)[first]).is_duplicated().to_numpy()
+    return bool(len(rows) * _MEAN < total or share * possible < _MARGIN or 2 * near[repeated].sum() >= repeated.sum())
+
+
+def _possible(column: "pl.Series", values: int) -> float:
+    """Return how many values a column may have: of rounded numbers, all between the lowest and the highest."""
+    if not column.dtype.is_numeric():
+        return values
+    numbers = column.drop_nulls().to_numpy()
+    numbers = numbers[np.isfinite(numbers)]
+    for digits in _DIGITS:
+        steps = numbers[:_SAMPLE] * 10.0**digits
+        if len(steps) and np.allclose(steps, np.round(steps), rtol=0, atol=1e-6):
+            return float(numbers.max() - numbers.min()) * 10.0**digits + 1
+    return float(2**52)
+
+
+def _hashes(tables: Sequence[Batched], names: Sequence[str]) -> np.ndarray:
+    """Return a hash of each of the first rows of tables, by some columns."""
+    total = np.zeros(sum(min(len(table), MOST_ROWS) for table in tables), np.uint64)
+    start = 0
+    for table in tables:
+        for frame in _frames(table, names):
+            for name in names:
+                total[start : start + len(frame)] += _hash(_plain(frame[name]))
+            start += len(frame)
+    return total
+
+
+def _frames(table: Batched, names: Sequence[str]) -> Any:
+    left = MOST_ROWS
+    for frame in table.batches(names):
+        yield frame.head(left)
+        left -= len(frame)
+        if left <= 0:
+            return
+
+
+def _column(table: Batched, name: str) -> "pl.Series":
+    import polars as pl
+
+    return pl.concat([_plain(frame[name]) for frame in _frames(table, [name])])
+
+
+def _plain(series: Any) -> "pl.Series":
+    """Return a column as numbers, or as text: equal cells are then equal at all sites."""
+    import polars as pl
+
+    if _is_number(series.dtype):
+        return pl.Series(series.name, series.cast(nw.Float64).to_numpy())
+    texts = series if holds_objects(series) else series.cast(nw.String)
+    if isinstance(texts.to_native(), pl.Series) and texts.dtype == nw.String:
+        return texts.to_native()
+    return pl.Series(series.name, list(map(value_text, texts.to_list())), pl.String)
+
+
+def _is_number(dtype: Any) -> bool:
+    return bool(dtype.is_numeric() or dtype.is_boolean())
+
+
+def _hash(column: "pl.Series") -> np.ndarray:
+    return column.hash(seed=crc32(column.name.encode())).to_numpy()
+
+
+def _all_differ(hashes: np.ndarray) -> bool:
+    import polars as pl
+
+    return pl.Series(hashes).n_unique() == len(hashes)
