@@ -145,14 +145,13 @@ def federate_rows(
     ['north', 'south']
     """
     check_common(test, task, random_state, exclude, label)
-    given, kinds = Options(**options), check_kinds(kinds or {})
+    given, kinds, room = Options(**options), check_kinds(kinds or {}), None if memory is None else read_size(memory)
     schema = _given_schema(schema, label, positive)
     check_folded(kinds, label)
     check_apart("group", group, label, site, () if schema is None else schema.columns)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given)
-    room = None if memory is None else read_size(memory)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
     sites: dict[str, Site] = {}
