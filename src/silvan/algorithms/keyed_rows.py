@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.requests import MAX_TREES
+from silvan.algorithms.shared_bins import count_labels
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError, reject
 from silvan.federation.describe import FLOOR
@@ -17,6 +18,7 @@ from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, fit_forest
+from silvan.tree.objectives import Target
 from silvan.tree.sampling import (
     DRAW_STEPS,
     FOLDS,
@@ -28,6 +30,7 @@ from silvan.tree.sampling import (
     hash_each,
     key_of_site,
     mix,
+    persons_of,
     rows_of_trees,
     siphash,
 )
@@ -72,9 +75,10 @@ _SMALL = 0.1  # sums over a tree's rows tell of single ones where a smaller shar
 
 def possible_draw(site: Site, part: Part, draw: RowSampling, n_trees: int) -> RowSampling:
     """Return how trees draw rows: all of them where none would draw any, or there would be no forest."""
-    if not draw or len(part) * draw_limit(draw) >= _FEW * draw_limit(True):
+    keys = persons_of(part.row_keys)
+    if not draw or len(keys) * draw_limit(draw) >= _FEW * draw_limit(True):
         return draw
-    return draw if rows_of_trees(site.sampling_key, part.row_keys, 0, n_trees, draw).any() else False
+    return draw if rows_of_trees(site.sampling_key, keys, 0, n_trees, draw).any() else False
 
 
 def check_sampling(n_rows: int, draw: RowSampling) -> None:
@@ -157,6 +161,15 @@ def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, 
     return kept, split_off
 
 
+def rows_of_persons(site: Site, schema: Schema, part: Part) -> Part:
+    """Return the rows that trees sample of those that ``part`` has: all rows of its persons."""
+    rows = site.rows_to_sample(schema)
+    if rows.row_keys.dtype.names is None:
+        return part
+    mine = np.isin(rows.row_keys["person"], part.row_keys)
+    return Part(rows.X[mine], rows.y[mine], rows.row_keys[mine])
+
+
 def _limit_shares(site: Site, share: float) -> None:
     """Raise ``RefusedError`` if rows were split off by too many different shares, restarts included."""
     known = msgspec.json.decode(site.store.get(_SHARES) or b"[]", type=list[float])
@@ -169,15 +182,23 @@ def _limit_shares(site: Site, share: float) -> None:
 
 
 # -- the forest of a site: what it has without joining, and what it sends to others
+def _target(settings: Settings, schema: Schema, part: Part) -> Target:
+    """Return the target of rows that trees sample; of persons with several rows, as where sites count them."""
+    if part.row_keys.dtype.names is None:
+        return settings.target(schema, part.y)
+    measure = settings.measure(schema, count_labels(part, schema))
+    return Target(measure.rows(part.y), measure)
+
+
 def local_forest(
     site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int, part: Part | None = None
 ) -> Forest:
-    """Grow trees on one site's training rows, or on those of ``part``."""
+    """Grow trees on one site's training rows, or on those of ``part``, which has one row of each person."""
     if not 1 <= n_trees <= MAX_TREES:
         raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
     reject(feature_key.shape != (2,) or feature_key.dtype != np.uint64, "a key is two numbers of 64 bits")
-    part = site.part(schema) if part is None else part
-    target = settings.target(schema, part.y)
+    part = site.rows_to_sample(schema) if part is None else rows_of_persons(site, schema, part)
+    target = _target(settings, schema, part)
     if not possible_draw(site, part, settings.row_sampling, n_trees):
         settings = replace(settings, bootstrap=False, max_samples=None)
     return fit_forest(

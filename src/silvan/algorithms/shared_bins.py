@@ -134,7 +134,7 @@ def count_grid(site: Site, request: CountGrid) -> GridCounts:
     """Count the training rows on the coarse grid."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
-    label = sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
+    label = count_labels(site.rows_to_sample(schema), schema)
     return GridCounts(cells=coarse_table(part, schema, site.n_jobs), label=label)
 
 
@@ -189,6 +189,22 @@ def _count_columns(
 def _starts(heavy: list[Heavy], table_grid: Grid) -> np.ndarray:
     """Return where each column's fine counts begin, and where the last ones end."""
     return np.concatenate([[0], np.cumsum([h.starts(table_grid.coarse)[-1] for h in heavy])]).astype(np.int64)
+
+
+def count_labels(part: Part, schema: Schema) -> np.ndarray:
+    """Count rows by class, or by coarse cell of the target; of persons with several rows, each cell that they are in.
+
+    So no tree has more rows of a class than were counted, whichever row of a person it has.
+    """
+    if part.row_keys.dtype.names is None:
+        return sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
+    label_grid, cells = Grid.for_columns(1), part.y
+    if not schema.n_classes:
+        with np.errstate(over="ignore"):
+            images = grid.images(part.y.astype(np.float32))
+        cells = grid.coarse_cells(images, label_grid.coarse, label_grid.n_cells)
+    n, persons = schema.n_classes or label_grid.n_cells, np.unique(part.row_keys["person"], return_inverse=True)[1]
+    return np.bincount(np.unique(persons * n + cells) % n, minlength=n).astype(np.int64)
 
 
 def label_counts(y: np.ndarray, schema: Schema) -> np.ndarray:
@@ -262,7 +278,10 @@ def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> S
     )
     bins = _bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins, staggered=True)
     blob = federation.blob(wire.encode(CutPoints.of(bins, max_bins)))
-    return SharedBins(bins, blob, coarse.label, _most_in_bins(schema, bins, coarse, heavy, fine.cells))
+    most = _most_in_bins(schema, bins, coarse, heavy, fine.cells)
+    if federation.agreement.grouped:  # a tree may have other rows of persons than those that were counted
+        most[:] = coarse.label.sum()
+    return SharedBins(bins, blob, coarse.label, most)
 
 
 def _most_in_bins(schema: Schema, bins: Bins, coarse: GridCounts, heavy: list[Heavy], fine: np.ndarray) -> np.ndarray:

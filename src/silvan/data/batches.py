@@ -100,6 +100,8 @@ class Whole(Batched):
         """Yield all rows at once; only the named columns, if any are named."""
         if schema is not None:
             return super().batches(names, schema)
+        if names is not None and not set(names) <= set(self.names):  # a column that is left out
+            return super().batches(names)
         return iter([self.frame if names is None else self.frame.select(names)])
 
 

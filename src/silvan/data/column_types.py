@@ -60,6 +60,21 @@ def check_kinds(kinds: Any) -> dict[str, str | tuple[DatePart, ...]]:
     return found
 
 
+def check_apart(
+    parameter: str, column: str | None, label: str, site: str | None = None, features: Sequence[str] = ()
+) -> None:
+    """Raise ``InputError`` if a parameter names a column that is something else: the label, the site or a feature."""
+    if column is None:
+        return
+    if not column:
+        raise InputError.wrong(parameter, "the name of a column", column)
+    others = {label: "the label", site: "the column that names the site"}
+    if column in others:
+        raise InputError.about(parameter, f"names {column!r}, which is {others[column]}; name a column of its own")
+    if column in features:
+        raise InputError.about(parameter, f"names {column!r}, which the schema has as a feature; leave it out there")
+
+
 def kind_of(kinds: Kinds, name: str) -> str | None:
     """Return what a column is said to be; None if nothing is said."""
     kind = kinds.get(name)

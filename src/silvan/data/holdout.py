@@ -11,6 +11,7 @@ import numpy as np
 from silvan.data.batches import Batched, Whole
 from silvan.data.disk_arrays import Folder, scratch
 from silvan.data.encode import label_column
+from silvan.data.groups import Groups
 
 _PIECE = 1 << 16  # rows that are sorted at a time
 
@@ -92,11 +93,28 @@ class HeldOut:
             np.bitwise_or.at(self.bits, some >> 3, np.uint8(128) >> (some & 7).astype(np.uint8))
         self.kept += len(rows)
 
+    def with_persons(self, groups: Groups) -> "HeldOut":
+        """Return all rows of the persons whose first row is held out."""
+        chosen = np.zeros(len(groups.ids), np.bool_)
+        chosen[groups.person[groups.first & self.between(0, self.rows)]] = True
+        held = HeldOut(self.rows)
+        held.add(np.flatnonzero(chosen[groups.person]))
+        return held
+
 
 def hold_out(
-    table: Batched, label: str, share: float, seed: Any, folder: Folder = None, fold: Fold | None = None
+    table: Batched,
+    label: str,
+    share: float,
+    seed: Any,
+    folder: Folder = None,
+    fold: Fold | None = None,
+    groups: Groups | None = None,
 ) -> HeldOut:
-    """Sample the rows to hold out: a share of every class, or those of one fold."""
+    """Sample the rows to hold out: a share of every class, or those of one fold.
+
+    With ``groups`` persons are sampled, each with all rows, by the class of the first.
+    """
     n = len(table)
     held = HeldOut(n)
     if share <= 0.0:
@@ -105,6 +123,8 @@ def hold_out(
     rng = np.random.default_rng(seed)
     carry, dealt = 0.5, 0
     for rows in _groups(table, label, words, not isinstance(table, Whole), folder):
+        if groups is not None:
+            rows = rows[groups.first[rows]]
         rng.shuffle(rows)
         if fold is not None:
             held.add(rows[(dealt + np.arange(len(rows))) % fold.of == fold.number])
@@ -113,6 +133,7 @@ def hold_out(
         part = share * len(rows) + carry
         held.add(rows[: int(part)])
         carry = part - int(part)  # small classes share what rounding leaves
+    held = held if groups is None else held.with_persons(groups)
     return held if held.kept < n else HeldOut(n)  # there must be something to learn from
 
 

@@ -1,5 +1,6 @@
 """Make a federation of rows in this process: several tables, or one with a column that names the site."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,12 +12,12 @@ from sklearn.base import clone
 
 from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_forest
 from silvan.data.batches import read_size
-from silvan.data.column_types import Kinds, check_kinds, said_categorical
+from silvan.data.column_types import Kinds, check_apart, check_kinds, said_categorical
 from silvan.data.encode import Task
 from silvan.data.holdout import Fold, LeftOut, Split
-from silvan.data.schema import Schema
+from silvan.data.schema import Class, Schema
 from silvan.data.table import open_table
-from silvan.errors import InputError, SchemaError
+from silvan.errors import InputError, SchemaError, SiteError
 from silvan.federate.options import (
     NEEDS_TRUSTED_SUMS,
     OptionKeywords,
@@ -58,6 +59,8 @@ def federate_rows(
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
     kinds: Kinds | None = None,
+    positive: Class | None = None,
+    group: str | None = None,
     forests: Mapping[str, Any] | None = None,
     budgets: str | Path | None = None,
     memory: int | str | None = None,
@@ -93,6 +96,13 @@ def federate_rows(
     kinds
         What columns are, by name, where their cells do not tell or sites would read them differently: "numeric",
         "categorical", "date", or a list of what to take of a date: "days" (since 1970), "year", "month", "weekday".
+    positive
+        The positive class of two, which sensitivity, precision, F1 and thresholds are about. None: the second in sorted
+        order. Probabilities keep their order.
+    group
+        The column of persons' ids, where tables have several rows of a person, such as visits of patients. It is no
+        feature. A person's rows are all test rows or none, and so in folds; each tree samples persons, and takes one
+        row of each; all that counts rows counts persons. None: every row is a person's only one.
     forests
         Forests that sites bring, by site: a ``Forest``, the path of one, or a forest of scikit-learn, fitted or not.
         One that is fitted must not have seen the site's test part; one that is not learns from the training part.
@@ -135,37 +145,38 @@ def federate_rows(
     ['north', 'south']
     """
     check_common(test, task, random_state, exclude, label)
-    given, kinds = Options(**options), check_kinds(kinds or {})
-    if schema is not None and schema.label.name != label:
-        raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
+    given, kinds, room = Options(**options), check_kinds(kinds or {}), None if memory is None else read_size(memory)
+    schema = _given_schema(schema, label, positive)
     check_folded(kinds, label)
+    check_apart("group", group, label, site, () if schema is None else schema.columns)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given)
-    room = None if memory is None else read_size(memory)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
     sites: dict[str, Site] = {}
     for name, source in sources.items():
         own = {"n_jobs": given.n_jobs, "forest": brought.get(name), "memory": room, "folder": folder, "schema": schema}
-        own |= {"kinds": kinds, "test_key": test_key}
+        own |= {"kinds": kinds, "test_key": test_key, "group": group}
         settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
         sites[name] = site_of(name, source, settings, **protection.of(name, _budget(protection.policy, budgets, name)))
     study = f"rows of {', '.join(sites)}; label {label}; test {test}; random_state {random_state}"
     federation = protection.federation(sites, study, given)
     if given.journal is not None:
-        prints = [_fingerprint(site) for site in sites.values()]
         said = (f"; kinds {kinds}" if kinds else "") + ("; test by row" if test_key and test else "")
         named = said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
-        federation.journal.belongs_to(
-            f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; tables {prints}{named}"
-        )
+        options_named = f"exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}"
+        federation.journal.belongs_to(f"{study}; {options_named}; tables {_fingerprints(sites)}{named}")
 
     def agree() -> Agreement:
-        agreement = _agree(federation, protection.policy, label, task, schema, kinds)
+        agreement = _agree(
+            federation, protection.policy, label, task, schema, kinds, positive, grouped=group is not None
+        )
+        _warn_of_shared_ids(federation.local_sites)
         check_excluded(exclude, federation.local_sites, "at any site")
         if agreement.by_asking:
-            check_named(kinds, [label, *exclude, *(column.name for column in agreement.described)], "at any site")
+            known = [label, group or label, *exclude, *(column.name for column in agreement.described)]
+            check_named(kinds, known, "at any site")
         return agreement
 
     federation.agree_later = agree
@@ -173,6 +184,13 @@ def federate_rows(
     if not protection.policy.approve:
         _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
     return federation
+
+
+def _given_schema(schema: Schema | None, label: str, positive: Class | None) -> Schema | None:
+    """Return a schema that is given, with the positive class; raise ``InputError`` if its label is another."""
+    if schema is not None and schema.label.name != label:
+        raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
+    return None if schema is None else schema.with_positive(positive)
 
 
 def _split(federation: Federation, split: Split, given: Options) -> Federation:
@@ -205,15 +223,49 @@ def _split(federation: Federation, split: Split, given: Options) -> Federation:
 
 
 def _agree(
-    federation: Federation, policy: Policy, label: str, task: Task | None, schema: Schema | None, kinds: Kinds
+    federation: Federation,
+    policy: Policy,
+    label: str,
+    task: Task | None,
+    schema: Schema | None,
+    kinds: Kinds,
+    positive: Class | None,
+    *,
+    grouped: bool,
 ) -> Agreement:
     """Agree on a schema as far as the policy allows, and warn of what looks odd."""
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
     rows = policy.allows_exact("CountRows")
-    agreement = agree_on(federation, label, task, schema, count_rows=rows, kinds=kinds, share_columns=share)
+    agreement = agree_on(
+        federation,
+        label,
+        task,
+        schema,
+        count_rows=rows,
+        kinds=kinds,
+        positive=positive,
+        grouped=grouped,
+        share_columns=share,
+    )
     for text in agreement.differences.warnings:
         warn_user(text)
     return agreement
+
+
+def _warn_of_shared_ids(sites: Mapping[str, Site]) -> None:
+    """Warn of ids that several sites have: a person at two of them may be learnt from at one and judged at another."""
+    counts: Counter[str] = Counter()
+    for name, site in sites.items():
+        try:
+            counts.update([] if site.groups is None else site.groups.ids)
+        except InputError as error:
+            raise SiteError(name, str(error)) from error
+    shared = sum(n > 1 for n in counts.values())
+    if shared:
+        warn_user(
+            f"group: {count_of(shared, 'id')} {'is' if shared == 1 else 'are'} at more than one site; if these are the "
+            "same persons, some are learnt from at one site and judged at another: keep each person at one site"
+        )
 
 
 def _asks_for_columns(policy: Policy) -> bool:
@@ -237,12 +289,15 @@ def _budget(policy: Policy, folder: str | Path | None, site: str) -> Budget:
     return Budget(policy.epsilon, Path(folder) / f"{file_name(site)}.sqlite", site)
 
 
-def _fingerprint(site: Site) -> str:
-    """Return a name for a site's table by its content."""
-    try:
-        return site.fingerprint()
-    except Exception:  # whatever it is, the site says it better when it is asked
-        return ""
+def _fingerprints(sites: Mapping[str, Site]) -> list[str]:
+    """Return a name for each site's table by its content."""
+    found = []
+    for site in sites.values():
+        try:
+            found.append(site.fingerprint())
+        except Exception:  # whatever it is, the site says it better when it is asked
+            found.append("")
+    return found
 
 
 def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,22 +54,26 @@ def agree_on(
     *,
     count_rows: bool = True,
     kinds: Kinds | None = None,
+    positive: Class | None = None,
+    grouped: bool = False,
     share_key: Callable[[], None] | None = None,
     share_columns: Callable[[Sequence[str]], None] | None = None,
 ) -> Agreement:
     """Find the schema that all sites' tables fit, how the tables differ, and each site's rows.
 
+    ``grouped`` says that the study names a column of persons' ids: sites that go by none refuse, and the other way.
     With a schema that is given, sites are asked at most for their rows. ``share_columns`` tells sites which columns the
     others have, and ``share_key`` gives them the key by which they prove how many rows categories have, both before
-    anything is counted.
+    anything is counted. ``positive`` is the class of two that metrics are about.
     """
     if schema is not None:
         if share_columns is not None:
             share_columns(schema.columns)
-        return Agreement(schema, rows=ask_rows(federation) if count_rows else {}, by_asking=False)
+        rows = ask_rows(federation, grouped=grouped) if count_rows else {}
+        return Agreement(schema, rows=rows, by_asking=False, grouped=grouped)
     kinds = kinds or {}
     with federation.counted_apart():
-        replies: dict[str, Description] = federation.ask(Describe(task=task), check=_check_description)
+        replies: dict[str, Description] = federation.ask(Describe(task=task, grouped=grouped), check=_check_description)
         differences = Differences()
         found = _kinds(replies, differences)
         classes = _classes(replies, label, differences, kinds.get(label))
@@ -93,11 +97,11 @@ def agree_on(
         }
         categories = {site: n for site, n in named.get(name, {}).items() if site in sites}
         described.append(ColumnAtSites(name, kind, sites, bounds, categories))
-    schema = Schema(tuple(features), Label(label, classes, folded=kinds.get(label) == "folded"))
-    return Agreement(schema, differences, rows, described=described)
+    of_study = Label(label, classes, folded=kinds.get(label) == "folded").with_positive(positive)
+    return Agreement(Schema(tuple(features), of_study), differences, rows, described=described, grouped=grouped)
 
 
-def ask_rows(federation: Federation) -> dict[str, int]:
+def ask_rows(federation: Federation, *, grouped: bool = False) -> dict[str, int]:
     """Ask how many rows each site has, where a schema is agreed already."""
 
     def check(site: str, reply: Size) -> None:
@@ -105,7 +109,7 @@ def ask_rows(federation: Federation) -> dict[str, int]:
             raise FormatError("it has no training rows")
 
     with federation.counted_apart():
-        replies: dict[str, Size] = federation.ask(CountRows(), check=check)
+        replies: dict[str, Size] = federation.ask(CountRows(grouped=grouped), check=check)
     return {site: reply.rows for site, reply in replies.items()}
 
 

@@ -75,3 +75,4 @@ class Agreement:
     columns: Columns | None = None
     described: list[ColumnAtSites] = field(default_factory=list)  # what sites told of their columns
     by_asking: bool = True  # whether the schema was found by asking the sites, not given
+    grouped: bool = False  # whether persons may have several rows, of which counts have one

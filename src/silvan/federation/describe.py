@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from silvan.data.bins.column_summary import Sizes, summarise
-from silvan.data.cells import class_places, fold
+from silvan.data.cells import MISSING, class_places, distinct, fold
 from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
 from silvan.errors import FormatError, RefusedError
@@ -31,6 +31,8 @@ from silvan.federation.bound import Derived, Fixed
 from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Total
 from silvan.federation.proven_sums import PARTS, is_proven, prove
 from silvan.federation.site import Site, answers
+from silvan.tree.sampling import one_of_each
+from silvan.util.cell_text import cell_text
 from silvan.util.readable import count_of
 
 FLOOR = 10
@@ -58,12 +60,13 @@ class Description(Reply, frozen=True, kw_only=True):
     rows: int
 
 
-class Describe(Ask[Description], frozen=True, kw_only=True):
+class Describe(Ask[Description], frozen=True, kw_only=True, omit_defaults=True):
     """Names and kinds of the columns, coarse cells of medians, classes of the label."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 
     task: Fixed[Task | None] = None
+    grouped: Fixed[bool] = False  # whether rows are counted by person
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
@@ -77,10 +80,12 @@ class Size(Reply, frozen=True, kw_only=True):
     rows: int
 
 
-class CountRows(Ask[Size], frozen=True, kw_only=True):
+class CountRows(Ask[Size], frozen=True, kw_only=True, omit_defaults=True):
     """How many rows the site has to learn from."""
 
     partitions: ClassVar[PartitionsWay] = "site"
+
+    grouped: Fixed[bool] = False  # whether rows are counted by person
 
 
 class CategoryCounts(Reply, frozen=True, kw_only=True):
@@ -130,7 +135,9 @@ class NameCategories(Ask[CategoryNames], frozen=True, kw_only=True):
 @answers(Describe)
 def describe(site: Site, request: Describe) -> Description:
     """Describe the table."""
-    replies = summarise(site.table, site.label, request.task, site.sizes_apart())
+    _check_grouped(site, request)
+    counted = None if site.groups is None else one_of_each(site.groups.keys)
+    replies = summarise(site.table, site.label, request.task, site.sizes_apart(), counted)
     classes = replies.label.classes
     named = None if classes is None else _named_classes(site, classes)
     return Description(
@@ -141,6 +148,13 @@ def describe(site: Site, request: Describe) -> Description:
         unnamed=0 if classes is None or named is None else _count_unnamed(site, classes, named),
         rows=site.n_train,
     )
+
+
+def _check_grouped(site: Site, request: Describe | CountRows) -> None:
+    """Raise ``RefusedError`` unless both sides count the same: rows, or persons."""
+    if request.grouped != (site.group is not None):
+        goes, asked = ("persons", "rows") if site.group is not None else ("rows", "persons")
+        raise RefusedError(f"the site counts {goes} and is asked for {asked}: group must be the same for all")
 
 
 def check_classes(classes: Sequence[Class], rows: int) -> None:
@@ -158,9 +172,12 @@ def _named_classes(site: Site, classes: Sequence[Class]) -> list[Class]:
     if site.naming == "all":
         return list(classes)
     rows = np.zeros(len(classes), np.int64)
-    for batch in site.table.batches([site.label]):
-        places = class_places(batch[site.label], classes)
-        rows += np.bincount(places[places >= 0], minlength=len(classes))
+    found = (class_places(batch[site.label], classes) for batch in site.table.batches([site.label]))
+    if site.groups is not None:
+        rows = site.groups.count(np.concatenate(list(found)), len(classes))
+    else:
+        for places in found:
+            rows += np.bincount(places[places >= 0], minlength=len(classes))
     return [value for value, n in zip(classes, rows.tolist(), strict=True) if n >= FLOOR]
 
 
@@ -179,6 +196,7 @@ def _median_cell(sizes: Sizes | None) -> int:
 @answers(CountRows)
 def count_rows(site: Site, request: CountRows) -> Size:
     """Count the training rows."""
+    _check_grouped(site, request)
     return Size(rows=site.n_train)
 
 
@@ -236,10 +254,19 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
 
 
 def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
-    """Count the rows of each category, batch by batch."""
-    if name in site.table.names and name != site.label:
-        for batch in site.table.batches([name]):
-            yield category_texts(batch[name])
+    """Count the rows of each category, batch by batch; where rows have persons, count these, all at once."""
+    if name not in site.table.names or name == site.label:
+        return
+    batches = site.table.batches([name])
+    if site.groups is None:
+        yield from (category_texts(batch[name]) for batch in batches)
+        return
+    known, codes = dict[str, int](), []
+    for batch in batches:
+        values, places = distinct(batch[name])
+        named = [known.setdefault(cell_text(value), len(known)) for value in values]
+        codes.append(np.array([*named, MISSING], np.int64)[places])
+    yield dict(zip(known, site.groups.count(np.concatenate(codes), len(known)).tolist(), strict=True))
 
 
 def check_counts(reply: CategoryCounts, n_columns: int) -> None:

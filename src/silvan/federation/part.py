@@ -9,6 +9,7 @@ from silvan.data.batches import Batched, Whole
 from silvan.data.bins.bins import Bins
 from silvan.data.disk_arrays import Folder, Stored
 from silvan.data.encode import encode_features, encode_label
+from silvan.data.groups import Groups
 from silvan.data.holdout import HeldOut
 from silvan.data.schema import Schema
 from silvan.data.typed_table import Frame
@@ -16,6 +17,7 @@ from silvan.errors import InputError
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores_if_any
+from silvan.tree.sampling import one_of_each
 
 _PIECE = 1 << 17
 """Most rows of a piece: their bins are read by every tree and should stay near the processor."""
@@ -52,6 +54,13 @@ class Part:
     def __len__(self) -> int:
         return len(self.X)
 
+    def one_of_each(self) -> "Part":
+        """Return one row of every person, of those that have several."""
+        if self.row_keys.dtype.names is None:
+            return self
+        rows = one_of_each(self.row_keys)
+        return Part(self.X[rows], self.y[rows], np.ascontiguousarray(self.row_keys["person"][rows]))
+
     def pieces(self) -> "Iterator[Part]":
         """Yield the rows in pieces that fit into memory: here in one."""
         yield self
@@ -76,14 +85,18 @@ class Part:
 class StoredPart(Part):
     """Rows in files. Whoever asks for all of them at once maps the whole file; ``pieces`` never does."""
 
-    def __init__(self, site: str, X: Stored, y: Stored, memory: int, folder: Folder) -> None:
-        for name, value in {"site": site, "files": (X, y), "memory": memory, "folder": folder}.items():
+    def __init__(
+        self, site: str, X: Stored, y: Stored, memory: int, folder: Folder, given: np.ndarray | None = None
+    ) -> None:
+        known = {"site": site, "files": (X, y), "memory": memory, "folder": folder, "given": given}
+        for name, value in known.items():
             object.__setattr__(self, name, value)
 
     site: str
     files: tuple[Stored, Stored]
     memory: int
     folder: Folder
+    given: np.ndarray | None  # the keys of rows of persons; of others they follow from their places
 
     @property
     def X(self) -> np.ndarray:  # noqa: N802
@@ -98,7 +111,7 @@ class StoredPart(Part):
     @property
     def row_keys(self) -> np.ndarray:
         """All keys."""
-        return row_keys(self.site, len(self))
+        return self.keys(0, len(self))
 
     def __len__(self) -> int:
         return len(self.files[0])
@@ -117,7 +130,7 @@ class StoredPart(Part):
 
     def keys(self, start: int, stop: int) -> np.ndarray:
         """Return the keys of consecutive rows."""
-        return row_keys(self.site, stop - start, start)
+        return row_keys(self.site, stop - start, start) if self.given is None else self.given[start:stop]
 
     def binned(self, bins: Bins, threads: int) -> Stored:
         """Put all values into bins, in a file."""
@@ -131,28 +144,63 @@ class StoredPart(Part):
 def store_parts(
     table: Batched,
     schema: Schema,
-    held: HeldOut,
+    parts: "Parts",
     site: str,
     memory: int,
     folder: Folder,
     *,
     strict: bool,
-) -> tuple[StoredPart, StoredPart]:
-    """Encode a table batch by batch: the rows to learn from, and those to judge by."""
+) -> list[StoredPart]:
+    """Encode a table batch by batch, in the parts that the site has of it."""
     kind = np.int32 if schema.n_classes else np.float64
-    files = [(Stored(folder, np.float32, len(schema.features)), Stored(folder, kind)) for _ in range(2)]
+    files = [(Stored(folder, np.float32, len(schema.features)), Stored(folder, kind)) for _ in parts.distinct]
     start = 0
     for batch in table.batches(encoded_columns(schema, table), schema):
         stop = start + len(batch)
         where = f"rows {start + 1:,} to {stop:,}"
         X, y = encode_rows(batch, schema, strict=strict, first_row=start + 1, where=where)
-        for test, (some_X, some_y) in enumerate(files):
-            rows = held.between(start, stop) == bool(test)
+        for which, (some_X, some_y) in zip(parts.distinct, files, strict=True):
+            rows = parts.rows(which, start, stop)
             some_X.append(X[rows])
             some_y.append(y[rows])
         start = stop
-    train, test_part = (StoredPart(site, *pair, memory, folder) for pair in files)
-    return train, test_part
+    keys = [None if parts.groups is None else parts.keys(which, site) for which in parts.distinct]
+    return [StoredPart(site, *pair, memory, folder, given) for pair, given in zip(files, keys, strict=True)]
+
+
+TRAIN, TEST, TO_SAMPLE = range(3)
+"""Parts of a site's rows: to learn from, to judge by, and those that trees sample from."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which of a table's rows are in which part: where persons have several, one of each is to learn from or judge by.
+
+    Of the persons to learn from, trees sample all rows.
+    """
+
+    held: HeldOut
+    groups: Groups | None = None
+
+    @property
+    def distinct(self) -> tuple[int, ...]:
+        """The parts that differ."""
+        return (TRAIN, TEST) if self.groups is None else (TRAIN, TEST, TO_SAMPLE)
+
+    def rows(self, which: int, start: int, stop: int) -> np.ndarray:
+        """Return which of the rows from ``start`` to before ``stop`` are in a part: bool."""
+        rows = self.held.between(start, stop) == (which == TEST)
+        if self.groups is not None and which != TO_SAMPLE:
+            rows &= one_of_each(self.groups.keys[start:stop])
+        return rows
+
+    def keys(self, which: int, site: str) -> np.ndarray:
+        """Return the keys of a part's rows; where there is one of each person, the persons' own."""
+        rows = self.rows(which, 0, self.held.rows)
+        if self.groups is None:
+            return row_keys(site, int(rows.sum()))
+        keys = self.groups.keys[rows]
+        return keys if which == TO_SAMPLE else np.ascontiguousarray(keys["person"])
 
 
 def row_keys(site: str, n: int, first: int = 0) -> np.ndarray:

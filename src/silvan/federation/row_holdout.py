@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from silvan.data.disk_arrays import Folder, scratch
+from silvan.data.groups import Groups
 from silvan.data.holdout import Fold, HeldOut
 from silvan.federation.part import Block
 
@@ -45,9 +46,24 @@ def hold_out_singly(
     for group in range(groups):
         pieces = (words[first : first + _PIECE, 0] % np.uint64(groups) == group for first in range(0, n, _PIECE))
         rows = np.concatenate([i * _PIECE + np.flatnonzero(piece) for i, piece in enumerate(pieces)])
-        place = _places(words[rows], key)
-        held.add(rows[place < share if fold is None else np.minimum(place * fold.of, fold.of - 1) // 1 == fold.number])
+        held.add(rows[_chosen(_places(words[rows], key), share, fold)])
     return held
+
+
+def hold_out_persons(groups: Groups, share: float, key: bytes, fold: Fold | None = None) -> HeldOut:
+    """Draw the persons to hold out, each by itself, with all rows: with a probability, or those of one fold."""
+    held = HeldOut(len(groups.person))
+    if share > 0.0:
+        first = np.flatnonzero(groups.first)
+        persons = (person.tobytes() for person in groups.keys["person"][first])
+        words = b"".join(hashlib.blake2b(person, key=key, digest_size=8).digest() for person in persons)
+        held.add(first[_chosen(np.frombuffer(words, "<u8") / 2.0**64, share, fold)])
+    return held.with_persons(groups)
+
+
+def _chosen(place: np.ndarray, share: float, fold: Fold | None) -> np.ndarray:
+    """Return which of some numbers from 0 to 1 are held out: those below the share, or in the fold's part."""
+    return place < share if fold is None else np.minimum(place * fold.of, fold.of - 1) // 1 == fold.number
 
 
 def _digests(X: np.ndarray, y: np.ndarray, key: bytes) -> np.ndarray:

@@ -16,14 +16,26 @@ from silvan.data.batches import Batched, Whole
 from silvan.data.cells import holds_objects
 from silvan.data.column_types import Kinds
 from silvan.data.disk_arrays import Folder
+from silvan.data.groups import Groups, read_groups
 from silvan.data.holdout import Fold, HeldOut, hold_out
 from silvan.data.partition_files import is_partitioned
 from silvan.data.partitioned_table import Partitioned
 from silvan.data.schema import Schema
 from silvan.data.typed_table import Frame
+from silvan.errors import SchemaError
 from silvan.federation.cache import Cache, CacheKey
-from silvan.federation.part import Block, Part, encode_rows, encoded_columns, row_keys, store_parts
-from silvan.federation.row_holdout import hold_out_singly
+from silvan.federation.part import (
+    TEST,
+    TO_SAMPLE,
+    TRAIN,
+    Block,
+    Part,
+    Parts,
+    encode_rows,
+    encoded_columns,
+    store_parts,
+)
+from silvan.federation.row_holdout import hold_out_persons, hold_out_singly
 from silvan.federation.store import digest
 from silvan.tree.sampling import make_key
 from silvan.util.cell_text import value_text
@@ -49,6 +61,8 @@ class SiteSettings:
     ``naming`` says which classes and categories the site names (``describe.py``). "all" is for one process. With
     "proven" they are the classes that enough of its own rows have, and the categories that are proven to be common, by
     the ``shared_key`` of the sites. With ``published`` sampling the sampling key does not become the shared one.
+    ``group`` names the column of persons' ids, of whom the table has one or several rows each. It is no feature. A
+    person is in one part only, and all that counts rows counts one of each person.
     """
 
     label: str = "label"
@@ -68,6 +82,7 @@ class SiteSettings:
     shared_key: np.ndarray | None = None
     results: Path | None = None
     test_key: bytes | None = None
+    group: str | None = None
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
@@ -94,12 +109,25 @@ class SiteTable(SiteSettings):
     @cached_property
     def table(self) -> Batched:
         """The table, without the columns that are not features: in memory, or read in batches."""
+        left_out, kinds = self.exclude, self.kinds
+        if self.group is not None:
+            left_out, kinds = (*self.exclude, self.group), {**self.kinds, self.group: "categorical"}
         if is_partitioned(self.source):
-            return Partitioned(self.source, self.label, _BATCH, self.folder, self.exclude, self.kinds)
+            if self.group is not None:
+                raise SchemaError("group needs all rows of a site in one place, not partitions on a Dask cluster")
+            return Partitioned(self.source, self.label, _BATCH, self.folder, left_out, kinds)
         if self.memory is None:
-            return Whole(self.source, self.label, self.exclude, self.kinds)
+            return Whole(self.source, self.label, left_out, kinds)
         room = min(self.memory // 8, _BATCH)
-        return Batched(self.source, self.label, room, self.folder, self.exclude, self.kinds)
+        return Batched(self.source, self.label, room, self.folder, left_out, kinds)
+
+    @property
+    def groups(self) -> Groups | None:
+        """The persons whose rows these are, where the study names a column of their ids."""
+        if self.group is None:
+            return None
+        name, salt = self.group, digest(f"persons of {self.name} {self.split_seed}".encode())[:32]
+        return self.cache.once(CacheKey[Groups]("persons"), lambda: read_groups(self.table, name, salt.encode()))
 
     @cached_property
     def frame(self) -> Frame:
@@ -133,7 +161,8 @@ class SiteTable(SiteSettings):
                     values.update(msgspec.json.Encoder().encode_lines(list(map(value_text, series.to_list()))))
                 else:
                     values.update(msgspec.json.Encoder().encode_lines(series.cast(nw.String).to_list()))
-        return digest(b"".join(values.digest() + gaps.digest() for values, gaps in columns))
+        persons = b"" if self.groups is None else self.groups.keys.tobytes()
+        return digest(b"".join(values.digest() + gaps.digest() for values, gaps in columns) + persons)
 
     @cached_property
     def held_out(self) -> HeldOut:
@@ -143,6 +172,8 @@ class SiteTable(SiteSettings):
         if self.test_key is not None and self.schema is not None:
             split = repr((self.split_seed, self.name, self.fold and self.fold.shuffle)).encode()
             key = hashlib.blake2b(split, key=self.test_key, digest_size=32).digest()
+            if self.groups is not None:
+                return hold_out_persons(self.groups, self.test, key, self.fold)
             folder = None if self.memory is None else self.folder or tempfile.gettempdir()
             return hold_out_singly(self._blocks(self.schema), len(self.table), self.test, key, self.fold, folder)
         seed = [self.split_seed, int(digest(self.name.encode())[:12], 16)]
@@ -150,7 +181,7 @@ class SiteTable(SiteSettings):
             seed.append(1 + self.fold.shuffle)
             if self.test_key is not None:  # between machines nobody else knows which rows are in which fold
                 seed.append(int.from_bytes(self.test_key, "big"))
-        return hold_out(self.table, self.label, self.test, seed, self.folder, self.fold)
+        return hold_out(self.table, self.label, self.test, seed, self.folder, self.fold, self.groups)
 
     def _blocks(self, schema: Schema) -> Iterator[Block]:
         """Yield all rows, encoded by a schema; no cell is an error."""
@@ -174,27 +205,35 @@ class SiteTable(SiteSettings):
     def take_table(self, other: "SiteTable") -> None:
         """Share the table of another object of the same site, which is read and encoded once for both."""
         self.table = other.table
-        self.cache.update({key: kept for key, kept in other.cache.items() if key[0] == "encoded"})
+        self.cache.update({key: kept for key, kept in other.cache.items() if key[0] in ("encoded", "persons")})
 
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
-        """Return the training rows, or those kept for judging, encoded by a schema.
+        """Return the training rows, or those kept for judging, encoded by a schema: with ``group``, one a person.
 
         Every cell is read by itself. One that the schema has no place for is an error; if not ``strict``, as for
         answers with noise, it is never one: see ``encode_features`` and ``encode_label``.
         """
+        return self._part(schema, TEST if test else TRAIN, strict=strict)
 
+    def rows_to_sample(self, schema: Schema) -> Part:
+        """Return all rows of the persons to learn from: each tree samples persons, and takes one row of each."""
+        return self.part(schema) if self.group is None else self._part(schema, TO_SAMPLE, strict=True)
+
+    def _part(self, schema: Schema, which: int, *, strict: bool) -> Part:
         def make() -> Part:
+            parts = Parts(self.held_out, self.groups)
             if self.memory is not None:
                 where = self.name, self.memory, self.folder
-                parts = store_parts(self.table, schema, self.held_out, *where, strict=strict)
-                self.cache[CacheKey[Part]("part", schema.hash, not test, strict)] = parts[not test]
-                return parts[test]
+                stored = store_parts(self.table, schema, parts, *where, strict=strict)
+                for place, part in enumerate(stored):
+                    self.cache[CacheKey[Part]("part", schema.hash, place, strict)] = part
+                return stored[which]
             X, y = self._encoded(schema, strict=strict)
-            rows = np.flatnonzero(self.held_out.between(0, len(X)) == test)
+            rows = np.flatnonzero(parts.rows(which, 0, len(X)))
             X, y = (X, y) if len(rows) == len(X) else (X[rows], y[rows])
-            return Part(X, y, row_keys(self.name, len(rows)))
+            return Part(X, y, parts.keys(which, self.name))
 
-        return self.cache.once(CacheKey[Part]("part", schema.hash, test, strict), make)
+        return self.cache.once(CacheKey[Part]("part", schema.hash, which, strict), make)
 
     def absent(self, schema: Schema) -> np.ndarray:
         """Return which of a schema's features the table lacks as whole columns: bool (features,)."""
@@ -203,8 +242,10 @@ class SiteTable(SiteSettings):
 
     @property
     def n_train(self) -> int:
-        """Rows to learn from."""
-        return len(self.table) - self.held_out.kept
+        """Rows to learn from; with ``group``, persons."""
+        if self.groups is None:
+            return len(self.table) - self.held_out.kept
+        return int((self.groups.first & ~self.held_out.between(0, len(self.table))).sum())
 
 
 def _together(batches: Iterator[Frame]) -> Frame:

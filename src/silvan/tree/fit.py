@@ -21,7 +21,7 @@ from silvan.tree.grow import Frontier, Grown, Plan, grow
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import OBJECTIVES, Labels, Measure, Objective, Target
 from silvan.tree.rows import TreeRows
-from silvan.tree.sampling import RowSampling, SamplingKeys
+from silvan.tree.sampling import RowSampling, SamplingKeys, one_of_each
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
@@ -279,12 +279,17 @@ def fit_forest(
 ) -> Assembled:
     """Bin an encoded table and grow a forest on it, or the trees that a forest ``before`` lacks.
 
-    ``row_keys`` number the rows for sampling; None: their places. ``floor`` is the fewest rows in a cell of the grid
+    ``row_keys`` number the rows for sampling; None: their places. Where persons have several rows, cut points come from
+    one row of each. ``floor`` is the fewest rows in a cell of the grid
     that is divided further.
     """
     threads = thread_count(n_jobs)
-    bins, codes = find_bins(X, schema, settings.max_bins, threads, floor, staggered=True)
     numbers = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
+    several = numbers.dtype.names is not None
+    counted = X[one_of_each(numbers)] if several else X
+    bins, codes = find_bins(counted, schema, settings.max_bins, threads, floor, staggered=True)
+    if several:
+        codes = bins.apply(X, threads)
     table = Binned(codes, target.rows, numbers, bins, target.measure.n_stats)
     trees = range(0 if before is None else len(before.forest), settings.n_estimators)
     grown = _grow_trees(table, target.measure, settings, settings.plan(X.shape[1]), keys, trees, threads)

@@ -21,7 +21,7 @@ U = np.uint64
 RowSampling = bool | float
 """How trees sample rows: True as a bootstrap of as many rows as there are, a number as one of that share, False not."""
 
-ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION, TIES = 1, 2, 3, 4, 5, 6
+ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION, TIES, PLACES = 1, 2, 3, 4, 5, 6, 7
 """Purposes of a hash, in the top byte of every hashed message; draws for different purposes are independent."""
 
 DRAW_STEPS = 1 << 16  # so many numbers a row may have in the draw of a tree
@@ -120,11 +120,36 @@ def hash_each(key: np.ndarray, a: np.uint64, words: np.ndarray, out: np.ndarray)
 def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, draw: RowSampling) -> np.ndarray:
     """Return which rows are in which trees: bool (tree, row); each row independently and without replacement.
 
+    Where rows have persons (``data/groups.py``), persons are drawn in that way, and a tree has one row of each.
     Another share is another draw: rows of a smaller share are not among those of a larger one, or the sums of two
     forests would differ by the few rows between two shares.
     """
     limit = draw_limit(draw)
-    return _draw(key, row_keys, first, n_trees, limit, 0 if limit == draw_limit(True) else limit)
+    persons = row_keys if row_keys.dtype.names is None else np.ascontiguousarray(row_keys["person"])
+    drawn = _draw(key, persons, first, n_trees, limit, 0 if limit == draw_limit(True) else limit)
+    if persons is not row_keys:
+        for tree in range(n_trees):
+            drawn[tree] &= _one_of_each(key, row_keys, 1 + first + tree)
+    return drawn
+
+
+def one_of_each(row_keys: np.ndarray) -> np.ndarray:
+    """Return one row of every person, bool (rows,): which, depends on the person and the number of rows alone."""
+    return _one_of_each(np.zeros(2, np.uint64), row_keys, 0)
+
+
+def _one_of_each(key: np.ndarray, row_keys: np.ndarray, number: int) -> np.ndarray:
+    words = np.empty(len(row_keys), np.uint64)
+    hash_each(key, (U(PLACES) << U(56)) | U(number), np.ascontiguousarray(row_keys["person"]), words)
+    chosen = ((words >> U(32)) * row_keys["rows"].astype(np.uint64)) >> U(32)  # evenly spread over the person's rows
+    return np.asarray(chosen == row_keys["place"])
+
+
+def persons_of(row_keys: np.ndarray) -> np.ndarray:
+    """Return a key for every person: of rows without persons, each row's own."""
+    if row_keys.dtype.names is None:
+        return row_keys
+    return np.ascontiguousarray(row_keys["person"][row_keys["place"] == 0])
 
 
 def draw_limit(draw: RowSampling) -> int:

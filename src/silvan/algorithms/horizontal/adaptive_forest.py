@@ -131,7 +131,7 @@ def adaptive_leaves(site: Site, request: AdaptiveLeaves) -> LeafCounts:
 def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Part, list[np.ndarray]]:
     """Return the site's rows by the agreed schema, and which are at each node, by all splits so far."""
     schema = schema_of(site, request.schema)
-    part = site.part(schema)
+    part = site.rows_to_sample(schema)
     reject(schema.n_classes != 2, "adaptive bins are for two classes")
     reject(not 2 <= request.max_bins <= MAX_BINS, "the number of bins is out of range")
     request.check_splits(len(schema.features))

@@ -113,7 +113,7 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
 
     def begin() -> _Growing:
         check_sampling(site.n_train if part is None else len(part), request.bootstrap)
-        rows = site.part(schema) if part is None else part
+        rows = site.rows_to_sample(schema) if part is None else part
         return _Growing(_rows(site, rows, bins, request), [])
 
     def fits(known: _Growing) -> bool:

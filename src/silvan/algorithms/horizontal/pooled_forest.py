@@ -3,7 +3,7 @@
 import numpy as np
 
 from silvan.algorithms.horizontal.histogram_forest import binned
-from silvan.algorithms.shared_bins import label_counts, pooled_bins
+from silvan.algorithms.shared_bins import count_labels, pooled_bins
 from silvan.algorithms.vertical.in_one_place import pooled_rows
 from silvan.data.schema import Schema
 from silvan.federation.federation import Federation
@@ -16,8 +16,8 @@ from silvan.util.threads import thread_count
 def pooled_forest(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest of all sites' training rows, with all rows at hand."""
     rows, row_key = pooled_rows(federation, schema)
-    bins = pooled_bins(rows, schema, settings.max_bins)
-    measure = settings.measure(schema, label_counts(rows.y, schema))
+    bins = pooled_bins(rows.one_of_each(), schema, settings.max_bins)
+    measure = settings.measure(schema, count_labels(rows, schema))
     threads = thread_count(federation.site(federation.active[0]).n_jobs)
     table = binned(rows, bins, measure, threads)
     plan = settings.federated_plan(len(schema.features))

@@ -24,11 +24,11 @@ from silvan.tree.sampling import rows_of_trees
 
 
 def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarray]:
-    """Return all training rows, and the key of their draws."""
+    """Return all training rows that trees sample, and the key of their draws."""
     if federation.columns is not None:
         label_holder_of(federation.columns)
         return joined(federation, federation.columns.training), row_key_of(federation)
-    parts = [federation.site(name).part(schema) for name in federation.active]
+    parts = [federation.site(name).rows_to_sample(schema) for name in federation.active]
     rows = Part(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys")))
     return rows, federation.site(federation.active[0]).sampling_key
 
@@ -88,7 +88,7 @@ def sampled_rows(federation: Federation, schema: Schema, draws: RowSamples) -> n
     """
     if not draws.owners:
         rows, key = pooled_rows(federation, schema)
-        return rows_of_trees(key, rows.row_keys, 0, sum(draws.sizes), draws.bootstrap)
+        return rows_of_trees(key, rows.one_of_each().row_keys, 0, sum(draws.sizes), draws.bootstrap)
     n_trees = {"": 0, **dict.fromkeys(federation.active, 0), **dict(zip(draws.owners, draws.sizes, strict=True))}
     tree = n_trees.pop("")
     parts = {name: federation.site(name).part(schema) for name in n_trees}

@@ -87,9 +87,16 @@ class Summary:
 
 
 def summarise(
-    table: Batched, label: str, task: Task | None = None, apart: Mapping[str, Sizes] | None = None
+    table: Batched,
+    label: str,
+    task: Task | None = None,
+    apart: Mapping[str, Sizes] | None = None,
+    counted: np.ndarray | None = None,
 ) -> Summary:
-    """Summarise all rows in one pass; ``apart`` are the sizes of columns of numbers that are known already."""
+    """Summarise all rows in one pass; ``apart`` are the sizes of columns of numbers that are known already.
+
+    Sizes are those of the rows that are ``counted``, of all if none are named.
+    """
     names = [name for name in table.names if name != label]
     kinds = {name: "date" if name in table.dates else kind_of(table.kinds, name) or "empty" for name in names}
     apart = {name: sizes for name, sizes in (apart or {}).items() if kinds.get(name) in ("empty", "numeric")}
@@ -111,7 +118,8 @@ def summarise(
             if kinds[name] == "empty":
                 kinds[name] = "categorical" if is_text(series) else "numeric"
             if kinds[name] == "numeric":
-                sizes[name].add(series)
+                some = series if counted is None else series.filter(counted[start : start + len(batch)].tolist())
+                sizes[name].add(some)
         try:
             target.add(batch[label], start + 1)
         except InputError as error:

@@ -133,6 +133,11 @@ def _add_coarse(image: np.ndarray, shift: int, counts: np.ndarray) -> None:
             counts[((v + up) >> shift) + middle] += 1
 
 
+def coarse_cells(image: np.ndarray, shift: int, n_cells: int) -> np.ndarray:
+    """Return the coarse cell of every value, of which none is missing."""
+    return ((image.astype(np.int64) + (1 << shift) - 1) >> shift) + (n_cells >> 1)
+
+
 class Heavy(NamedTuple):
     """Coarse cells worth a second look, ascending, and how closely each is looked into."""
 

@@ -1,0 +1,66 @@
+"""Rows of the same person, by a column of ids: each row's key is derived from its person and its place among theirs.
+
+A person's key depends on the person's id alone, so one person more or less changes no other's.
+"""
+
+import hashlib
+
+import numpy as np
+
+from silvan.data.batches import Batched
+from silvan.data.cells import MARKERS, distinct
+from silvan.errors import SchemaError
+from silvan.util.cell_text import STRANGE, cell_text
+from silvan.util.readable import count_of
+
+ROW_OF_PERSON = np.dtype([("person", np.uint64), ("place", np.uint32), ("rows", np.uint32)])
+"""A row's key where persons have several: who it is of, which of the person's rows it is, and how many there are."""
+
+
+class Groups:
+    """The persons of a table: ``ids`` as text, the person of each row by its number, and the keys of all rows."""
+
+    def __init__(self, ids: list[str], person: np.ndarray, salt: bytes) -> None:
+        """Derive the keys of all rows; ``salt`` tells the persons of one site from those of others."""
+        self.ids, self.person = ids, person
+        words = b"".join(hashlib.blake2b(text.encode(), key=salt, digest_size=8).digest() for text in ids)
+        rows = np.bincount(person, minlength=len(ids))
+        order = np.argsort(person, kind="stable")
+        self.keys = np.empty(len(person), ROW_OF_PERSON)
+        self.keys["person"] = np.frombuffer(words, "<u8")[person]
+        self.keys["rows"] = rows[person]
+        self.keys["place"][order] = np.arange(len(person)) - np.repeat(np.cumsum(rows) - rows, rows)
+
+    def count(self, codes: np.ndarray, n: int) -> np.ndarray:
+        """Count the persons that have a row of each of n codes; one below 0 is none."""
+        there = codes >= 0
+        once = np.unique(self.person[there].astype(np.int64) * n + codes[there]) % max(n, 1)
+        return np.bincount(once, minlength=n)
+
+    @property
+    def first(self) -> np.ndarray:
+        """Which rows are the first of their person: bool."""
+        return np.asarray(self.keys["place"] == 0)
+
+
+def read_groups(table: Batched, group: str, salt: bytes) -> Groups:
+    """Read the column of ids; raise ``SchemaError`` where it is missing, or a cell of it is."""
+    if group not in table.excluded:
+        raise SchemaError(f"the table has no column {group!r}, which group names; every site needs it")
+    known: dict[str, int] = {}
+    person, start, missing = np.empty(len(table), np.uint32), 0, 0
+    for batch in table.batches([group]):
+        values, places = distinct(batch[group])
+        if STRANGE in values:
+            raise SchemaError(f"column {group!r}, which group names, must hold numbers or text; write ids as text")
+        texts = ["" if str(value).strip().lower() in MARKERS else cell_text(value).strip() for value in values]
+        codes = np.array([known.setdefault(text, len(known)) if text else -1 for text in texts] + [-1], np.int64)
+        missing += int((codes[places] < 0).sum())
+        person[start : start + len(places)] = np.maximum(codes[places], 0)
+        start += len(places)
+    if missing:
+        raise SchemaError(
+            f"column {group!r}, which group names, is missing in {missing:,} of {count_of(len(table), 'row')}; fill in "
+            "the ids, or drop these rows"
+        )
+    return Groups(list(known), person, salt)
