@@ -74,9 +74,9 @@ class InputError(SilvanError, ValueError):
         self.parameter, self.given, self.expected = parameter, given, expected
 
     @classmethod
-    def wrong(cls, parameter: str, expected: str, given: object) -> Self:
-        """Return the error for a parameter that must be something else."""
-        text = f"{parameter} must be {expected}, got {given!r}"
+    def wrong(cls, parameter: str, expected: str, given: object, mend: str = "") -> Self:
+        """Return the error for a parameter that must be something else, and what to do if that does not say it."""
+        text = f"{parameter} must be {expected}, got {given!r}" + (f"; {mend}" if mend else "")
         return cls(text, parameter=parameter, given=given, expected=expected)
 
     @classmethod

@@ -4,7 +4,8 @@
 
 Ranking metrics need, for each score from high to low, how many positives and negatives have it; everything
 else needs a confusion matrix. With one entry for each distinct score the result is exact; with scores on a grid it
-is what can be computed from counts that sites may add up. The positive class of two is the second.
+is what can be computed from counts that sites may add up. Of two classes the schema says which is positive: its code,
+``positive``, is 1 unless another class was chosen.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +24,13 @@ CERTAIN = 0.5 / GRID
 Z = 1.959964  # standard deviations on both sides of the mean within which 95 % of a normal distribution lie
 
 
-def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool) -> list[np.ndarray]:
+def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool, positive: int = 1) -> list[np.ndarray]:
     """Count rows by score for each class against the rest: arrays (2, scores), high scores first.
 
-    Row 0 counts the others, row 1 the class itself. Two classes need only the second.
+    Row 0 counts the others, row 1 the class itself. Two classes need only the positive one.
     """
     n_classes = proba.shape[1]
-    wanted = [1] if n_classes == 2 else range(n_classes)
+    wanted = [positive] if n_classes == 2 else range(n_classes)
     tables = []
     for c in wanted:
         if exact:
@@ -55,6 +56,11 @@ def confusion(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None)
     return np.bincount(y.astype(np.int64) * n + votes, minlength=n * n).reshape(n, n)
 
 
+def decided_at(threshold: float, proba: np.ndarray, positive: int = 1) -> np.ndarray:
+    """Return which of two classes is decided on: the positive one where its score is at least the threshold."""
+    return np.where(proba[:, positive] >= threshold, positive, 1 - positive)
+
+
 def calibration_sums(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Add up, by band of the winning probability: rows, rows that were right, probability in millionths."""
     top, votes = proba.max(axis=1, initial=0.0), proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
@@ -64,9 +70,11 @@ def calibration_sums(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
     return sums
 
 
-def from_counts(scores: Sequence[np.ndarray], matrix: np.ndarray, bands: np.ndarray) -> dict[str, float]:
+def from_counts(
+    scores: Sequence[np.ndarray], matrix: np.ndarray, bands: np.ndarray, positive: int = 1
+) -> dict[str, float]:
     """Compute all main metrics of classes; what is undefined is NaN."""
-    evidence = Evidence(scores, matrix, bands)
+    evidence = Evidence(scores, matrix, bands, positive=positive)
     return {metric.key: metric.of(evidence) for metric in main_metrics(len(matrix))}
 
 
@@ -115,11 +123,11 @@ def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
     return float((positives * true / np.maximum(all_, 1)).sum() / p)
 
 
-def f1(matrix: np.ndarray) -> float:
-    """Return F1 of the second of two classes, or the mean over the classes that occur or are voted for."""
+def f1(matrix: np.ndarray, positive: int = 1) -> float:
+    """Return F1 of the positive one of two classes, or the mean over the classes that occur or are voted for."""
     matrix = np.maximum(matrix, 0)
     size = matrix.sum(axis=0) + matrix.sum(axis=1)
-    here = size > 0 if len(matrix) != 2 else np.array([False, size[1] > 0])
+    here = size > 0 if len(matrix) != 2 else (np.arange(2) == positive) & (size > 0)
     return float((2 * np.diag(matrix)[here] / size[here]).mean()) if here.any() else np.nan
 
 
@@ -149,7 +157,7 @@ def log_loss(proba: np.ndarray, y: np.ndarray) -> float:
 
 
 def losses_from_counts(score: np.ndarray, negatives: np.ndarray, positives: np.ndarray) -> tuple[float, float]:
-    """Return the Brier score of two classes, the mean squared error of the second one's score, and the log loss."""
+    """Return the Brier score of two classes, the mean squared error of the positive one's score, and log loss."""
     n, near = negatives.sum() + positives.sum(), np.clip(score, CERTAIN, 1.0 - CERTAIN)
     if not n:
         return np.nan, np.nan
@@ -238,14 +246,17 @@ def best_threshold(score: np.ndarray, negatives: np.ndarray, positives: np.ndarr
     return float(min(places[best], key=lambda t: (abs(t - 0.5), t)))
 
 
-def classification(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> dict[str, float]:
+def classification(
+    proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None, positive: int = 1
+) -> dict[str, float]:
     """Compute all main metrics of classes exactly from rows; ``votes`` are the classes decided on, if given.
 
     Where a model does not answer (NaN), all are NaN.
     """
     if np.isnan(proba).any():
         return {metric.key: np.nan for metric in main_metrics(proba.shape[1])}
-    return from_counts(count_scores(proba, y, exact=True), confusion(proba, y, votes), calibration_sums(proba, y))
+    counts = count_scores(proba, y, exact=True, positive=positive)
+    return from_counts(counts, confusion(proba, y, votes), calibration_sums(proba, y), positive)
 
 
 def regression(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -319,7 +330,7 @@ class Evidence:
     """What metrics are computed from, as far as it is there: counts that sites may add up, and rows where they are.
 
     ``counts`` are by class, as of ``count_scores``; ``levels`` are the scores of the first of them. ``at_threshold`` is
-    the confusion matrix of decisions at the ``threshold``.
+    the confusion matrix of decisions at the ``threshold``. ``positive`` is the code of the positive class of two.
     """
 
     counts: Sequence[np.ndarray] = ()
@@ -330,6 +341,7 @@ class Evidence:
     threshold: float = np.nan
     moments: np.ndarray = field(default_factory=lambda: np.zeros(4))
     rows: tuple[np.ndarray, np.ndarray] | None = None  # scores (rows, outputs) and labels
+    positive: int = 1
 
     @cached_property
     def auc_interval(self) -> tuple[float, float]:
@@ -350,8 +362,9 @@ class Evidence:
         return calibration_line(self.levels, *self.counts[0]) if len(self.counts) == 1 else (np.nan, np.nan)
 
     def at(self, true: int, decided: int) -> float:
-        """Return how many rows of a class are decided to be of another, or of the same, at the threshold."""
-        return float(self.at_threshold[true, decided])
+        """Return how many rows of a class, 1 for the positive one, are decided to be of a class at the threshold."""
+        table = self.at_threshold if self.positive else self.at_threshold[::-1, ::-1]
+        return float(table[true, decided])
 
 
 @dataclass(frozen=True)
@@ -400,7 +413,7 @@ METRICS = (
         lambda e: _share(np.trace(e.confusion), e.confusion.sum()), main=True, low=0.0, high=1.0, noisy=True,
     ),
     Metric(
-        "f1", "F1", "balance of precision and recall", _CLASSES, lambda e: f1(e.confusion),
+        "f1", "F1", "balance of precision and recall", _CLASSES, lambda e: f1(e.confusion, e.positive),
         main=True, low=0.0, high=1.0, noisy=True,
     ),
     Metric(

@@ -48,7 +48,8 @@ def test_columns_and_questions(study):
     for said in (
         "patient at north, south: every value occurs once: an identifier?",
         "visit at north, south: every value occurs once",
-        'weight at north, south: -999 in 18 rows: does it stand for missing (then set missing = ["-999"])?',
+        "weight at north, south: -999 in 18 rows, apart from all others: does it stand for missing? A code for missing "
+        "goes below [reading]: missing = { weight = [-999] }",
         "country at north, south: has one value only",
         "discharge at north, south: tells the classes apart by itself (AUC 1.000)",
         "17.3 times as much, near 17.1 (bilirubin in µmol/l and mg/dl) or 18 (glucose in mg/dl and mmol/l); are the",
@@ -148,9 +149,18 @@ def test_sites_that_do_not_mean_the_same(tmp_path):
         ([i % 40 for i in range(100)], -1, True),
         ([1000 + 50 * i for i in range(100)], 9999, True),  # half of the span above all others
         ([20 + i % 60 for i in range(100)], 999, True),
-        ([i - 60 for i in range(100)], -99, False),  # 40 below the lowest of values that span 98
-        ([10 * i for i in range(100)], 999, False),
-        ([i - 10 for i in range(100)], -1, False),
+        ([200 + 23 * i for i in range(100)], 99, True),  # the lowest, and by far the most frequent
+        ([i - 60 for i in range(100)], -99, True),
+        ([10 * i for i in range(100)], 999, True),
+        ([20 + i % 60 for i in range(100)], 1900, True),  # no usual code, but far away and repeated
+        ([200 + i for i in range(100)], 0, True),
+        ([i % 5 for i in range(100)], -8, True),
+        ([i - 10 for i in range(100)], -1, False),  # in the middle of the others
+        ([40 + i % 60 for i in range(100)], 100, False),  # the next of them
+        ([1 + i % 5 for i in range(100)], 9, False),
+        ([i % 100 for i in range(100)], 0, False),
+        ([1] * 100, -1, False),  # two classes
+        ([i % 3 for i in range(100)], 5, False),
     ],
 )
 def test_numbers_that_stand_for_missing(tmp_path, values, code, asked):
@@ -159,7 +169,39 @@ def test_numbers_that_stand_for_missing(tmp_path, values, code, asked):
         (tmp_path / f"{name}.csv").write_text("\n".join(["x,label", *rows]) + "\n")
     (tmp_path / "s.toml").write_text('[sites]\nnorth = "north.csv"\nsouth = "south.csv"\n')
     lines = json.loads(silvan("check", tmp_path / "s.toml", "--json").stdout)["questions"]
-    assert any(f'missing = ["{code}"]' in line for line in lines) is asked
+    assert any(f"missing = {{ x = [{code}] }}" in line for line in lines) is asked
+
+
+def test_what_check_offers_for_codes_can_be_pasted(tmp_path):
+    """Numbers that mean missing in one column may be values of another, and are written in several ways."""
+    rng = np.random.default_rng(0)
+    for name in ("north", "south"):
+        n = 80
+        code = np.arange(n) % 3 == 0
+        frame = pl.DataFrame(
+            {
+                "body weight": np.where(code, -999.0, rng.normal(70, 5, n).round(1)),
+                "change": rng.integers(-1100, 1100, n) * 1.0,
+                "score": np.where(code, 99, np.where(np.arange(n) % 3 == 1, 98, rng.integers(0, 30, n))),
+                "label": np.arange(n) % 2,
+            }
+        ).with_columns(change=pl.when(pl.int_range(n) < 2).then(-999.0).otherwise("change"))
+        frame.write_csv(tmp_path / f"{name}.csv") if name == "north" else frame.write_parquet(
+            tmp_path / f"{name}.parquet"
+        )
+    file = tmp_path / "s.toml"
+    sites = '[sites]\nnorth = "north.csv"\nsouth = "south.parquet"\n'
+    file.write_text(sites)
+    lines = json.loads(silvan("check", file, "--json").stdout)["questions"]
+    offers = [line.split("below [reading]: ")[1] for line in lines if "[reading]" in line]
+    assert offers == ['missing = { "body weight" = [-999] }', "missing = { score = [98, 99] }"]
+    together = "missing = { " + ", ".join(offer[len("missing = { ") : -2] for offer in offers) + " }"
+    file.write_text(f"[reading]\n{together}\n{sites}")
+    found = json.loads(silvan("check", file, "--json").stdout)
+    assert not any("[reading]" in line for line in found["questions"])
+    for site in ("north", "south"):
+        missing = {column["name"]: column["missing"] for column in found["columns"][site]}
+        assert missing == {"body weight": 27, "change": 0, "score": 54, "label": 0}
 
 
 def test_one_table_of_all_sites(tmp_path):

@@ -46,7 +46,7 @@ def record(n_sites=2, **more):
         for m in ("local", "federated")
     ]
     sites = [SiteRows(name, 70, 30, 0.5) for name in names[:-1]]
-    made = {"classes": ["no", "yes"], "features": 3, "label": "sick", "status": "done"}
+    made = {"classes": ["no", "yes"], "positive": "yes", "features": 3, "label": "sick", "status": "done"}
     return Record(name="r", sites=sites, evaluation=rows, counts=counts, **{**made, **more})
 
 
@@ -71,7 +71,7 @@ def test_every_site_has_its_curves(n_sites, folded):
     assert page.count('class="roc"') == 3 * (n_sites + 1)
     assert page.count('<details class="site">') == folded
     assert "0.700 to 0.900" in page
-    assert "calibration, slope 1.10" in page
+    assert "calibration, sick = yes, slope 1.10" in page
 
 
 def test_what_the_model_makes_of_single_columns():

@@ -90,8 +90,8 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
     assert row.between["accuracy"][0] <= row.figures["accuracy"] <= row.between["accuracy"][1]
     head, line = run.file("evaluation.csv").read_text().splitlines()
     assert head.startswith("site,model,rows,auc,accuracy,f1,mcc,auc_low,auc_high")
-    assert head.endswith("use,epsilon")
-    assert line.endswith("false,1.0")
+    assert head.endswith("use,positive,epsilon")
+    assert line.endswith("false,yes,1.0")
     assert len(head.split(",")) == len(line.split(","))
     page = run.file("report.html").read_text()
     assert "from counts with noise for epsilon 1." in page

@@ -57,6 +57,7 @@ def predict_table(
 
     from silvan.data.encode import encode_features
     from silvan.forest import predict as walk
+    from silvan.metrics import decided_at
     from silvan.study.progress_bars import ProgressBars
     from silvan.study.run_folder import Run
     from silvan.util.csv_text import csv_text
@@ -77,8 +78,9 @@ def predict_table(
         scores, decided = walk.scores_and_decisions(forest, X, absent=lacking if abstain else None)
         threshold, rule = None if record is None else record.threshold, ""
         if threshold is not None and forest.classes is not None and len(forest.classes) == 2:
-            decided = (scores[:, 1] >= threshold).astype(np.int64)
-            rule = f"; {clean(str(forest.classes[1]))} from a score of {threshold:.3g} on, as the study says"
+            decided = decided_at(threshold, scores, forest.schema.label.positive_code)
+            positive = clean(str(forest.schema.label.positive_class))
+            rule = f"; {positive} (the positive class) where its score is at least {threshold:.3g}, as the study says"
     classes = [] if forest.classes is None else forest.classes.tolist()
     rows: list[list[Any]] = [["row", "prediction", *(f"probability_{c}" for c in classes)]]
     for i, (best, shares) in enumerate(zip(decided.tolist(), scores.tolist(), strict=True), 1):

@@ -115,8 +115,15 @@ def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
     from silvan.learners.evaluation_frame import whole_frame
 
     names = ["site", *["group"] * any(row.group for row in rows), "model", "rows"]
+    last = [*["positive"] * any(row.positive is not None for row in rows), "note"]
     listed = [
-        {**{name: getattr(row, name) for name in names}, **row.figures, **row.more, "note": row.note} for row in rows
+        {
+            **{name: getattr(row, name) for name in names},
+            **row.figures,
+            **row.more,
+            **{name: getattr(row, name) for name in last},
+        }
+        for row in rows
     ]
     return Text(str(whole_frame(listed, infer_schema_length=None)))
 
@@ -137,7 +144,8 @@ def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
         cells = [Text("undefined" if value is None else format_number(value)) for value in values]
         table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
     counted = f"{count_of(rows[0].rows, 'row')} of {clean(name)}" if rows else ""
-    return Group(table, Text(), dim(Text(f"on {counted}")))
+    named = f"; positive class: {clean(rows[0].positive)}" if rows and rows[0].positive is not None else ""
+    return Group(table, Text(), dim(Text(f"on {counted}{named}")))
 
 
 def differences(summary: dict[str, Any]) -> RenderableType:

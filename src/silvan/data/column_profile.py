@@ -17,7 +17,11 @@ from silvan.util.readable import count_of, format_names
 
 IDENTIFIER = "every value occurs once: an identifier? then leave it out (exclude)"
 
-_CODES = (-1, -9, -99, -999, -9999, -99999, 99, 999, 9999, 99999)
+_REPEATED = [int(digit * n) for digit in "789" for n in (2, 3, 4, 5)]
+_CODES = (-1, -7, -8, -9, -98, -998, -9998, 98, 998, 9998, *_REPEATED, *(-code for code in _REPEATED))
+"""Numbers that people write where a value is missing."""
+
+_OFTEN = 10  # times as frequent as any other number, at either end
 _ZEROS = r"^\s*[+-]?0\d"
 _PADDED = (
     "zeros in front of the numbers of {} are lost, 0012 is read as 12: are they codes? then set its kind "
@@ -148,18 +152,28 @@ def _are_dates(numbers: np.ndarray) -> bool:
 def _codes(numbers: np.ndarray) -> dict[int, int]:
     """Return the rows of numbers that people write where a value is missing, if they stand apart from all others.
 
-    A code stands apart if it is far larger than all others, the only negative number, or further from the next value
-    than half of what the others span.
+    A number of the list stands apart if it is far larger than all others, the only negative number, further from the
+    next value than half of what the others span, or the lowest or the highest and ten times as frequent as any other.
+    Any other number must be that far away and more frequent than any of many others.
     """
+    values, rows = np.unique(numbers, return_counts=True)
+    listed = np.isin(values, _CODES)
     found = {}
-    for code in _CODES:
-        rows, others = int(np.count_nonzero(numbers == code)), numbers[numbers != code]
-        if not rows or not len(others):
+    for i in np.flatnonzero(listed | np.isin(np.arange(len(values)), (0, len(values) - 1))).tolist():
+        others = ~listed & (np.arange(len(values)) != i)
+        if others.sum() < 2:
             continue
-        low, high = others.min(), others.max()
+        code, n, most = float(values[i]), int(rows[i]), int(rows[others].max())
+        low, high = float(values[others][0]), float(values[others][-1])
         gap = max(low - code, code - high)
-        if abs(code) > 2 * max(abs(low), abs(high)) or (rows > 1 and (code < 0 <= low or gap > (high - low) / 2 > 0)):
-            found[code] = rows
+        far, outside = gap > (high - low) / 2 > 0, gap > 0
+        if listed[i]:
+            apart = abs(code) > 2 * max(abs(low), abs(high)) or (n > 1 and (code < 0 <= low or far))
+            apart |= outside and n >= _OFTEN * most
+        else:
+            apart = far and n > max(1, most) and others.sum() >= _FEW and code == round(code)
+        if apart:
+            found[int(code)] = n
     return found
 
 

@@ -7,6 +7,7 @@ edges are there only if somebody declared them.
 import hashlib
 import math
 from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
@@ -15,9 +16,9 @@ import msgspec
 import numpy as np
 
 from silvan.errors import FormatError, SchemaError
-from silvan.util.cell_text import Plain
+from silvan.util.cell_text import Plain, cell_text
 from silvan.util.notebook import html_table
-from silvan.util.readable import format_names
+from silvan.util.readable import count_of, format_names
 
 MISSING_BIN = 0  # every column's bin 0 holds its missing values; values start at bin 1
 MAX_BINS = 255  # the most value bins a column may have: with the bin of missing values, a bin fits one byte
@@ -163,12 +164,14 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         The smallest and largest number that are publicly known to be possible, for a number; None if unknown.
     folded
         Whether neither the case of a class nor blanks around it count.
+    positive
+        The positive class of two, which sensitivity, precision, F1 and thresholds are about; None for the second.
 
     Examples
     --------
     >>> import silvan as sv
-    >>> sv.Label("diagnosis", classes=("benign", "malignant")).classes
-    ('benign', 'malignant')
+    >>> sv.Label("diagnosis", classes=("benign", "malignant")).positive_class
+    'malignant'
     >>> sv.Label("days", bounds=(0, 365)).classes is None
     True
     """
@@ -177,10 +180,11 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     classes: tuple[Class, ...] | None = None
     bounds: tuple[float, float] | None = None
     folded: bool = False
+    positive: Class | None = None
 
     def __post_init__(self) -> None:
         """Make numpy's values plain ones; raise ``SchemaError`` if fields contradict each other."""
-        _make_plain(self, "name", "classes", "bounds")
+        _make_plain(self, "name", "classes", "bounds", "positive")
         if self.folded and not all(isinstance(c, str) for c in self.classes or (0,)):
             raise SchemaError(f"label {self.name!r}: only classes that are texts can be folded")
         if self.classes is not None:
@@ -194,6 +198,47 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
                 raise SchemaError(f"label {self.name!r} has classes: bounds are for numbers")
         if self.bounds is not None:
             _check_rising(f"label {self.name!r}: bounds", self.bounds)
+        if self.positive is not None:
+            msgspec.structs.force_setattr(self, "positive", self._class_called(self.positive))
+
+    def _class_called(self, given: Class) -> Class:
+        """Return the class of two that is written like this; raise ``SchemaError`` if there is none."""
+        if len(self.classes or ()) != 2:
+            has = f"has {count_of(len(self.classes), 'class')}" if self.classes else "is a number"
+            raise SchemaError.about("positive", f"is for a label of two classes, and {self.name!r} {has}")
+        by_text = {cell_text(c): c for c in self.classes or ()}
+        if cell_text(given) not in by_text:
+            lowered = {text.lower(): text for text in by_text}
+            close = get_close_matches(cell_text(given).lower(), lowered, n=1)
+            mend = f"did you mean {lowered[close[0]]!r}?" if close else f"it has {format_names(list(by_text))}"
+            raise SchemaError.wrong("positive", f"a class of {self.name!r}", given, mend)
+        return by_text[cell_text(given)]
+
+    def with_positive(self, positive: Class | None) -> "Label":
+        """Return the label with a positive class, if one is given; raise ``SchemaError`` for one that cannot be."""
+        if positive is None:
+            return self
+        chosen = msgspec.structs.replace(self, positive=positive)
+        if self.positive not in (None, chosen.positive):
+            why = f"is {positive!r}, and the schema says {self.positive!r}; leave it out of one of them"
+            raise SchemaError.about("positive", why)
+        return chosen
+
+    @property
+    def positive_code(self) -> int:
+        """The code of the positive class of two."""
+        return 1 if self.positive is None else (self.classes or ()).index(self.positive)
+
+    @property
+    def scored(self) -> list[str]:
+        """The classes that scores and curves are of: the positive one of two, or each of several; none of a number."""
+        some = self.classes or () if self.positive_class is None else (self.positive_class,)
+        return [str(c) for c in some]
+
+    @property
+    def positive_class(self) -> Class | None:
+        """The positive class of two, which metrics and thresholds are about; None unless there are two."""
+        return self.classes[self.positive_code] if self.classes is not None and len(self.classes) == 2 else None
 
 
 def _describe_values(feature: Feature) -> str:
@@ -262,6 +307,10 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     def _repr_html_(self) -> str:
         """Return the columns as a table for notebooks."""
         return html_table(("column", "kind", "values"), self._rows(), title="Schema")
+
+    def with_positive(self, positive: Class | None) -> "Schema":
+        """Return the schema with a positive class, if one is given."""
+        return self if positive is None else Schema(self.features, self.label.with_positive(positive))
 
     @classmethod
     def of(cls, features: Iterable[Feature | str], label: Label | str = "label") -> "Schema":

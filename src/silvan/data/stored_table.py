@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import narwhals as nw
 
-from silvan.data.cells import numbers_of
 from silvan.data.column_types import Kinds, convert
 from silvan.data.disk_arrays import Folder, StoredFrames
 from silvan.data.readers.database import read_batches
@@ -139,7 +138,7 @@ def _open_parquet(table: Table, kinds: Kinds, room: int) -> StoredTable:
                 some = scan().select(columns).slice(start, min(rows, n)).collect()
             except (pl.exceptions.PolarsError, OSError):
                 raise _not_arrow(table) from None
-            yield _without(some, table.missing)
+            yield table.without(some)
 
     try:
         called = table.renamed(pl.scan_parquet(path, glob=False).collect_schema().names())
@@ -215,24 +214,7 @@ def read_arrow(table: Table) -> "pl.DataFrame":
             frame = read(table.file, **({"glob": False} if table.kind() == "parquet" else {}))
     except (pl.exceptions.PolarsError, OSError):
         raise _not_arrow(table) from None
-    return _without(frame.rename(table.renamed(frame.columns)), table.missing)
-
-
-def _without(frame: "pl.DataFrame", missing: Sequence[str]) -> "pl.DataFrame":
-    """Return a typed table without the values that are said to mean missing."""
-    import polars as pl
-
-    if not missing:
-        return frame
-    numbers = [number for number in numbers_of(list(missing)) if number is not None and number == number]
-    columns = []
-    for column in frame:
-        if column.dtype == pl.String:
-            columns.append(column.set(column.str.strip_chars().is_in(list(missing)), None))
-        elif column.dtype.is_numeric() and numbers:
-            gone = column.cast(pl.Float64).is_in([float(number) for number in numbers])
-            columns.append(pl.select(pl.when(~gone).then(column)).to_series().alias(column.name))
-    return frame.with_columns(columns)
+    return table.without(frame.rename(table.renamed(frame.columns)))
 
 
 def _not_arrow(table: Table) -> InputError:

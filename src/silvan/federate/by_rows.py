@@ -16,7 +16,7 @@ from silvan.data.column_types import Kinds, check_apart, check_kinds, said_categ
 from silvan.data.date_split import NEEDS_DATE, DateSplit, check_split
 from silvan.data.encode import Task
 from silvan.data.holdout import Fold, LeftOut, Split
-from silvan.data.schema import Schema
+from silvan.data.schema import Class, Schema
 from silvan.data.table import open_table
 from silvan.errors import InputError, SchemaError, SiteError
 from silvan.federate.options import (
@@ -61,6 +61,7 @@ def federate_rows(
     schema: Schema | None = None,
     exclude: Sequence[str] = (),
     kinds: Kinds | None = None,
+    positive: Class | None = None,
     group: str | None = None,
     forests: Mapping[str, Any] | None = None,
     budgets: str | Path | None = None,
@@ -101,6 +102,9 @@ def federate_rows(
     kinds
         What columns are, by name, where their cells do not tell or sites would read them differently: "numeric",
         "categorical", "date", or a list of what to take of a date: "days" (since 1970), "year", "month", "weekday".
+    positive
+        The positive class of two, which sensitivity, precision, F1 and thresholds are about. None: the second in sorted
+        order. Probabilities keep their order.
     group
         The column of persons' ids, where tables have several rows of a person, such as visits of patients. It is no
         feature. A person's rows are all test rows or none, and so in folds; each tree samples persons, and takes one
@@ -147,15 +151,13 @@ def federate_rows(
     ['north', 'south']
     """
     check_common(test, task, random_state, exclude, label)
-    given, kinds, by_date = Options(**options), check_kinds(kinds or {}), check_split(split)
-    if schema is not None and schema.label.name != label:
-        raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
+    given, kinds, room = Options(**options), check_kinds(kinds or {}), None if memory is None else read_size(memory)
+    schema, by_date = _given_schema(schema, label, positive), check_split(split)
     check_folded(kinds, label)
     check_apart("group", group, label, site, () if schema is None else schema.columns)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     brought = _check_forests(forests, sources)
     protection = Protection(list(sources), given)
-    room = None if memory is None else read_size(memory)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
     own: dict[str, Any] = {"n_jobs": given.n_jobs, "memory": room, "folder": folder, "schema": schema, "kinds": kinds}
@@ -174,7 +176,7 @@ def federate_rows(
             f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; "
             f"tables {_fingerprints(sites)}{said}"
         )
-    federation.agree_later = lambda: _agree(federation, protection.policy, settings, task)
+    federation.agree_later = lambda: _agree(federation, protection.policy, settings, task, positive)
     federation.split_later = lambda split: _split(federation, split, given)
     if not protection.policy.approve:
         _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
@@ -199,6 +201,13 @@ def _check_date_split(settings: SiteSettings, site: str | None, schema: Schema |
         raise InputError.about("split", "says which rows are test rows; leave one of split and test out")
     if budgeted and split.since is None:
         raise InputError.about("split", NEEDS_DATE)
+
+
+def _given_schema(schema: Schema | None, label: str, positive: Class | None) -> Schema | None:
+    """Return a schema that is given, with the positive class; raise ``InputError`` if its label is another."""
+    if schema is not None and schema.label.name != label:
+        raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
+    return None if schema is None else schema.with_positive(positive)
 
 
 def _split(federation: Federation, split: Split, given: Options) -> Federation:
@@ -230,11 +239,14 @@ def _split(federation: Federation, split: Split, given: Options) -> Federation:
     return made
 
 
-def _agree(federation: Federation, policy: Policy, settings: SiteSettings, task: Task | None) -> Agreement:
+def _agree(
+    federation: Federation, policy: Policy, settings: SiteSettings, task: Task | None, positive: Class | None
+) -> Agreement:
     """Agree on a schema as far as the policy allows, check what names columns, and warn of what looks odd."""
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
     label, kinds, rows = settings.label, settings.kinds, policy.allows_exact("CountRows")
-    found: dict[str, Any] = {"count_rows": rows, "kinds": kinds, "grouped": settings.group is not None}
+    found: dict[str, Any] = {"count_rows": rows, "kinds": kinds, "positive": positive}
+    found["grouped"] = settings.group is not None
     agreement = agree_on(federation, label, task, settings.schema, **found, share_columns=share)
     for text in agreement.differences.warnings:
         warn_user(text)

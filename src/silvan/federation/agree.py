@@ -54,6 +54,7 @@ def agree_on(
     *,
     count_rows: bool = True,
     kinds: Kinds | None = None,
+    positive: Class | None = None,
     grouped: bool = False,
     share_key: Callable[[], None] | None = None,
     share_columns: Callable[[Sequence[str]], None] | None = None,
@@ -63,7 +64,7 @@ def agree_on(
     ``grouped`` says that the study names a column of persons' ids: sites that go by none refuse, and the other way.
     With a schema that is given, sites are asked at most for their rows. ``share_columns`` tells sites which columns the
     others have, and ``share_key`` gives them the key by which they prove how many rows categories have, both before
-    anything is counted.
+    anything is counted. ``positive`` is the class of two that metrics are about.
     """
     if schema is not None:
         if share_columns is not None:
@@ -96,8 +97,8 @@ def agree_on(
         }
         categories = {site: n for site, n in named.get(name, {}).items() if site in sites}
         described.append(ColumnAtSites(name, kind, sites, bounds, categories))
-    schema = Schema(tuple(features), Label(label, classes, folded=kinds.get(label) == "folded"))
-    return Agreement(schema, differences, rows, described=described, grouped=grouped)
+    of_study = Label(label, classes, folded=kinds.get(label) == "folded").with_positive(positive)
+    return Agreement(Schema(tuple(features), of_study), differences, rows, described=described, grouped=grouped)
 
 
 def ask_rows(federation: Federation, *, grouped: bool = False) -> dict[str, int]:

@@ -50,6 +50,7 @@ from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.fixed_fields import REPEATS, fixed_fields, fixed_for_parties, forest_settings
 from silvan.learners.registry import LEARNERS, spec_of
 from silvan.learners.result import ColumnEffects, Result
+from silvan.metrics import decided_at
 from silvan.privacy.announce import RequestPlan
 from silvan.privacy.gate import holding_to
 from silvan.privacy.terms import StudyText
@@ -155,7 +156,7 @@ class Learner(FederatedEstimator):
         return True
 
     def thresholds(self) -> Thresholds:
-        """Return from which score on the second of two classes is decided on, by this model and by sites' own."""
+        """Return the decision thresholds for the positive class of two: of this model, and of sites' own."""
         if self.threshold_ is None:
             return NO_THRESHOLDS
         return Thresholds(self.threshold_, self.threshold if isinstance(self.threshold, str) else self.threshold_)
@@ -227,7 +228,7 @@ class Learner(FederatedEstimator):
         forest = self._forest_for(site)
         if self.threshold_ is None or forest.classes is None:
             return forest.predict(X)
-        return forest.classes[(forest.predict_proba(X)[:, 1] >= self.threshold_).astype(np.int64)]
+        return forest.classes[decided_at(self.threshold_, forest.predict_proba(X), forest.schema.label.positive_code)]
 
     def predict_proba(self, X: Any, site: str | None = None) -> np.ndarray:
         """Return class probabilities by the global forest, or by the one that a site should use."""
@@ -319,13 +320,12 @@ class Learner(FederatedEstimator):
         Returns
         -------
         polars.DataFrame
-            A line for each value: the mean probability of each class (of two: of the second), or the mean number.
+            A line for each value: the mean probability of each class (of two: of the positive one), or the mean number.
         """
         import polars as pl  # slow to import
 
         [(values, means)] = self.dependence(federation, [column], grid).values()
-        classes = self.schema_.label.classes
-        names = ["prediction"] if classes is None else [str(c) for c in classes[1 if len(classes) == 2 else 0 :]]
+        names = self.schema_.label.scored or ["prediction"]
         return pl.DataFrame({column: values, **dict(zip(names, means.T.tolist(), strict=True))})
 
     def dependence(

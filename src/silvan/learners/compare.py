@@ -123,15 +123,16 @@ class Comparison:
     def _caption(self) -> str:
         times = "once" if self.repeats == 1 else f"{self.repeats} times"
         better = "" if metrics.BY_KEY[self.figure].higher else " Less is better."
+        named = f"\nPositive class: {self.frame['positive'][0]}." if "positive" in self.frame.columns else ""
         if self.split == "sites":
             return (
                 "Each site is left out in turn: the model is trained at the other sites and\n"
-                f"evaluated on all rows of the one left out. The mean gives sites equal weight.{better}"
+                f"evaluated on all rows of the one left out. The mean gives sites equal weight.{better}{named}"
             )
         return (
             f"Every row is evaluated {times}, by models of the other folds ({self.folds} folds).\n"
             "Gains are against the site alone; intervals are corrected for splits that\n"
-            f"share rows. * is best at its site, by the mean metric.{better}"
+            f"share rows. * is best at its site, by the mean metric.{better}{named}"
         )
 
 

@@ -35,7 +35,7 @@ def evaluation_frame(found: Evaluation) -> "pl.DataFrame":
 
 def metrics_frame(rows: Sequence[Row]) -> "pl.DataFrame":
     """Return metrics as a data frame, a line for each site and model."""
-    grouped = any(r.group for r in rows)
+    grouped, two = any(r.group for r in rows), any(r.positive is not None for r in rows)
     listed = [
         {
             "site": r.site,
@@ -53,6 +53,7 @@ def metrics_frame(rows: Sequence[Row]) -> "pl.DataFrame":
             "gain_low": r.low,
             "gain_high": r.high,
             "use": r.use,
+            **({"positive": str(r.positive)} if two else {}),
             "note": r.note,
         }
         for r in rows

@@ -31,6 +31,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.model_in_shares import ModelInShares
 from silvan.learners.federated_estimator import FederatedEstimator
+from silvan.metrics import decided_at
 from silvan.privacy.announce import RequestPlan
 from silvan.privacy.identity.identity import all_digests, find_digests
 from silvan.util.files import UNREADABLE, file_name, write_whole
@@ -166,8 +167,8 @@ class InShares(FederatedEstimator):
             return found.scores[:, 0]
         if found.decided is not None:
             return found.decided
-        at = self.threshold_
-        return found.scores.argmax(axis=1) if at is None else (found.scores[:, 1] >= at).astype(np.int64)
+        at, positive = self.threshold_, self.schema_.label.positive_code
+        return found.scores.argmax(axis=1) if at is None else decided_at(at, found.scores, positive)
 
     def named(self, decided: np.ndarray) -> Any:
         """Return classes by their codes, or numbers as they are."""

@@ -154,10 +154,10 @@ class ForestParameters(Parameters):
     feature_draw
         "node" samples features at every node, "tree" once for a tree.
     threshold
-        Decision threshold, for two classes: the score at which the second is predicted. A number; or "youden" or "f1",
-        where sensitivity plus specificity, or F1, is best on training rows that are each scored by trees which did not
-        learn from it: one round more, see docs/figures.md#rare-classes; ``threshold_`` is then what was chosen. None:
-        the most probable class.
+        Decision threshold, for two classes: the score at which the positive one is predicted. A number; or "youden" or
+        "f1", where sensitivity plus specificity, or F1, is best on training rows that are each scored by trees which
+        did not learn from it: one round more, see docs/figures.md#rare-classes; ``threshold_`` is then what was chosen.
+        None: the most probable class.
     max_samples
         A share f of the rows, for smaller trees: each row is then in a tree with probability 1 - exp(-f), as many as a
         bootstrap sample of that share would have. None: 1. A number of rows, which scikit-learn takes too, is not known

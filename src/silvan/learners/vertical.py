@@ -193,7 +193,10 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
     ) -> RowScores | RowLeaves:
         """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
         structure, leaves = self.structure_, self._leaves(federation, digests, method)
-        found = RowLeaves(structure.model, leaves, structure.weights, self._combine == "vote", self.threshold_)
+        positive = self.schema_.label.positive_code
+        found = RowLeaves(
+            structure.model, leaves, structure.weights, self._combine == "vote", self.threshold_, positive
+        )
         return scores_of_leaves(structure.value[structure.leaf_row], found) if len(structure.value) else found
 
     def scores_here(self, federation: Federation, found: RowScores | RowLeaves) -> RowScores:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from silvan.data.schema import Schema
+from silvan.data.schema import Class, Schema
 from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.bound import Bound, bounds_of
@@ -25,6 +25,7 @@ from silvan.federation.describe import CountCategories
 from silvan.federation.message import Blob, Request
 from silvan.federation.site import Site
 from silvan.federation.store import digest
+from silvan.util.cell_text import cell_text
 
 Fixed = Mapping[str, Any]
 """By the name of a fixed field: the value it must have, or a function that says whether a value is allowed."""
@@ -39,8 +40,8 @@ class StudyText:
     """What a study's text says of its requests.
 
     ``fixed`` returns the values of fixed fields, which may depend on the agreed schema. ``schema`` is the one that the
-    text gives, if it gives one; without one, ``label`` and ``task`` are what a schema must have. Without ``clusters``
-    all sums of the study are over the same sites.
+    text gives, if it gives one; without one, ``label``, ``task`` and ``positive`` are what a schema must have. Without
+    ``clusters`` all sums of the study are over the same sites.
     """
 
     label: str
@@ -49,6 +50,7 @@ class StudyText:
     schema: Schema | None = None
     excluded: frozenset[str] = frozenset()  # columns that are not in the study
     clusters: bool = False  # whether some sums are over clusters of sites
+    positive: Class | None = None
     _known: dict[str, Fixed] = field(default_factory=dict, compare=False, repr=False)
 
     def fixed_by(self, schema: Schema | None) -> Fixed:
@@ -62,10 +64,15 @@ class StudyText:
         """Whether the text allows a schema."""
         if self.schema is not None:
             return schema == self.schema
-        if schema.label.name != self.label:
+        if schema.label.name != self.label or _text(schema.label.positive) != _text(self.positive):
             return False
         task = "classification" if schema.n_classes else "regression"
         return self.task in (None, task) and self.excluded.isdisjoint(schema.names)
+
+
+def _text(name: Class | None) -> str | None:
+    """Return the text of a class, which study files and tables may write as text or as a number."""
+    return None if name is None else cell_text(name)
 
 
 @dataclass(frozen=True)

@@ -359,11 +359,13 @@ def _sized(dots: list[tuple[float, float, float, str]]) -> list[tuple[float, flo
 # -- partial dependence
 
 
-def dependence(column: str, values: Sequence[float], means: dict[str, list[float]], styles: dict[str, str]) -> Markup:
+def dependence(
+    column: str, values: Sequence[float], means: dict[str, list[float]], styles: dict[str, str], predicted: str
+) -> Markup:
     """Draw mean predictions of rows, by class, with a column set to each of some numbers."""
     every = [mean for line in means.values() for mean in line]
     x, y = (nice_scale(min(numbers), max(numbers), wanted=4) for numbers in (values, every))
-    chart = Chart(f"Mean prediction by {column}", Axis(x, column), Axis(y, "mean prediction"))
+    chart = Chart(f"Mean prediction by {column}", Axis(x, column), Axis(y, predicted))
     for name, line in means.items():
         points = list(zip(values, line, strict=True))
         chart.line(points, f"curve {styles[name]}")

@@ -104,6 +104,7 @@ def render(summary: dict[str, Any]) -> str:
         many=many,
         model=model,
         classes=_classes(summary),
+        positive=site_tables.positive_note(summary),
         compared=site_tables.comparison_table(summary, sums_first=many),
         **{make.__name__: make(summary) for make in _TABLES},
         meanings=[(BY_KEY[key].title, BY_KEY[key].meaning) for key in summary["further"]],
@@ -148,21 +149,23 @@ def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[t
 def _panels_of_two(
     summary: dict[str, Any], site: dict[str, Any], model: str, of: str, where: str
 ) -> list[tuple[str, Markup]]:
-    """Draw what is known of a site where there are two classes."""
+    """Draw what is known of a site where there are two classes; every chart names the positive one."""
+    positive = f"{summary['label']} = {of}"
+    where = f" of {positive}{where}"
     styles = {m: charts.model_class(m, summary["models"]) for m in summary["models"]}
     shown = list(dict.fromkeys(charts.back_to_front([m for m in (*charts.MODELS, model) if m in site["models"]])))
     groups = {m: site["models"][m]["groups"].get(of, []) for m in shown}
     rocs = [(m, points) for m in shown if (points := charts.roc_points(groups[m]))]
-    panels = [("ROC", charts.roc(rocs, styles, where))] if rocs else []
+    panels = [(f"ROC, {positive}", charts.roc(rocs, styles, where))] if rocs else []
     lines = [(m, groups[m]) for m in shown if m != "pooled" and len(groups[m]) > 1]
     slope = site["models"][model]["more"].get("calibration_slope")
-    title = "calibration" if slope is None else f"calibration, slope {slope:.2f}"
+    title = f"calibration, {positive}" + ("" if slope is None else f", slope {slope:.2f}")
     panels.append((title, charts.calibration(lines, styles, model, where)))
     benefit = {m: site["models"][m]["net_benefit"] for m in shown if m != "pooled"}
     decided = [(m, [(x, y) for x, y, _ in points]) for m, points in benefit.items() if points]
     if decided:
         everybody = [(x, y) for x, _, y in next(points for points in benefit.values() if points)]
-        panels.append(("decision curve", charts.decision(decided, everybody, styles, where)))
+        panels.append((f"decision curve, {positive}", charts.decision(decided, everybody, styles, where)))
     return panels
 
 
@@ -189,7 +192,9 @@ def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for one, (column, table) in zip(summary["dependence"], site_tables.dependence_tables(summary), strict=True):
         numbers = len(one["values"]) > 1 and not any(isinstance(value, str) for value in one["values"])
-        drawn = charts.dependence(column, one["values"], one["means"], styles) if numbers else None
+        drawn = None
+        if numbers:
+            drawn = charts.dependence(column, one["values"], one["means"], styles, site_tables.predicted(summary))
         found.append({"column": column, "curve": drawn, "table": table})
     return found
 

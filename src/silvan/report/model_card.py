@@ -58,6 +58,7 @@ def _use(record: Record, summary: dict[str, Any]) -> list[str]:
         if record.classes is None
         else f"one of {count_of(len(record.classes), 'class', words=True)}: {', '.join(record.classes[:6])}"
         + (" and others" if len(record.classes) > 6 else "")
+        + (f"; the positive class is {record.positive}" if record.positive is not None else "")
     )
     who = "parties" if record.by == "columns" else "sites"
     return [
@@ -120,9 +121,9 @@ def _data(record: Record, summary: dict[str, Any]) -> list[str]:
     if record.left_out:
         texts.append("Each site was left out in turn, and all its rows were evaluated by a model of the other sites.")
     positives = [s.positives for s in record.sites if s.positives is not None]
-    if positives and record.classes is not None and len(record.classes) == 2:
+    if positives and record.positive is not None:
         between = f"{min(positives):.0%}" + (f" to {max(positives):.0%}" if len(positives) > 1 else "")
-        texts.append(f"{record.label} is {record.classes[1]} in {between} of a site's rows.")
+        texts.append(f"{record.label} is {record.positive} in {between} of a site's rows.")
     if record.differences:
         n = len(record.differences)
         texts.append(f"The tables differ in {format_count(n)} {'way' if n == 1 else 'ways'}, listed above.")

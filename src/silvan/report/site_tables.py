@@ -91,7 +91,12 @@ def _compared_on(summary: dict[str, Any], who: str) -> str:
     if summary["repeats"]:
         where = f"on each site's own rows, mean of {count_of(summary['splits'], 'split')}"
     better = "" if metric["higher"] else ", lower is better"
-    return f"{metric['title']} {where}{better}; beside it the gain over the {who}'s local model"
+    return f"{metric['title']} {where}{better}; beside it the gain over the {who}'s local model{positive_note(summary)}"
+
+
+def positive_note(summary: dict[str, Any]) -> str:
+    """Return which of two classes is positive, to end a note with; empty unless there are two."""
+    return "" if summary["positive"] is None else f"; positive class: {summary['label']} = {summary['positive']}"
 
 
 def difference_table(summary: dict[str, Any]) -> ReportTable | None:
@@ -135,7 +140,7 @@ def column_table(summary: dict[str, Any]) -> ReportTable | None:
         rows = [["training rows", "", *(f"{line['rows']:,}" for line in summary["sites"])]]
         rows += [["test rows", "", *(f"{line['test_rows']:,}" for line in summary["sites"])]]
         if all(line["positives"] is not None for line in summary["sites"]):
-            title = f"{summary['label']} = {summary['classes'][1]}"
+            title = f"{summary['label']} = {summary['positive']}"
             rows += [[title, "label", *(f"{line['positives']:.0%}" for line in summary["sites"])]]
         rows += [[c["name"], kinds.get(c["kind"], c["kind"]), *told.values()] for c, told in listed]
         return ReportTable(["Column", "Kind", *sites], rows, texts=2)
@@ -199,15 +204,22 @@ def subgroup_table(summary: dict[str, Any]) -> ReportTable | None:
         shown = [_figure(value, metric["digits"]) for value in values]
         rows.append([group, "all sites" if site == "all" else site, f"{one['rows']:,}", *shown, one["note"]])
     heads = ["Subgroup", "Site", "Test rows", *(model.capitalize() for model in models), "Note"]
-    note = f"{metric['title']} on test rows; subgroups that are too small are not shown"
+    note = f"{metric['title']} on test rows; subgroups that are too small are not shown{positive_note(summary)}"
     return ReportTable(heads, rows, texts=2, note=note)
+
+
+def predicted(summary: dict[str, Any]) -> str:
+    """Return what predictions are shown by: the mean probability of a class, or the mean number."""
+    if summary["positive"] is None:
+        return "mean prediction" if summary["classes"] is None else "mean probability"
+    return f"mean probability of {summary['label']} = {summary['positive']}"
 
 
 def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, ReportTable]]:
     """Return the mean predictions with a column set to each of some values: a table for each column."""
     tables = []
     for one in summary["dependence"]:
-        heads = one["means"] if len(one["means"]) > 1 else ["Mean prediction"]
+        heads = one["means"] if len(one["means"]) > 1 else [predicted(summary).capitalize()]
         values = [format_number(value) if isinstance(value, float | int) else str(value) for value in one["values"]]
         means = [list(map(format_number, line)) for line in one["means"].values()]
         rows = [list(row) for row in zip(values, *means, strict=True)]
@@ -259,7 +271,8 @@ def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
     heads = ["Site", "Test rows", *["AUC"] * auc, *["95% CI"] * between, *numbers]
     heads += [metric.title for metric in further]
     rule = len(rows) - 1 if known[0]["overall"] else -1  # they are listed with all rows first
-    return ReportTable(heads, rows, rule=rule, note=_decided_by(summary, known) if "Sensitivity" in heads else "")
+    note = _decided_by(summary, known) if "Sensitivity" in heads else ""
+    return ReportTable(heads, rows, rule=rule, note=(note + positive_note(summary)).removeprefix("; "))
 
 
 def _decided_by(summary: dict[str, Any], known: list[dict[str, Any]]) -> str:
@@ -296,6 +309,7 @@ def noisy_table(summary: dict[str, Any]) -> ReportTable | None:
         between = "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}"
         rows.append([title, meaning, format_metric(value, digits), between])
     note = f"on the test rows of all sites, some {noisy['rows']:,}, with noise for epsilon {noisy['epsilon']:g}"
+    note += positive_note(summary)
     return ReportTable(["Metric", "Meaning", "Value", "95% CI"], rows, texts=2, note=note)
 
 

@@ -22,7 +22,21 @@ from silvan.util.files import try_json
 from silvan.util.readable import digits_of
 
 _TAKEN = (
-    *("name", "made", "status", "label", "classes", "features", "by", "copy_for", "repeats", "rounds", "bytes", "sums"),
+    *(
+        "name",
+        "made",
+        "status",
+        "label",
+        "classes",
+        "positive",
+        "features",
+        "by",
+        "copy_for",
+        "repeats",
+        "rounds",
+        "bytes",
+        "sums",
+    ),
     *("agreement_rounds", "warnings", "versions", "seconds", "columns", "weights", "choices", "shared_forest"),
     *("at_sites", "threshold", "clusters", "dependence"),
 )

@@ -29,7 +29,7 @@ def parties(federation: Federation) -> list[SiteRows]:
     """Return the parties with the number of rows in common; if all are in this process, the label may be counted."""
     schema, columns, positives = federation.schema, columns_of(federation), None
     if schema.n_classes == 2 and federation.local_sites:
-        positives = float(np.mean(joined(federation, columns.common).y == 1))
+        positives = float(np.mean(joined(federation, columns.common).y == schema.label.positive_code))
     return [SiteRows(name, len(columns.training), len(columns.test), positives) for name in federation.sites]
 
 

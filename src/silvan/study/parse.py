@@ -17,7 +17,7 @@ from silvan.data.date_split import NEEDS_DATE, DateSplit
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
-from silvan.data.schema import Feature, Label, Schema
+from silvan.data.schema import Class, Feature, Label, Schema
 from silvan.errors import InputError
 from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS
 from silvan.federation.federation import OVERALL
@@ -81,7 +81,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
         "policy": lambda values: Policy(**check_policy(values, problems)),
         "reading": lambda values: check_reading(path, values, ("reading",), problems).options,
         "kinds": lambda values: _check_kinds(values, columns, problems),
-        "schema": lambda values: _check_schema(values, found.get("label", "label"), problems),
+        "schema": lambda values: _check_schema(values, found.get("label", "label"), found.get("positive"), problems),
         "predict": lambda values: _check_predict(values, problems),
     }
     found |= {
@@ -271,7 +271,7 @@ def _check_kinds(values: Any, columns: bool, problems: Problems) -> dict[str, An
     return found
 
 
-def _check_schema(values: Any, label: str, problems: Problems) -> Schema | None:
+def _check_schema(values: Any, label: str, positive: Class | None, problems: Problems) -> Schema | None:
     """Check the schema that the study sets for its columns."""
     if not isinstance(values, dict) or not all(isinstance(entry, dict) for entry in values.values()):
         problems.add(("schema",), "[schema] has a line a column, as age = { bounds = [0, 120] }")
@@ -288,6 +288,11 @@ def _check_schema(values: Any, label: str, problems: Problems) -> Schema | None:
             problems.add(("schema", name), f"{name}: {error}")
     if found is None and ("schema", label) not in problems.wrong:
         problems.add(("schema",), f"[schema] lacks the label: {label} = {{ classes = [...] }} or {{ bounds = [...] }}")
+    if found is not None and positive is not None:
+        try:
+            found = found.with_positive(positive)
+        except InputError as error:
+            problems.add(("positive",), str(error))
     return None if found is None or len(problems.found) > before else Schema.of(features, found)
 
 

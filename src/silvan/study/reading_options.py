@@ -36,7 +36,7 @@ def parse_reading(words: Sequence[str]) -> dict[str, Any]:
                 raise InputError(f"--reading: unknown key {key!r}; {suggest(key, READING)}")
             if key == "missing" and isinstance(value, str):
                 value = [value]
-            if key == "rename" and isinstance(value, dict) and isinstance(found.get(key), dict):
+            if isinstance(value, dict) and isinstance(found.get(key), dict):
                 found[key] |= value
             elif key == "missing" and isinstance(value, list) and isinstance(found.get(key), list):
                 found[key] += value
@@ -64,11 +64,12 @@ def _parsed(word: str) -> dict[str, Any]:
         return said
     if not text:
         return {key: None}
-    column = key.removeprefix("rename.")
-    if column != key:
-        return {"rename": {column: text}}
+    key, _, column = key.partition(".") if key.startswith(("rename.", "missing.")) else (key, "", "")
+    if key == "rename" and column:
+        return {key: {column: text}}
     if key == "missing":
-        return {key: [marker.strip() for marker in text.split(",")]}
+        markers = [marker.strip() for marker in text.split(",")]
+        return {key: {column: markers} if column else markers}
     return {key: _TAB.get(text, text) if key == "separator" else text}
 
 
@@ -84,7 +85,7 @@ def reading_lines(options: Mapping[str, Any]) -> str:
     lines = []
     for key, value in options.items():
         if isinstance(value, dict):
-            names = ", ".join(f"{_quoted(old)} = {_quoted(new)}" for old, new in value.items())
+            names = ", ".join(f"{_quoted(column)} = {_quoted(said)}" for column, said in value.items())
             lines.append(f"{key} = {{ {names} }}")
         elif value is not None:
             lines.append(f"{key} = {_quoted(value)}")
@@ -92,7 +93,7 @@ def reading_lines(options: Mapping[str, Any]) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """Return a text, or a list of texts, as TOML; both look the same in JSON."""
+    """Return a text, or a list of texts and numbers, as TOML; both look the same in JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -127,18 +128,24 @@ def _own(path: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[s
     kind = Table(path).kind()
     foreign = {*(() if kind == "csv" else _OF_TEXT), *(() if kind == "excel" else ("sheet",))}
     own = {key: value for key, value in own.items() if key not in foreign}
-    if "rename" in own:
-        names = _renamed(path, {**own, **asked, "rename": None}, own.pop("rename"), asked.get("rename") or {})
-        own |= {"rename": names} if names else {}
-    return own
+    by_column = own.get("missing") if isinstance(own.get("missing"), Mapping) else None
+    if "rename" in own or by_column:
+        names = _header(path, {**own, **asked, "rename": None, "missing": None})
+        own["rename"] = _renamed(names, own.get("rename", {}), asked.get("rename") or {})
+        if by_column:
+            called = {**own["rename"], **(asked.get("rename") or {})}
+            known = {called.get(name, name) for name in names}
+            own["missing"] = {name: texts for name, texts in by_column.items() if name in known}
+    return {key: value for key, value in own.items() if value}
 
 
-def _renamed(
-    path: str, options: Mapping[str, Any], kept: Mapping[str, str], asked: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the study's new names of the columns that a file has, where nothing else is asked for."""
+def _header(path: str, options: Mapping[str, Any]) -> list[str]:
     table = _table(path, options)
-    names = read_arrow(table).columns if table.kind() in ("parquet", "feather") else open_cells(table).header()
+    return read_arrow(table).columns if table.kind() in ("parquet", "feather") else open_cells(table).header()
+
+
+def _renamed(names: Sequence[str], kept: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """Return the study's new names of the columns that a file has, where nothing else is asked for."""
     taken = {*asked, *(old for old, new in kept.items() if new in asked.values())}
     return {old: new for old, new in kept.items() if old in names and old not in taken}
 
@@ -146,5 +153,6 @@ def _renamed(
 def _told(value: Any) -> str:
     """Write a value of an option for people."""
     if isinstance(value, Mapping):
-        return " and ".join(f"{old!r} to {new!r}" for old, new in value.items())
+        pairs = [(f"{old!r}", f"to {new!r}" if isinstance(new, str) else _told(new)) for old, new in value.items()]
+        return " and ".join(map(" ".join, pairs))
     return repr(value) if isinstance(value, str) else ", ".join(map(repr, value))

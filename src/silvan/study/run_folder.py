@@ -43,7 +43,7 @@ _GAINS = ("gain", "gain_low", "gain_high")
 
 
 class SiteRows(msgspec.Struct, frozen=True):
-    """A site and its rows; ``positives`` is the share of the second of two classes."""
+    """A site and its rows; ``positives`` is the share of the positive class of two."""
 
     name: str
     rows: int
@@ -93,7 +93,7 @@ class MetricsRow(msgspec.Struct, frozen=True):
     ``gain`` is against the site alone, with its 95 % interval; ``use`` marks the model that was chosen for the site,
     which is the variant ``same_as``, if it is one. Figures with noise for ``epsilon`` have 95 % intervals,
     noise included: ``between``. ``more`` are further figures, ``note`` says why figures are lacking (docs/figures.md).
-    ``group`` is the subgroup of rows, empty for all.
+    ``group`` is the subgroup of rows, empty for all. ``positive`` is the positive class of two.
     """
 
     site: str
@@ -110,6 +110,7 @@ class MetricsRow(msgspec.Struct, frozen=True):
     more: dict[str, float | None] = {}
     note: str = ""
     group: str = ""
+    positive: str | None = None
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -137,7 +138,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Dependence(msgspec.Struct, frozen=True):
-    """Mean predictions of all sites' test rows with a column set to each value, by class (of two, the second)."""
+    """Mean predictions of all sites' test rows with a column set to each value, by class (of two, the positive one)."""
 
     column: str
     values: list[float | str]
@@ -162,6 +163,7 @@ class Record(msgspec.Struct, kw_only=True):
     features: int = 0
     label: str = "label"
     classes: list[str] | None = None
+    positive: str | None = None  # the positive class of two
     sums: str = "trusted"
     sites: list[SiteRows] = []
     differences: list[Difference] = []
@@ -182,7 +184,7 @@ class Record(msgspec.Struct, kw_only=True):
     shared_forest: str = ""  # what the forest that they leave or keep is made of, in a sentence
     clusters: dict[str, list[str]] = {}  # of sites, by the one in their middle
     distances: dict[str, list[float]] = {}  # of each site from all of them, in the same order
-    threshold: float | None = None  # from which score on the second of two classes is predicted
+    threshold: float | None = None  # for the positive class of two
     repeats: int = 0  # how often every row was judged; 0: the test rows were, once
     folds: int = 0  # or the number of sites that were left out in turn
     evaluation: list[MetricsRow] = []
@@ -294,7 +296,8 @@ class Run:
         noisy = any(row.epsilon is not None for row in rows)
         ends = [f"{name}_{end}" for name in names for end in ("low", "high")] if noisy else []
         more = list(rows[0].more if rows else ())
-        head = ["site", "model", "rows", *names, *ends, *more, *_GAINS, "use", "epsilon" if noisy else "note"]
+        two = ["positive"] * any(row.positive is not None for row in rows)
+        head = ["site", "model", "rows", *names, *ends, *more, *_GAINS, "use", *two, "epsilon" if noisy else "note"]
         table: list[list[Any]] = [head]
         for row in rows:
             between = [x for name in names for x in row.between.get(name, (None, None))] if noisy else []
@@ -302,7 +305,8 @@ class Run:
             numbers = [*row.figures.values(), *between, *further, *(getattr(row, name) for name in _GAINS)]
             figures = ["" if x is None else repr(x) for x in numbers]
             last = row.note if not noisy else "" if row.epsilon is None else repr(row.epsilon)
-            table.append([row.site, row.model, row.rows, *figures, "true" if row.use else "false", last])
+            use = "true" if row.use else "false"
+            table.append([row.site, row.model, row.rows, *figures, use, *[row.positive or ""] * len(two), last])
         self._write(name, csv_text(table).encode())
 
     def _write(self, name: str, data: bytes) -> None:

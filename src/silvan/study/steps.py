@@ -86,6 +86,7 @@ def agree(federation: Federation, study: Study) -> Agreement:
         *known,
         count_rows=False,
         kinds=study.kinds,
+        positive=study.positive,
         share_key=partial(share_key, federation),
         share_columns=columns,
     )
@@ -96,6 +97,7 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
     schema = federation.schema
     record.schema_hash, record.features, record.label = schema.hash, len(schema.features), schema.label.name
     record.classes = None if schema.label.classes is None else [str(c) for c in schema.label.classes]
+    record.positive = None if schema.label.positive_class is None else str(schema.label.positive_class)
     record.sums = federation.sums.name
     record.differences = [Difference(*note) for note in federation.differences.notes]
     record.warnings = list(federation.differences.warnings)
@@ -117,7 +119,7 @@ def _site(federation: Federation, name: str) -> SiteRows:
     site, schema = federation.site(name), federation.schema
     parts = [site.part(schema), site.part(schema, test=True)]
     y = np.concatenate([part.y for part in parts])
-    positives = float(np.mean(y == 1)) if schema.n_classes == 2 else None
+    positives = float(np.mean(y == schema.label.positive_code)) if schema.n_classes == 2 else None
     return SiteRows(name, len(parts[0]), len(parts[1]), positives)
 
 
@@ -172,8 +174,7 @@ def explain_model(
     """Record which columns matter and how predictions depend on some, if the study asks for it."""
     if not (study.evaluation.importance or study.evaluation.dependence):
         return
-    classes = record.classes
-    names = ["prediction"] if classes is None else classes[1:] if len(classes) == 2 else classes
+    names = federation.schema.label.scored or ["prediction"]
     try:
         with listener.step("Asking what columns do"):
             found = learner.explained(
@@ -262,8 +263,9 @@ def evaluate_model(
     record.pooled_hash = found.pooled_hash
     record.evaluation = [figures(row) for row in found.rows]
     record.subgroups = [figures(row) for row in found.subgroups]
-    record.counts = [counts_of(row, record.classes) for row in found.rows if row.epsilon is None]
-    record.curves = list(curves(found.models, found.curves, record.classes or []))
+    scored = federation.schema.label.scored
+    record.counts = [counts_of(row, scored) for row in found.rows if row.epsilon is None]
+    record.curves = list(curves(found.models, found.curves, scored))
     note_traffic(record, federation)
 
 
@@ -317,27 +319,28 @@ def figures(row: Row) -> MetricsRow:
         more,
         row.note,
         row.group,
+        None if row.positive is None else str(row.positive),
     )
 
 
-def counts_of(row: Row, classes: list[str] | None) -> Counts:
-    """Return the counts behind a line of the evaluation."""
+def counts_of(row: Row, scored: list[str]) -> Counts:
+    """Return the counts behind a line of the evaluation; ``scored`` are the classes that scores are of, if any."""
     detail = row.detail
     if detail is None:
         return Counts(row.site, row.model)
-    names = [""] if classes is None else classes[1:] if len(classes) == 2 else classes
-    groups = {name: [(a, b, c) for a, b, c in g.tolist()] for name, g in zip(names, detail.groups, strict=False)}
+    groups = {
+        name: [(a, b, c) for a, b, c in g.tolist()] for name, g in zip(scored or [""], detail.groups, strict=False)
+    }
     tables = detail.confusion.tolist(), detail.at_threshold.tolist()
     return Counts(row.site, row.model, *tables, groups, detail.net_benefit())
 
 
-def curves(models: Sequence[str], scores: np.ndarray | None, classes: list[str]) -> Iterator[Curve]:
+def curves(models: Sequence[str], scores: np.ndarray | None, scored: list[str]) -> Iterator[Curve]:
     """Yield the ROC curves of models, from counts of rows by score, for a class against the rest."""
     if scores is None:
         return
-    of = classes[1:] if len(classes) == 2 else classes[:_MOST_CLASSES]
     for model, tables in zip(models, scores, strict=True):
-        for name, (negatives, positives) in zip(of, tables, strict=False):
+        for name, (negatives, positives) in zip(scored[:_MOST_CLASSES], tables, strict=False):
             if negatives.sum() and positives.sum():
                 yield Curve(model, name, corners(*metrics.roc_curve(negatives, positives)))
 

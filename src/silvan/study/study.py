@@ -24,7 +24,7 @@ from silvan.data.holdout import LeftOut, Split
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
-from silvan.data.schema import Schema
+from silvan.data.schema import Class, Schema
 from silvan.errors import InputError, SiteError
 from silvan.federation.store import digest
 from silvan.learners.fixed_fields import fixed_fields, fixed_for_parties
@@ -120,6 +120,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         decides the test rows, which rows are in which tree, and the features sampled
     task
         `"classification"` or `"regression"`; by default regression if the label has fractions
+    positive
+        the positive class of two, as `positive = "diseased"`, which sensitivity, precision, F1 and thresholds are
+        about. Probabilities keep their order
     sums
         who sees the parts of sums over sites: `"trusted"` (whoever adds), `"ring"` or `"masked"` (nobody; three sites
         or more), see [sums](sums.md)
@@ -190,6 +193,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     random_state: Annotated[int, Meta(ge=0)] = 0
     task: Annotated[Literal["classification", "regression"] | None, about(default="found out")] = None
+    positive: Annotated[
+        Class | None,
+        about(default="the second class in sorted order", expected="a class of the label", columns=_FOR_ROWS),
+    ] = None
     sums: Literal["trusted", "ring", "masked"] = "trusted"
     exclude: tuple[str, ...] = ()
     output: Annotated[Text | None, about(default='`"runs/<file name>"`', decides=False)] = None
@@ -478,4 +485,5 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
         return {**of_study, **of_learner}
 
     clusters = study.by_columns or parameters.get("clusters") is not None
-    return StudyText(study.label, fixed, study.task, study.schema, frozenset(study.left_out), clusters)
+    left_out = frozenset(study.left_out)
+    return StudyText(study.label, fixed, study.task, study.schema, left_out, clusters, study.positive)

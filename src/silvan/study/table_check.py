@@ -5,6 +5,7 @@ whose patients differ overlap, whatever the ratio of their medians. Zeros are le
 """
 
 import difflib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -251,21 +252,20 @@ def _leaks(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _codes(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return numbers far beyond all others of a column, which people write where a value is missing."""
-    found: dict[tuple[str, int], dict[str, int]] = {}
-    for site, columns in profiles.items():
-        for column in columns:
-            for code, rows in column.codes.items():
-                found.setdefault((column.name, code), {})[site] = rows
+    """Return numbers that stand apart in a column, as people write where a value is missing, and what to set then."""
     lines = []
-    for (name, code), by_site in found.items():
-        if max(by_site.values()) == 1:
-            continue  # a value like any other
-        limit = "" if code < 0 else ", or is it a limit?"
-        lines.append(
-            f"{name} at {_some(list(by_site))}: {code} in {count_of(sum(by_site.values()), 'row')}: does it stand for "
-            f'missing (then set missing = ["{code}"]){limit or "?"}'
-        )
+    for name, by_site in _by_column(profiles, lambda column: column.codes or None).items():
+        rows = sum((Counter(codes) for codes in by_site.values()), Counter[int]())
+        often = sorted({code for codes in by_site.values() for code in codes if codes[code] > 1})  # one is a value
+        if often:
+            found = " and ".join(f"{code} in {count_of(rows[code], 'row')}" for code in often)
+            limit = ", or for a limit" if often[-1] > 0 else ""
+            what = "do they stand" if len(often) > 1 else "does it stand"
+            key = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+            lines.append(
+                f"{name} at {_some(list(by_site))}: {found}, apart from all others: {what} for missing{limit}? A code "
+                f"for missing goes below [reading]: missing = {{ {key} = [{', '.join(map(str, often))}] }}"
+            )
     return lines
 
 

@@ -78,7 +78,7 @@ def test_figures_of_each_site_and_of_all(task, least):
         *(["rmse", "r2"] if task == "number" else CLASSES),
         *(metric.key for metric in metrics.further_metrics(fed.schema.n_classes)),
     ]
-    assert frame.columns == ["site", "model", "rows", *first, *GAINS, "note"]
+    assert frame.columns == ["site", "model", "rows", *first, *GAINS, *["positive"] * (task == "binary"), "note"]
     assert frame["site"].unique(maintain_order=True).to_list() == [*fed.sites, "all"]
     for site in fed.sites:
         for name, forest in (("federated", model.forest_), ("local", local[site]), ("pooled", model.forest_)):

@@ -35,7 +35,7 @@ class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     model: Blob
     made_in: str = ""
     draws: RowSamples | None = None  # which rows its trees drew, if that is known
-    threshold: float | None = None  # decision threshold for the second of two classes; None: the most probable class
+    threshold: float | None = None  # decision threshold for the positive class of two; None: the most probable class
 
 
 class LocalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -157,7 +157,7 @@ T = TypeVar("T")
 
 
 class Thresholds(NamedTuple):
-    """Decision thresholds for the second of two classes: of models that are sent, and of local ones."""
+    """Decision thresholds for the positive class of two: of models that are sent, and of local ones."""
 
     sent: float | None = None
     local: float | str | None = None

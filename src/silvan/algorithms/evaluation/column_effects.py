@@ -49,9 +49,9 @@ class ExplainedRows(NamedTuple):
         return len(self.X) > 0 and not np.isnan(self.scores(self.X[:1])).any()
 
     def scores(self, X: np.ndarray) -> np.ndarray:
-        """Return the model's scores of rows: of the second of two classes, of each of several, or the number."""
-        found = answer_of(self.forest, X, self.absent, self.n_jobs).scores
-        return found[:, 1:] if self.forest.schema.n_classes == 2 else found
+        """Return the model's scores of rows: of the positive class of two, of each of several, or the number."""
+        found, label = answer_of(self.forest, X, self.absent, self.n_jobs).scores, self.forest.schema.label
+        return found[:, [label.positive_code]] if label.positive_class is not None else found
 
 
 def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[int] = ()) -> ExplainedRows:

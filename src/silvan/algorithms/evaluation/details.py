@@ -27,7 +27,7 @@ class Detail(msgspec.Struct, frozen=True):
     """What a site discloses of one model beside its main metrics; empty arrays where nothing may be disclosed.
 
     ``metrics`` are in the order of ``further_metrics``. ``confusion`` counts rows by true and decided class; of two
-    classes ``at_threshold`` does so at the decision threshold. ``groups`` are of the second of two classes, or of each:
+    classes ``at_threshold`` does so at the decision threshold. ``groups`` are of the positive class of two, or of each:
     mean score, rows of other classes, rows of the class. Of a number: mean prediction, mean of the number, rows.
     """
 
@@ -71,7 +71,13 @@ def nothing() -> Detail:
 
 # -- where rows are
 def detail_of(
-    scores: np.ndarray, decided: np.ndarray, y: np.ndarray, n_classes: int, floors: Floors, threshold: float = np.nan
+    scores: np.ndarray,
+    decided: np.ndarray,
+    y: np.ndarray,
+    n_classes: int,
+    floors: Floors,
+    threshold: float = np.nan,
+    positive: int = 1,
 ) -> Detail:
     """Work the details out from a model's scores of rows, and what it decides; metrics have three digits."""
     if not len(y) or np.isnan(scores).any():
@@ -82,14 +88,15 @@ def detail_of(
         return Detail(found, none, none, [_number_groups(scores[:, 0], y, floors)])
     shown = n_classes <= MOST_CLASSES
     confusion = metrics.confusion(scores, y, decided) if shown else none
-    curves = [1] if n_classes == 2 else range(n_classes) if shown else []
+    curves = [positive] if n_classes == 2 else range(n_classes) if shown else []
     groups = [class_groups(scores[:, c], y == c, floors) for c in curves]
     table = none
-    evidence = metrics.Evidence(confusion=confusion, rows=(scores, y))
+    evidence = metrics.Evidence(confusion=confusion, rows=(scores, y), positive=positive)
     if n_classes == 2:
-        score = scores[:, 1]
-        table = metrics.confusion(scores, y, (score >= threshold).astype(np.int64)) * (not np.isnan(threshold))
-        counts, levels = metrics.count_scores(scores, y, exact=True), np.unique(score)[::-1]
+        at_threshold = metrics.decided_at(threshold, scores, positive)
+        table = metrics.confusion(scores, y, at_threshold) * (not np.isnan(threshold))
+        counts = metrics.count_scores(scores, y, exact=True, positive=positive)
+        levels = np.unique(scores[:, positive])[::-1]
         evidence = replace(evidence, counts=counts, levels=levels, at_threshold=table, threshold=threshold)
     return Detail(_further(n_classes, evidence), confusion, table, groups)
 
@@ -174,7 +181,11 @@ def check_detail(detail: Detail, n_classes: int, rows: int) -> None:
 
 
 def detail_over_all(
-    n_classes: int, scores: np.ndarray | None, confusion: np.ndarray | None, sites: Sequence[tuple[int, Detail]]
+    n_classes: int,
+    scores: np.ndarray | None,
+    confusion: np.ndarray | None,
+    sites: Sequence[tuple[int, Detail]],
+    positive: int = 1,
 ) -> Detail:
     """Return the details over all sites: from summed counts on the grid of scores, if there are any, and from sites'.
 
@@ -183,7 +194,7 @@ def detail_over_all(
     known = [(rows, detail) for rows, detail in sites if len(detail.metrics)]
     none, at = np.zeros((0, 0), np.int64), np.zeros((2, 2), np.int64)
     at = sum((detail.at_threshold for _, detail in known if detail.at_threshold.size), start=at)
-    evidence = metrics.Evidence(at_threshold=at)
+    evidence = metrics.Evidence(at_threshold=at, positive=positive)
     if not n_classes:
         groups = [g for _, detail in known for g in detail.groups]
         joined = np.concatenate(groups) if groups else np.zeros((0, 3))

@@ -142,7 +142,7 @@ def answer_on_test_rows(
             whole = Answer(np.full((len(part), max(schema.n_classes, 1)), np.nan), np.zeros(len(part), np.int64))
         at = _threshold_at(site, schema, candidate, feature_key)
         if not np.isnan(at):
-            whole = Answer(whole.scores, (whole.scores[:, 1] >= at).astype(np.int64))
+            whole = Answer(whole.scores, metrics.decided_at(at, whole.scores, schema.label.positive_code))
         least, cells = policy_of(site).score_groups, test_cells(site, schema, by)
         return in_groups_by_cell(whole, part.y, schema.n_classes, least, cells)
 
@@ -191,7 +191,7 @@ def model_here(site: Site, schema: Schema, candidate: Candidate, feature_key: np
 
 
 def _threshold_at(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
-    """Return the decision threshold for the second of two classes; NaN where the most probable class is decided on."""
+    """Return the decision threshold for the positive class of two; NaN where the most probable class is decided on."""
     given = None if isinstance(candidate, LocalBoosting) else candidate.threshold
     if given is None or schema.n_classes != 2:
         return np.nan
@@ -224,7 +224,7 @@ def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     y = site.part(schema, test=True).y
     key, by = request.feature_key, request.by
     given = [answer_on_test_rows(site, schema, candidate, key, by) for candidate in request.candidates]
-    between = _intervals(site, given, request.against, schema.n_classes)
+    between = _intervals(site, schema, given, request.against)
     between = rounded_intervals(between, bool(schema.n_classes))
     thresholds = [shown_threshold(site, schema, candidate, key) for candidate in request.candidates]
     values, details = _metrics(site, schema, given, y, thresholds)
@@ -250,15 +250,16 @@ def _metrics(
     site: Site, schema: Schema, given: list[tuple[Answer, np.ndarray]], y: np.ndarray, thresholds: Sequence[float]
 ) -> tuple[np.ndarray, tuple[Detail, ...]]:
     """Return main metrics (models, metrics) and details of rows; none where the policy finds them too few."""
+    positive = schema.label.positive_code
     if schema.n_classes:
-        listed = [list(_classification(*one).values()) for one in given]
+        listed = [list(_classification(*one, positive).values()) for one in given]
     else:
         listed = [metrics.moments(answer.scores[:, 0], labels).tolist() for answer, labels in given]
     values = rounded(np.array(listed, np.float64).reshape(len(given), -1), bool(schema.n_classes))
     policy, details = policy_of(site), [nothing()] * len(given)
     for i, (answer, labels) in enumerate(given):
         if policy.allows_metrics(len(y)) and not hides_one_class(policy, labels, schema.n_classes):
-            details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), thresholds[i])
+            details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), thresholds[i], positive)
         else:  # not refused: a site with few rows would end everybody's evaluation
             values[i] = np.nan if schema.n_classes else 0.0
     return values, tuple(details)
@@ -273,7 +274,7 @@ def count_by_score(site: Site, request: CountByScore) -> ScoreCounts:
         answer, y = answer_on_test_rows(site, schema, candidate, request.feature_key, request.by)
         scored = slice(0, 0) if answer.silent else slice(None)
         found, labels = answer.scores[scored], y[scored]
-        scores.append(metrics.count_scores(found, labels, exact=False))
+        scores.append(metrics.count_scores(found, labels, exact=False, positive=schema.label.positive_code))
         confusion.append(metrics.confusion(found, labels, answer.decided[scored]))
         bands.append(metrics.calibration_sums(found, labels))
     return ScoreCounts(
@@ -281,25 +282,25 @@ def count_by_score(site: Site, request: CountByScore) -> ScoreCounts:
     )
 
 
-def _classification(answer: Answer, labels: np.ndarray) -> dict[str, float]:
-    return metrics.classification(answer.scores, labels, answer.decided)
+def _classification(answer: Answer, labels: np.ndarray, positive: int) -> dict[str, float]:
+    return metrics.classification(answer.scores, labels, answer.decided, positive)
 
 
-def _intervals(site: Site, given: list[tuple[Answer, np.ndarray]], against: int, n_classes: int) -> np.ndarray:
+def _intervals(site: Site, schema: Schema, given: list[tuple[Answer, np.ndarray]], against: int) -> np.ndarray:
     """Return intervals of gains, (models, 2), from what metrics are computed from and nothing else.
 
     Where each model has labels of its own to count by, two at a time are compared by those of the one, with rows of a
     group so arranged that they agree with the other's as far as can be. The middle is the difference of the metrics.
     """
     scores, labels = [answer.scores for answer, _ in given], [one for _, one in given]
-    key, jobs = site.sampling_key, site.n_jobs
+    key, jobs, n_classes, positive = site.sampling_key, site.n_jobs, schema.n_classes, schema.label.positive_code
     if against < 0 or policy_of(site).score_groups == 1 or not n_classes:
         return intervals(scores, against, labels[0], n_classes, key, jobs)
     base, found = given[against], np.full((len(given), 2), np.nan)
     for i, one in enumerate(given):
         if i != against and not base[0].silent and not one[0].silent:
             arranged = arrange(*one, base[1])
-            shift = _classification(base[0], arranged)["auc"] - _classification(*base)["auc"]
+            shift = _classification(base[0], arranged, positive)["auc"] - _classification(*base, positive)["auc"]
             pair = intervals([scores[against], scores[i]], 0, arranged, n_classes, key, jobs)[1]
             found[i] = np.clip(pair + shift, -1.0, 1.0)
     return found
@@ -377,18 +378,18 @@ def _overall_row(
     group: str = "",
 ) -> Row:
     """Return a model's row over all sites: from summed counts, from moments, or as the mean of sites."""
-    scores, matrix, mean = None, None, False
+    scores, matrix, mean, positive = None, None, False, schema.label.positive_code
     if not schema.n_classes:
         moments = np.array([one.metrics[place] for one in given])
         n, found = int(moments[:, 0].sum()), metrics.from_moments(moments)
     elif counts is not None and counts.confusion[place].any():
         scores, matrix = counts.scores[place], counts.confusion[place]
-        n, found = int(matrix.sum()), metrics.from_counts(list(scores), matrix, counts.bands[place])
+        n, found = int(matrix.sum()), metrics.from_counts(list(scores), matrix, counts.bands[place], positive)
     else:
         mean = True
         n, found = _mean_metrics([row for row in rows if row.model == name], schema.n_classes)
     told = [(one.rows, one.details[place]) for one in given]
-    detail = detail_over_all(schema.n_classes, scores, matrix, told)
+    detail = detail_over_all(schema.n_classes, scores, matrix, told, positive)
     row = Row(OVERALL, name, n, found, group=group).with_detail(detail, schema)
     if group:
         return row

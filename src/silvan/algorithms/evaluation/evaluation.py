@@ -17,7 +17,7 @@ from silvan.algorithms.evaluation.details import Detail, Floors, detail_of, thre
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.data.encode import encode_features, encode_label
-from silvan.data.schema import Schema
+from silvan.data.schema import Class, Schema
 from silvan.data.table import read_table
 from silvan.federation.federation import OVERALL
 from silvan.forest.forest import Forest
@@ -53,7 +53,7 @@ class Row:
     model that the site should use; ``same_as`` names the variant of the model that it equals, if there is one. Metrics
     with noise for ``epsilon`` lie ``between`` two numbers each. ``more`` and ``detail`` are what sites disclose beside
     the main metrics (``details.py``); ``note`` says why metrics are lacking. ``group`` is the subgroup of rows, empty
-    for all.
+    for all. ``positive`` is the positive class of two, which metrics are about; None unless there are two.
     """
 
     site: str
@@ -71,6 +71,7 @@ class Row:
     detail: Detail | None = None
     note: str = ""
     group: str = ""
+    positive: Class | None = None
 
     @property
     def leading(self) -> float:
@@ -83,8 +84,9 @@ class Row:
         return 1.0 if metrics.BY_KEY[next(iter(self.metrics))].higher else -1.0
 
     def with_detail(self, detail: Detail, schema: Schema) -> "Row":
-        """Return the row with details, and with a note where metrics are lacking."""
-        return replace(self, more=detail.by_name(schema.n_classes), detail=detail, note=_note(self, schema))
+        """Return the row with details, the positive class, and a note where metrics are lacking."""
+        more, positive = detail.by_name(schema.n_classes), schema.label.positive_class
+        return replace(self, more=more, detail=detail, note=_note(self, schema), positive=positive)
 
 
 @dataclass(frozen=True)
@@ -208,13 +210,13 @@ def evaluate_answers(
     fingerprints: Sequence[object] | None = None,
 ) -> list[Row]:
     """Return the rows of models at a site, by their answers on rows at hand, with intervals of their gains."""
-    listed = []
+    listed, positive = [], schema.label.positive_code
     for name, answer in answers.items():
         if schema.n_classes:
-            found = metrics.classification(answer.scores, y, answer.decided)
+            found = metrics.classification(answer.scores, y, answer.decided, positive)
         else:
             found = metrics.regression(answer.scores[:, 0], y)
-        detail = detail_of(answer.scores, answer.decided, y, schema.n_classes, Floors())
+        detail = detail_of(*answer, y, schema.n_classes, Floors(), positive=positive)
         listed.append(Row(site, name, len(y), found).with_detail(detail, schema))
     against = list(answers).index(LOCAL) if LOCAL in answers else -1
     between = intervals([answer.scores for answer in answers.values()], against, y, schema.n_classes, key)
@@ -240,7 +242,7 @@ def evaluate_forests(
         if forest.hash not in known:
             found = answer_of(forest, X, absent)
             if threshold is not None and schema.n_classes == 2:
-                found = Answer(found.scores, (found.scores[:, 1] >= threshold).astype(np.int64))
+                found = Answer(found.scores, metrics.decided_at(threshold, found.scores, schema.label.positive_code))
             known[forest.hash] = found
         return known[forest.hash]
 

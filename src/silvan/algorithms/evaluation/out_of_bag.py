@@ -79,13 +79,14 @@ def score_unseen(site: Site, schema: Schema, forest: Forest, draws: RowSamples |
 
 
 def site_threshold(site: Site, schema: Schema, forest: Forest, draws: RowSamples | None, rule: str = "youden") -> float:
-    """Return the score from which on the second of two classes is decided on, by a rule; NaN if unknown."""
+    """Return the decision threshold for the positive class of two, chosen by a rule; NaN if unknown."""
     unseen = unseen_rows(site, schema, forest, draws) if schema.n_classes == 2 else None
     if unseen is None:
         return np.nan
     answer, y = unseen
-    negatives, positives = metrics.count_scores(answer.scores, y, exact=True)[0]
-    return metrics.best_threshold(np.unique(answer.scores[:, 1])[::-1], negatives, positives, rule)
+    positive = schema.label.positive_code
+    negatives, positives = metrics.count_scores(answer.scores, y, exact=True, positive=positive)[0]
+    return metrics.best_threshold(np.unique(answer.scores[:, positive])[::-1], negatives, positives, rule)
 
 
 class OutOfBagCounts(Reply, frozen=True, kw_only=True):
@@ -113,7 +114,7 @@ def count_unseen(site: Site, request: CountOutOfBag) -> OutOfBagCounts:
     unseen = unseen_rows(site, schema, model_of(site, schema, model.model), model.draws)
     if unseen is None:
         return OutOfBagCounts(counts=np.zeros((2, metrics.GRID), np.int64))
-    [counts] = metrics.count_scores(unseen[0].scores, unseen[1], exact=False)
+    [counts] = metrics.count_scores(unseen[0].scores, unseen[1], exact=False, positive=schema.label.positive_code)
     return OutOfBagCounts(counts=np.ascontiguousarray(counts, np.int64))
 
 
@@ -123,7 +124,7 @@ def asks_for_threshold(threshold: object) -> tuple[type[Request], ...]:
 
 
 def choose_threshold(federation: Federation, schema: Schema, forest: Forest, draws: RowSamples, rule: str) -> float:
-    """Return the score from which on the second of two classes is decided on: the best by a rule."""
+    """Return the decision threshold for the positive class of two that is best by a rule."""
     schema_blob = federation.blob(schema.to_json().encode())
     request = CountOutOfBag(schema=schema_blob, model=sent_model(federation, forest, {forest.hash: draws}))
     total: OutOfBagCounts = federation.total(request, check=counts_of(counts=(2, metrics.GRID)))

@@ -85,7 +85,8 @@ def _mean_over_sites(rows: list[Row]) -> Row:
     means = {key: _mean(np.array([row.metrics[key] for row in rows])) for key in rows[0].metrics}
     more = {key: _mean(np.array([row.more.get(key, np.nan) for row in rows])) for key in rows[0].more}
     more = {key: value for key, value in more.items() if not key.endswith(("_low", "_high"))}  # means are no ends
-    return Row(OVERALL, rows[0].model, sum(row.rows for row in rows), means, more=more)
+    positive = rows[0].positive
+    return Row(OVERALL, rows[0].model, sum(row.rows for row in rows), means, more=more, positive=positive)
 
 
 def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
@@ -107,6 +108,7 @@ def _of_site(splits: list[list[Row]], n_folds: int, ratio: float) -> list[Row]:
         alike = same.pop() if len(same) == 1 else ""
         detail = join_details([row.detail for row in rows if row.detail is not None])
         one = Row(rows[0].site, name, tested, means, same_as=alike, more=more, detail=detail, note=note)
+        one = replace(one, positive=rows[0].positive)
         if name != LOCAL and LOCAL in first:
             gains = one.sign * (first[name] - first[LOCAL])
             gains = gains[~np.isnan(gains)]
@@ -129,7 +131,7 @@ def _mean_of_sites(rows: list[Row]) -> list[Row]:
         means = {key: sum(row.metrics[key] * row.rows for row in some) / n if n else np.nan for key in names}
         n_rows = sum(row.rows for row in rows if row.model == name)
         detail = join_details([row.detail for row in rows if row.model == name and row.detail is not None])
-        listed.append(Row(OVERALL, name, n_rows, means, detail=detail))
+        listed.append(Row(OVERALL, name, n_rows, means, detail=detail, positive=rows[0].positive))
     return listed
 
 

@@ -4,7 +4,7 @@ Test rows are counted in fixed bins; metrics come from the noisy counts alone, w
 Bins of a class's probability, or of a number and its error, follow from the schema, and a row is in one bin of each
 set. So a site knows what one row can change without trusting anybody.
 
-Two classes: bins of the second one's probability, by class. Several: the confusion matrix, and for each class bins of
+Two classes: bins of the positive one's probability, by class. Several: the confusion matrix, and for each class bins of
 its probability, by whether a row is of it. A number: bins of the error's size, and bins of the number itself.
 """
 
@@ -60,13 +60,15 @@ class TallyLayout:
     n_classes: int
     low: float = 0.0
     width: float = 1.0
+    positive: int = 1
 
     @classmethod
     def of(cls, schema: Schema) -> "TallyLayout":
         """Return the layout for a schema; numbers need bounds."""
         n = schema.n_classes
         if n:
-            return cls((2 * N_BINS,) if n == 2 else (n * n, *(2 * N_BINS,) * n), n)
+            sizes = (2 * N_BINS,) if n == 2 else (n * n, *(2 * N_BINS,) * n)
+            return cls(sizes, n, positive=schema.label.positive_code)
         if schema.label.bounds is None:
             raise FormatError("the number to predict has no bounds")
         low, high = schema.label.bounds
@@ -89,8 +91,8 @@ class TallyLayout:
         y = y.astype(np.int64)
         if n == 2:
             # a tie is on the side that the model decided for
-            side = np.where(decided == 1, np.maximum(bins[:, 1], _HALF), np.minimum(bins[:, 1], _HALF - 1))
-            yield 2 * side + y
+            found, cells = decided == self.positive, bins[:, self.positive]
+            yield 2 * np.where(found, np.maximum(cells, _HALF), np.minimum(cells, _HALF - 1)) + (y == self.positive)
             return
         yield y * n + decided
         for k in range(n):
@@ -245,5 +247,6 @@ def evaluate_with_noise(
         counts = rounds.total(request, "test rows by score", len(layout.sizes), (layout.size,))
     rows, found, between = estimate(layout, counts, request.noises(schema)[0].alpha, placing.factor)
     row = Row(OVERALL, FEDERATED, rows, found, between=between, epsilon=float(epsilon))
+    row = replace(row, positive=schema.label.positive_class)
     account = replace(rounds.account(), unit=UNIT)
     return Evaluation([row], models=(FEDERATED,), guarantee=f"epsilon {epsilon:g}", privacy=account)

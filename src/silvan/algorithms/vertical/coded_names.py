@@ -39,7 +39,7 @@ def code_label(party: Party, label: Label) -> Label:
     """Return the label as the coordinator is told it, and keep what it stands for."""
     if party.show_names:
         return label
-    coded = _coded_label(label, f"{party.name}: label ({_digits(party, msgspec.json.encode(label))})")
+    coded = coded_label(label, f"{party.name}: label ({_digits(party, msgspec.json.encode(label))})")
     keep_label(party, coded, label)
     return coded
 
@@ -93,8 +93,10 @@ def _coded_feature(feature: Feature, name: str) -> Feature:
     return Feature(name, feature.kind, categories=numbers, other=feature.other)
 
 
-def _coded_label(label: Label, name: str) -> Label:
-    return Label(name, None if label.classes is None else tuple(range(len(label.classes))))
+def coded_label(label: Label, name: str) -> Label:
+    """Return a label under another name, with numbers for its classes."""
+    classes = None if label.classes is None else tuple(range(len(label.classes)))
+    return Label(name, classes, positive=None if label.positive is None else label.positive_code)
 
 
 def _digits(party: Party, data: bytes) -> str:

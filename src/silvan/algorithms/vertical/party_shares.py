@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from silvan.algorithms.level_checks import check_arrays
-from silvan.algorithms.vertical.coded_names import code_features, named_columns, named_label
+from silvan.algorithms.vertical.coded_names import code_features, coded_label, named_columns, named_label
 from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
 from silvan.algorithms.vertical.kept_shares import read_share
 from silvan.algorithms.vertical.party_rows import Growing, descend
@@ -118,7 +118,7 @@ def show_share(site: Site, request: ShowShare) -> ShownShare:
     share = share_of(party, request.model)
     label = share.schema.label
     if not party.show_names:
-        label = Label(f"{party.name}: label", None if label.classes is None else tuple(range(len(label.classes))))
+        label = coded_label(label, f"{party.name}: label")
     shown = Schema(tuple(code_features(party, share.schema.features)), label)
     return ShownShare(share=replace(share, schema=shown).to_bytes())
 

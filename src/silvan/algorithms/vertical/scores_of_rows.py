@@ -22,7 +22,7 @@ from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels, rows_blob
 from silvan.algorithms.vertical.party_shares import share_of
 from silvan.data.schema import Label, Schema
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived
 from silvan.federation.federation import OVERALL, Federation
@@ -64,7 +64,8 @@ class RowLeaves(msgspec.Struct, frozen=True, tag="leaves"):
     leaves: np.ndarray  # (rows, trees), by number from left to right
     weights: np.ndarray  # of the trees
     votes: bool = False  # whether trees vote for a class
-    threshold: float | None = None  # decide for the second of two classes if its score is at least this
+    threshold: float | None = None  # decide for the positive class of two if its score is at least this
+    positive: int = 1
 
     def part(self, some: slice) -> "RowLeaves":
         """Return the leaves of some of the rows."""
@@ -112,7 +113,8 @@ def evaluate_scores(site: Site, request: EvaluateScores) -> ScoreMetrics:
     """Compare scores with labels, if the party's policy allows metrics of so few rows."""
     party, policy, n_classes = party_of(site), policy_of(site), len(request.label.classes or ())
     count_models(site, {digest(wire.encode(request))})
-    y = encode_labels(party, named_label(party, request.label), request.rows)
+    label = named_label(party, request.label)
+    y, positive = encode_labels(party, label, request.rows), label.positive_code
     answer, labels = in_groups(answer_of(party, request.found, len(y), n_classes), y, n_classes, policy.score_groups)
     if not policy.allows_metrics(len(y)):
         raise RefusedError(
@@ -121,12 +123,14 @@ def evaluate_scores(site: Site, request: EvaluateScores) -> ScoreMetrics:
     if hides_one_class(policy, labels, n_classes):
         return ScoreMetrics(metrics=np.full(len(metrics.main_metrics(n_classes)), np.nan))
     if n_classes:
-        values = np.array(list(metrics.classification(answer.scores, labels, answer.decided).values()), np.float64)
+        found = metrics.classification(answer.scores, labels, answer.decided, positive)
+        values = np.array(list(found.values()), np.float64)
     else:
         values = metrics.moments(answer.scores[:, 0], labels)
     if policy.score_groups > 1:
         values = rounded(values[None], bool(n_classes))[0]
-    return ScoreMetrics(metrics=values, detail=detail_of(*answer, labels, n_classes, Floors.of(policy)))
+    detail = detail_of(*answer, labels, n_classes, Floors.of(policy), positive=positive)
+    return ScoreMetrics(metrics=values, detail=detail)
 
 
 @answers(KeepPredictions)
@@ -194,7 +198,8 @@ def scores_of_leaves(value: np.ndarray, found: RowLeaves) -> RowScores:
     """
     scores = leaf_scores(found.leaves, value, found.weights)
     if found.threshold is not None and scores.shape[1] == 2:
-        return RowScores(scores, (scores[:, 1] >= found.threshold).astype(np.int64))
+        reject(found.positive not in (0, 1), "there is no such class")
+        return RowScores(scores, metrics.decided_at(found.threshold, scores, found.positive))
     if not found.votes:
         return RowScores(scores)
     return RowScores(scores, leaf_scores(found.leaves, votes_of_leaves(value), found.weights).argmax(axis=1))

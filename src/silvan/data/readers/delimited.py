@@ -132,13 +132,10 @@ class Delimited:
         """Return cells with points for decimal commas, and without what is said to mean missing."""
         import polars as pl
 
-        frame = self._named(frame)
-        missing, texts = self.table.missing, [column for column in frame if column.dtype == pl.String]
-        if missing:
-            texts = [text.set(text.str.strip_chars().is_in(list(missing)), None) for text in texts]
-        if self.commas:
-            texts = [self._points(text) for text in texts]
-        return frame.with_columns(texts) if missing or self.commas else frame
+        frame = self.table.without(self._named(frame))
+        if not self.commas:
+            return frame
+        return frame.with_columns(self._points(column) for column in frame if column.dtype == pl.String)
 
     def _named(self, frame: "pl.DataFrame") -> "pl.DataFrame":
         """Return a frame with the study's names of columns."""

@@ -27,9 +27,7 @@ class Sheet:
 
     def frames(self, size: int) -> "Iterator[pl.DataFrame]":
         """Yield all cells as text."""
-        frame = self._rows.rename(dict(zip(self._rows.columns, self._names, strict=True)))
-        missing = list(self.table.missing)
-        yield frame.with_columns(c.set(c.str.strip_chars().is_in(missing), None) for c in frame) if missing else frame
+        yield self.table.without(self._rows.rename(dict(zip(self._rows.columns, self._names, strict=True))))
 
     def complaints(self) -> dict[str, str]:
         """Return nothing: a sheet has one way to write numbers."""

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from silvan.errors import InputError
 from silvan.util.readable import format_names
+
+if TYPE_CHECKING:
+    import polars as pl
 
 FileKind = Literal["csv", "excel", "feather", "parquet"]
 
@@ -46,7 +50,8 @@ class Table:
     encoding
         Of a text file, such as "latin-1" or "utf-16".
     missing
-        Texts that mean that a value is missing, in all columns, such as "-9" or "unknown".
+        Texts and numbers that mean that a value is missing, such as -9 or "unknown": a list for all columns, or a list
+        for each of some columns, by the names that they have in the study: ``{"weight": [-999]}``.
     sheet
         Of an Excel file, if several of its sheets hold something.
     rename
@@ -55,7 +60,7 @@ class Table:
     Examples
     --------
     >>> import silvan as sv
-    >>> sv.Table("north.csv", separator=";", decimal=",", missing=["-9"])
+    >>> sv.Table("north.csv", separator=";", decimal=",", missing=[-9])
     Table('north.csv', separator=';', decimal=',', missing=('-9',))
     """
 
@@ -63,16 +68,13 @@ class Table:
     separator: str | None = None
     decimal: str | None = None
     encoding: str | None = None
-    missing: tuple[str, ...] = ()
+    missing: Sequence[str | float] | Mapping[str, Sequence[str | float]] = field(default=(), hash=False)
     sheet: str | None = None
     rename: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for options that are not possible."""
-        missing: Any = self.missing
-        if not isinstance(missing, list | tuple) or not all(isinstance(text, str) for text in missing):
-            raise InputError.wrong("missing", "a list of texts", missing)
-        object.__setattr__(self, "missing", tuple(text.strip() for text in missing))
+        object.__setattr__(self, "missing", _checked_missing(self.missing))
         mark: Any = self.separator
         if mark is not None and not _separates(mark):
             raise InputError.wrong("separator", "one character such as ';', ',' or a tab", mark)
@@ -127,6 +129,11 @@ class Table:
                 hint = f"did you mean {close[0]!r}?" if close else f"it has {format_names(list(names))}"
             raise InputError.about("rename", f"names the column {old!r}, which {self.where} does not have; {hint}")
         found = {name: self.rename.get(name, name) for name in names}
+        for name in self.missing if isinstance(self.missing, Mapping) else ():
+            if name not in found.values():
+                close = get_close_matches(name, found.values(), n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise InputError.about("missing", f"names the column {name!r}, which {self.where} does not have{hint}")
         twice = [name for name, times in Counter(found.values()).items() if times > 1]
         if twice:
             raise InputError.about(
@@ -135,6 +142,24 @@ class Table:
                 "other one another name in rename too",
             )
         return found
+
+    def without(self, frame: "pl.DataFrame") -> "pl.DataFrame":
+        """Return rows of the file, by the study's names of columns, without the values that mean missing."""
+        import polars as pl
+
+        columns = []
+        for column in frame if self.missing else ():
+            texts = self.missing.get(column.name, ()) if isinstance(self.missing, Mapping) else self.missing
+            words, numbers = [str(text) for text in texts], [n for text in texts if (n := _number(text)) is not None]
+            if words and column.dtype == pl.String:
+                text = column.str.strip_chars()
+                plain = text.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
+                gone = text.is_in(words) | plain.is_in(numbers).fill_null(False)
+                columns.append(column.set(gone, None))
+            elif numbers and column.dtype.is_numeric():
+                gone = column.cast(pl.Float64).is_in(numbers)
+                columns.append(pl.select(pl.when(~gone).then(column)).to_series().alias(column.name))
+        return frame.with_columns(columns)
 
     @property
     def renaming(self) -> list[str]:
@@ -219,6 +244,31 @@ def _separates(mark: Any) -> bool:
     return (
         isinstance(mark, str) and len(mark) == 1 and mark.isascii() and not mark.isalnum() and mark not in "\"'\r\n.-+"
     )
+
+
+def _checked_missing(missing: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
+    """Return texts that mean missing, in all columns or by column, in an order that does not depend on the writer's."""
+    if isinstance(missing, Mapping):
+        if all(isinstance(name, str) and isinstance(texts, list | tuple) for name, texts in missing.items()):
+            return {name: _checked_texts(texts) for name, texts in sorted(missing.items())}
+    elif isinstance(missing, list | tuple):
+        return _checked_texts(missing)
+    raise InputError.wrong("missing", "a list of texts and numbers, or such a list for each of some columns", missing)
+
+
+def _checked_texts(texts: Sequence[Any]) -> tuple[str, ...]:
+    for text in texts:
+        if not isinstance(text, str | int | float) or isinstance(text, bool):
+            raise InputError.wrong("missing", "texts and numbers", text)
+    return tuple(str(text).strip() for text in texts)
+
+
+def _number(text: Any) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
 
 
 def _checked_names(rename: Any) -> dict[str, str]:

@@ -27,7 +27,18 @@ LEAST = 3
 
 _SHARED = (
     *("format", "version", "name", "status", "by", "made", "seconds", "versions", "study_file", "study", "fingerprint"),
-    *("schema_hash", "features", "label", "classes", "sums", "rounds", "agreement_rounds", "kinds", "importances"),
+    *(
+        "schema_hash",
+        "features",
+        "label",
+        "classes",
+        "positive",
+        "sums",
+        "rounds",
+        "agreement_rounds",
+        "kinds",
+        "importances",
+    ),
     *("repeats", "folds", "shared_forest", "threshold", "verification"),
 )
 """Fields of the record that tell of no single site. What is not named here or below is left out of copies."""

@@ -93,6 +93,7 @@ def _in_small(plan: Study, frame: pl.DataFrame) -> Study:
     dependence = (column,) * bool(plan.evaluation.dependence)
     return replace(
         plan,
+        positive=None,  # rows are random, and their classes called otherwise
         learner=_with_known(plan.learner, _SMALL),
         test=plan.test or (_TEST if plan.evaluated else 0.0),
         repeats=None,
