@@ -473,6 +473,12 @@ def most_models(site: Site) -> int | None:
     return site.outbox.terms.models if isinstance(site.outbox, Gate) else None
 
 
+def first_sites(site: Site) -> list[str] | None:
+    """Return the sites that a study begins with, as a site knows them; None if it does not."""
+    known = site.outbox.terms.sites if isinstance(site.outbox, Gate) else None
+    return None if known is None else sorted(known)
+
+
 def _describe(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:
     """Return in plain words what an answer is, and who sees it."""
     if request is None:
