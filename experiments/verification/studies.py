@@ -100,6 +100,7 @@ def make_federation(
             study=made.study,
             sites=list(made.sites),
             losses=study.losses(made.sites),
+            epsilon=study.max_epsilon(made.sites),
             text=text_of(study),
         )
         if gate.policy.approve:
