@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 from experiments.verification.studies import (
     HISTOGRAM,
@@ -23,7 +22,6 @@ from silvan.federation.message import Envelope
 from silvan.federation.signed import SignedMessage
 from silvan.privacy.aggregation.masked_site import MaskedPart
 from silvan.study.parse import parse_remote_study, predicting
-from silvan.study.run_folder import Run
 from silvan.study.study import text_of
 from silvan.study.verify import verify_study
 
