@@ -123,6 +123,7 @@ class Sandbox:
         self.folder, self.port, self.running = folder, port, []
         hosts = folder / "hosts"
         hosts.write_text("127.0.0.1 localhost coordinator\n")
+        Path(IMAGE, "etc/hosts").touch()  # Docker mounts one, too
         self.always = ["--ro-bind", IMAGE, "/", "--dev", "/dev", "--proc", "/proc"]
         self.always += [word for at in ("/tmp", "/home", "/root") for word in ("--tmpfs", at)]  # noqa: S108
         self.always += ["--ro-bind", str(hosts), "/etc/hosts", "--unshare-user", "--uid", "1000", "--gid", "1000"]
@@ -211,10 +212,10 @@ def test_the_compose_file_s_commands_run_a_study_in_the_image(sandbox):
         words = [word.replace("8102", str(sandbox.port)) for word in service["command"]]
         given[name] = (binds, environment, "silvan-container", *words)
     sandbox.run(*given.pop("tables"))
-    for name, words in given.items():
+    for name, words in sorted(given.items()):  # the coordinator first: sites depend on it
         sandbox.start(name, *words)
+        until(lambda b=words[0]: healthy(sandbox, b, environment))
     for binds, *_ in given.values():
-        until(lambda b=binds: healthy(sandbox, b, environment))
         with pytest.raises(AssertionError, match="Read-only"):
             sandbox.run(binds, environment, "touch", "/opt/silvan/x")
     at_sites = {f"/silvan/{name}": given[name][:2] for name in given if name != "coordinator"}
