@@ -27,16 +27,9 @@ from helpers.studies import TASKS, Reversed, Shuffled, Stop, stopping
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.algorithms.vertical.encoded_labels import LabelsForParties
+from silvan.algorithms.vertical.encrypted_decisions import DecideNodes, Decisions, KeepChosen
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels
-from silvan.algorithms.vertical.encrypted_splits import (
-    DecideNodes,
-    Decisions,
-    EncryptedSums,
-    KeepChosen,
-    LeftBits,
-    SplitChosen,
-    SumLabels,
-)
+from silvan.algorithms.vertical.encrypted_splits import EncryptedSums, LeftBits, SplitChosen, SumLabels
 from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import LeafValues
 from silvan.algorithms.vertical.scores_of_rows import EvaluateScores, RowLeaves, ask_label_holder
