@@ -91,10 +91,7 @@ _ANSWERED_IN = {
         "KeepShare",
         "ShowShare",
     ),
-    "silvan.algorithms.vertical.prediction": (
-        "GoLeft",
-        "ReachLeaves",
-    ),
+    "silvan.algorithms.vertical.prediction": ("ReachLeaves",),
     "silvan.federation.describe": (
         "CountCategories",
         "CountRows",
