@@ -375,7 +375,7 @@ class Gate(Outbox):
         if key is not None:
             found = fingerprint_of(reply, points_of(key, site.study))
             if found is not None:
-                self._parts[site.asked] = Part(found, [], request.statistic(site.asked))
+                self._parts[site.asked] = SumPart(found, [], request.statistic(site.asked))
         return reply
 
     def _notes(self, site: Site, envelope: Envelope, request: Request, body: bytes) -> dict[str, bytes]:
