@@ -271,9 +271,9 @@ def another_model(folder: Path, rng: np.random.Generator) -> str | None:
     record = run.read()
     if rng.random() < 0.5 and record.evaluation:
         row = record.evaluation[int(rng.integers(len(record.evaluation)))]
-        known = [name for name, value in row.figures.items() if value is not None]
+        known = [name for name, value in row.metrics.items() if value is not None]
         if known:
-            row.figures[known[0]] = float(row.figures[known[0]] or 0.0) + 0.01
+            row.metrics[known[0]] = float(row.metrics[known[0]] or 0.0) + 0.01
             run.write(record)
             return "a metric"
     if not record.models:

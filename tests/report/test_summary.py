@@ -155,7 +155,7 @@ def test_the_variant_that_a_site_should_use():
 def test_the_mean_of_sites_leads_where_rows_are_ranked():
     summary = summarise(record([(0.8, 0.9), (0.6, 0.7), (0.95, 0.85)]))
     assert summary["lead"] is summary["mean"]
-    assert summary["mean"]["figures"] == {"local": 0.7, "federated": 0.8}
+    assert summary["mean"]["metrics"] == {"local": 0.7, "federated": 0.8}
     assert "the other way round (0.950 against 0.850)" in summary["sentences"][0]
 
 
@@ -175,7 +175,7 @@ def test_of_errors_less_is_better():
 
 def test_gains_agree_with_what_is_shown():
     summary = summarise(record([(0.80049, 0.80051), (0.7, 0.7), (0.7, 0.7)]))
-    assert summary["sites"][0]["figures"] == {"local": 0.8, "federated": 0.801}
+    assert summary["sites"][0]["metrics"] == {"local": 0.8, "federated": 0.801}
     assert summary["sites"][0]["gains"]["federated"] == 0.001
 
 

@@ -79,7 +79,7 @@ def comparison(summary: Line) -> dict[str, Any] | None:
     metric, models = summary["metric"], summary["models"]
     sums = [line for line in (summary["mean"], summary["overall"]) if line is not None]
     lines = [*sums, *summary["sites"]] if len(summary["sites"]) > MANY else [*summary["sites"], *sums]
-    values = [v for line in lines for v in line["figures"].values() if v is not None]
+    values = [v for line in lines for v in line["metrics"].values() if v is not None]
     if metric is None or not values:
         return None
     ticks = nice_scale(min(values), max(values), None if metric["key"] == "rmse" else 1.0)
@@ -97,13 +97,13 @@ def _axis(ticks: Sequence[float]) -> Markup:
 def _track(line: Line, models: Sequence[str], ticks: Sequence[float], metric: Line) -> Markup:
     grid = (f"{_place(t, ticks):.2f}%" for t in ticks)
     parts = [svg("line", class_="grid", x1=x, x2=x, y1=0, y2="100%") for x in grid]
-    at = {m: f"{_place(v, ticks):.2f}%" for m, v in line["figures"].items() if v is not None}
+    at = {m: f"{_place(v, ticks):.2f}%" for m, v in line["metrics"].items() if v is not None}
     if not at:
         parts.append(svg("text", "no test rows here, or one class only", class_="none", x="50%", y="50%", dy=4))
     if "local" in at and "federated" in at:
         way = f"way {line['sure'].get('federated', '')}"
         parts.append(svg("line", class_=way, x1=at["local"], x2=at["federated"], y1="50%", y2="50%"))
-    texts = {m: f"{m} {line['figures'][m]:.{metric['digits']}f}" for m in at}
+    texts = {m: f"{m} {line['metrics'][m]:.{metric['digits']}f}" for m in at}
     for model in sorted(at, key=lambda m: ("pooled", "local", "federated").index(m) if m in _SHAPES else 1.5):
         title, shape = svg("title", texts[model]), _SHAPES.get(model, _OTHER)
         parts.append(svg("svg", title, shape, class_=f"mark {model_class(model, models)}", x=at[model], y="50%"))

@@ -76,7 +76,7 @@ def _template() -> Template:
         format_bytes=format_bytes,
         format_time=format_time,
         signed=signed,
-        figure=format_metric,
+        number=format_metric,
         spaced=_spaced,
         gain=_gain,
         count=count_of,
@@ -99,7 +99,7 @@ def render(summary: dict[str, Any]) -> str:
         comparison=None if summary["noisy"] else charts.comparison(summary),
         legend=[(m, charts.swatch(m, models), charts.model_class(m, models)) for m in models],
         panels=charts.roc_panels(summary),
-        judged=_judged(summary, model) if model is not None else [],
+        evaluated=_evaluated(summary, model) if model is not None else [],
         open=len(summary["sites"]) <= _OPEN,
         many=many,
         model=model,
@@ -117,13 +117,13 @@ def render(summary: dict[str, Any]) -> str:
     return without_controls(page)
 
 
-def _judged(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
+def _evaluated(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
     """Draw the curves of every site, all rows together first."""
     found = []
-    for site in summary["judged"]:
+    for site in summary["evaluated"]:
         if model in site["models"]:
             one = site["models"][model]
-            found.append(site | {"panels": _panels(summary, site, model), "rows": one["rows"], "figures": one})
+            found.append(site | {"panels": _panels(summary, site, model), "rows": one["rows"], "metrics": one})
     return found if any(site["panels"] for site in found) else []
 
 

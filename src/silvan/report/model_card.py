@@ -78,7 +78,7 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
         return [*texts, "It has not been evaluated: there are no test rows."]
     few = [site["title"] for site in sites if site["certainty"] == "few"]
     lost = [site["title"] for site in sites if site["certainty"] == "lost"]
-    undefined = [site["title"] for site in sites if not any(v is not None for v in site["figures"].values())]
+    undefined = [site["title"] for site in sites if not any(v is not None for v in site["metrics"].values())]
     if undefined and summary["noisy"] is None and metric is not None and not record.copy_for and record.by == "rows":
         texts.append(
             f"No {metric['title']} is known at {list_some(undefined, 'site', 6)}: no test rows, or one class only."
@@ -90,7 +90,7 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
     model = summary["leading"]
     slopes = {
         site["title"]: slope
-        for site in summary["judged"]
+        for site in summary["evaluated"]
         if model in site["models"] and site["models"][model]["rows"] >= _ENOUGH
         if (slope := site["models"][model]["more"].get("calibration_slope")) is not None
     }

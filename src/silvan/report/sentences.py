@@ -47,7 +47,7 @@ def _of_parties(text: str, record: Record) -> str:
 
 def _outcome(summary: dict[str, Any]) -> str:
     metric, overall = summary["metric"], summary["overall"]
-    if metric is None or overall is None or "local" not in overall["figures"]:
+    if metric is None or overall is None or "local" not in overall["metrics"]:
         return ""
     known = [site["certainty"] for site in summary["sites"] if site["verdict"] != "unknown"]
     unknown = len(summary["sites"]) - len(known)
@@ -63,15 +63,15 @@ def _outcome(summary: dict[str, Any]) -> str:
 def _at_new_sites(summary: dict[str, Any]) -> str:
     """Return how the model does at a site that took no part."""
     metric, overall, model = summary["metric"], summary["overall"], summary["leading"]
-    known = [line["figures"].get(model) for line in summary["sites"]]
+    known = [line["metrics"].get(model) for line in summary["sites"]]
     known = sorted(value for value in known if value is not None)
     if metric is None or not known:
         return ""
     text = f"At a site that takes no part in training, expect {metric['title']} {known[0]:.{metric['digits']}f}"
     if len(known) > 1:
         text += f" to {known[-1]:.{metric['digits']}f}"
-    if overall is not None and overall["figures"].get(model) is not None:
-        text += f", {overall['figures'][model]:.{metric['digits']}f} on average"
+    if overall is not None and overall["metrics"].get(model) is not None:
+        text += f", {overall['metrics'][model]:.{metric['digits']}f} on average"
     return f"{text}: each site was left out in turn and evaluated by a model of the other sites."
 
 
@@ -82,14 +82,14 @@ def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
         return ""
     texts = []
     for line in lines:
-        figures, digits = line["figures"], metric["digits"]
-        if figures.get("local") is not None and figures.get("federated") is not None:
+        metrics, digits = line["metrics"], metric["digits"]
+        if metrics.get("local") is not None and metrics.get("federated") is not None:
             texts.append(
-                f"At {line['title']} the {metric['title']} goes from {figures['local']:.{digits}f} alone to "
-                f"{figures['federated']:.{digits}f} with the federated forest "
+                f"At {line['title']} the {metric['title']} goes from {metrics['local']:.{digits}f} alone to "
+                f"{metrics['federated']:.{digits}f} with the federated forest "
                 f"({_change(line['gains']['federated'], metric)})."
             )
-    if summary["overall"] is not None and "local" in summary["overall"]["figures"]:
+    if summary["overall"] is not None and "local" in summary["overall"]["metrics"]:
         texts.append(_change_of_metric(summary["overall"], summary))
     return " ".join(filter(None, texts))
 
@@ -99,12 +99,12 @@ def _with_noise(summary: dict[str, Any]) -> str:
     noisy, metric = summary["noisy"], summary["metric"]
     if noisy is None:
         return ""
-    digits, figure = metric["digits"], summary["overall"]["figures"].get("federated")
-    if figure is None:
+    digits, value = metric["digits"], summary["overall"]["metrics"].get("federated")
+    if value is None:
         text = f"Noise is larger than the counts of test rows: the {metric['title']} cannot be estimated."
     else:
-        text = f"Over the test rows of all sites the {metric['title']} is {figure:.{digits}f}"
-        *_, low, high = noisy["figures"][0]
+        text = f"Over the test rows of all sites the {metric['title']} is {value:.{digits}f}"
+        *_, low, high = noisy["metrics"][0]
         if low is not None:
             text += f", between {low:.{digits}f} and {high:.{digits}f} (95% CI, noise included)"
         text += "."
@@ -118,16 +118,16 @@ def _with_noise(summary: dict[str, Any]) -> str:
 def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
     """Return how the figure changes, and why it may change the other way over all rows."""
     metric, overall = summary["metric"], summary["overall"]
-    figures, digits = line["figures"], metric["digits"]
-    if figures.get("local") is None or figures.get("federated") is None:
+    metrics, digits = line["metrics"], metric["digits"]
+    if metrics.get("local") is None or metrics.get("federated") is None:
         return ""
     mean = line is summary["mean"] or summary["repeats"]
     where = "On average over the sites" if mean else f"Over all {count_of(line['test_rows'], 'test row')}"
-    pooled = figures.get("pooled")
+    pooled = metrics.get("pooled")
     beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
     text = (
-        f"{where} the {metric['title']} goes from {figures['local']:.{digits}f} to "
-        f"{figures['federated']:.{digits}f} ({_change(line['gains']['federated'], metric)}{_sure(line, digits)})"
+        f"{where} the {metric['title']} goes from {metrics['local']:.{digits}f} to "
+        f"{metrics['federated']:.{digits}f} ({_change(line['gains']['federated'], metric)}{_sure(line, digits)})"
         f"{beside}."
     )
     prevalence = (
@@ -139,7 +139,7 @@ def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
     if line is overall and line["verdict"] == "lost" and metric["ranks"]:
         text += f" In one ranking of all rows {prevalence}"
     elif line["verdict"] != "lost" and overall["verdict"] == "lost":
-        alone, joined = overall["figures"]["local"], overall["figures"]["federated"]
+        alone, joined = overall["metrics"]["local"], overall["metrics"]["federated"]
         text += (
             f" With all rows in one ranking it is the other way round ({alone:.{digits}f} against "
             f"{joined:.{digits}f}): there {prevalence}"
@@ -220,7 +220,7 @@ def _evaluated_rows(summary: dict[str, Any]) -> str:
             f"Every row was evaluated {times}, by models that had not seen it ({splits}); intervals are corrected for "
             "splits that share rows."
         )
-    sizes = [site["test_rows"] for site in summary["sites"] if site["figures"] and summary["noisy"] is None]
+    sizes = [site["test_rows"] for site in summary["sites"] if site["metrics"] and summary["noisy"] is None]
     if len(sizes) < 2 or min(sizes) >= 50:
         return ""
     most = count_of(max(sizes), "row")

@@ -159,7 +159,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         a person or machine that verifies the study when it is done, see [verification](verification.md): sees all sums
         over sites and all replies, as the coordinator does, and is named in what owners approve. The coordinator keeps
         the journal for it
-    figures
+    metrics
         `"own"`: at the end a site is sent its own metrics and those over all sites; `"all"`: everybody's
     sites
         the table of each site; between machines a list of the sites' names
@@ -247,7 +247,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "secret"
     auditor: Annotated[Text | None, about(default="nobody", here=_REMOTE, decides=False)] = None
-    figures: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
+    metrics: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
 
     # -- sections
     sites: Annotated[dict[str, Any] | tuple[Text, ...] | None, about(decides=False)] = None

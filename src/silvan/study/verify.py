@@ -268,7 +268,7 @@ def _verify(run: Run, record: Record, study: Study, roster: Roster, found: Verif
 
 def _alike(one: Record, other: Record) -> bool:
     """Whether two records have the same metrics."""
-    a, b = ([(row.site, row.model, row.group, row.figures) for row in r.evaluation + r.subgroups] for r in (one, other))
+    a, b = ([(row.site, row.model, row.group, row.metrics) for row in r.evaluation + r.subgroups] for r in (one, other))
     return [row[:3] for row in a] == [row[:3] for row in b] and all(
         left.keys() == right.keys() and all(_close(left[key], right[key]) for key in left)
         for (*_, left), (*_, right) in zip(a, b, strict=True)

@@ -144,7 +144,7 @@ def _results(study: Study, n_sites: int) -> str:
     """Describe what sites are sent at the end."""
     if study.by_columns:
         return "At the end every party has its share of the model, and the label holder is sent the figures."
-    if study.figures == "all":
+    if study.metrics == "all":
         return "At the end every site is sent the model and the figures of all sites, yours too."
     what = (
         "the model, your own figures and those over all sites" if n_sites >= LEAST else "the model and your own figures"
