@@ -97,7 +97,7 @@ def test_what_the_model_makes_of_single_columns():
     made.counts = []
     page = render(summarise(made))
     assert all(f'<path class="curve c{i}"' in page for i in range(3))
-    assert "What it makes of single columns" not in render(summarise(record()))
+    assert "How predictions depend on single columns" not in render(summarise(record()))
 
 
 def test_two_hundred_sites_fit_a_page():
@@ -203,7 +203,7 @@ def test_weights_and_clusters_of_bofrf(tmp_path):
     assert sorted(made.distances) == ["site 0", "site 1", "site 2"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Whose trees count" in page
-    assert "Who is near whom" in page
+    assert "Which sites are alike" in page
     assert "every site has a model of its own" in page
 
 
@@ -272,9 +272,9 @@ def test_a_tree_in_plain_words():
     assert [(line["level"], line["text"], line["answer"]) for line in tree["lines"]] == [
         (0, "all rows", ""),
         (1, "ward is a or b or missing", ""),
-        (2, "age ≤ 50.5, or missing", "yes: 80%"),
-        (2, "age > 50.5", "yes: 60%"),
-        (1, "ward is c", "yes: 10%"),
+        (2, "age ≤ 50.5, or missing", "sick = yes: 80%"),
+        (2, "age > 50.5", "sick = yes: 60%"),
+        (1, "ward is c", "sick = yes: 10%"),
     ]
 
 

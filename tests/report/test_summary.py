@@ -105,10 +105,9 @@ def test_equal_figures_without_an_interval():
         ),
         (
             [(-0.1, 0.1), (-0.1, 0.1)],
-            "Neither of two sites does better or worse with the federated forest than alone (significant, "
-            "95% CI); at both the difference is not significant.",
+            "Joining makes no significant difference at any of the two sites (95% CI).",
         ),
-        ([(-0.1, 0.1)], "The one site that can be compared does neither significantly better nor worse."),
+        ([(-0.1, 0.1)], "Joining makes no significant difference at the one site that can be compared (95% CI)."),
         (
             [(0.01, 0.05)],
             "The one site that can be compared does better with the federated forest than alone (significant",

@@ -87,7 +87,17 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
         texts.append(f"Too few test rows for a confidence interval of the gain: {list_some(few, 'site', 6)}.")
     if lost:
         texts.append(f"Significantly worse than the local model: {list_some(lost, 'site', 6)}.")
-    model = summary["leading"]
+    texts += cautions(record, summary)
+    known = "other places" if record.date_split is not None else "other times" if record.left_out else ""
+    texts.append(
+        f"Nothing is known of rows of {known or 'other places or other times'} than those it was evaluated on."
+    )
+    return texts
+
+
+def cautions(record: Record, summary: dict[str, Any]) -> list[str]:
+    """Return why scores of the model should not be read as probabilities."""
+    texts, model = list[str](), summary["leading"]
     slopes = {
         site["title"]: slope
         for site in summary["evaluated"]
@@ -97,14 +107,11 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
     off = [f"{site} ({slope:.2f})" for site, slope in slopes.items() if not _FAR_SLOPE[0] <= slope <= _FAR_SLOPE[1]]
     if off:
         texts.append(
-            f"Probabilities are not calibrated at {list_some(off, 'site', 6)}; the slope in brackets should be near 1."
+            f"Scores are not calibrated probabilities at {list_some(off, 'site', 6)}: the calibration slope in brackets"
+            " should be near 1. Recalibrate before using them as risks."
         )
     if record.study.get("learner", {}).get("class_weight") == "balanced":
-        texts.append("Classes were balanced, so probabilities are higher for rare classes than their share.")
-    known = "other places" if record.date_split is not None else "other times" if record.left_out else ""
-    texts.append(
-        f"Nothing is known of rows of {known or 'other places or other times'} than those it was evaluated on."
-    )
+        texts.append("Classes were balanced in training, so scores overstate the probability of rare classes.")
     return texts
 
 

@@ -179,20 +179,22 @@ def _sites_that_gain(known: list[str]) -> str:
         return f"{who} as well with the federated forest as alone."
     than = "with the federated forest than alone (significant, 95% CI)"
     parts = [(count, how) for count, how in ((gained, "better"), (lost, "worse")) if count]
+    if noise == total:
+        where = "the one site that can be compared" if total == 1 else f"any of the {format_count(total)} sites"
+        return f"Joining makes no significant difference at {where} (95% CI)."
     if total == 1:
-        does = f"does {parts[0][1]} {than}" if parts else "does neither significantly better nor worse"
+        does = f"does {parts[0][1]} {than}" if parts else "has too few test rows to tell"
         return f"The one site that can be compared {does}."
     if len(parts) == 1 and parts[0][0] == total:
         return f"{everywhere} sites do {parts[0][1]} {than}."
     of = f"of {format_count(total)} sites"
     if not parts:
-        text = f"{'Neither' if total == 2 else 'None'} {of} does better or worse {than}"
+        text = f"Joining makes no significant difference at any {of} (95% CI)"
     else:
         (count, how), *more = parts
         text = f"{format_count(count).capitalize()} {of} {_do(count)} {how} {than}"
         text += "".join(f", {format_count(count)} {_do(count)} {how}" for count, how in more)
-    where = everywhere.lower() if noise == total else format_count(noise)
-    rest = [f"at {where} the difference is not significant"] * bool(noise)
+    rest = [f"at {format_count(noise)} the difference is not significant"] * bool(noise and parts)
     rest += [f"at {format_count(level)} there is none"] * bool(level)
     rest += [f"{format_count(few)} {'has' if few == 1 else 'have'} too few test rows to tell"] * bool(few)
     return f"{'; '.join([text, ', '.join(rest)] if rest else [text])}."

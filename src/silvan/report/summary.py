@@ -14,7 +14,7 @@ from silvan.algorithms.evaluation.evaluation import MEAN_OF_SITES, certainty
 from silvan.errors import FormatError, SilvanError
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS, Metric, main_metrics
-from silvan.report.model_card import SEEN, importance_note, model_card
+from silvan.report.model_card import SEEN, cautions, importance_note, model_card
 from silvan.report.sentences import sentences
 from silvan.report.tree_outline import outline
 from silvan.study.run_folder import AUDIT, RUN, Counts, Kind, MetricsRow, Record, Run
@@ -85,6 +85,7 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "among": record.among or [site.name for site in record.sites],
         "rows": _rows(record, [site.rows for site in record.sites]),
         "test_rows": _rows(record, [site.test_rows for site in record.sites]),
+        "evaluated_rows": _rows(record, [line["test_rows"] for line in sites]),
         "metric": metric,
         "honest": learner.get("protocol") != "paper",
         "tau": learner.get("tau"),
@@ -107,8 +108,10 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "importance_note": "" if importances else importance_note(record),
         "shuffled": record.permutation is not None,
         "distances": distances if all(len(row) == len(distances) for row in distances.values()) else {},
-        "sent": sum(ways.get("sent", 0) for ways in record.bytes.values()),
-        "traffic": _traffic(record),
+        "traffic": (traffic := _traffic(record)),
+        "sent_all": (sent_all := sum(site["sent"] for site in traffic["sites"])),
+        "sent_each": sent_all / max(len(traffic["sites"]), 1),
+        "trained_each": sum(ways.get("sent", 0) for ways in record.bytes.values()) / max(len(record.bytes), 1),
         "seen": SEEN.get(record.sums, "") if record.by == "rows" else "",
         "differences": [(d.column, d.what, d.done) for d in record.differences],
         "alike": _alike(record),
@@ -119,6 +122,7 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "looked_beside": beside is not None,
     }
     summary["sentences"] = sentences(record, summary)
+    summary["cautions"] = cautions(record, summary)
     summary["card"] = model_card(record, summary)
     return summary
 
