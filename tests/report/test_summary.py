@@ -105,7 +105,7 @@ def test_equal_figures_without_an_interval():
         ),
         (
             [(-0.1, 0.1), (-0.1, 0.1)],
-            "Joining makes no significant difference at any of the two sites (95% CI).",
+            "Joining makes no significant difference at either site (95% CI).",
         ),
         ([(-0.1, 0.1)], "Joining makes no significant difference at the one site that can be compared (95% CI)."),
         (

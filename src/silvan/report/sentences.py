@@ -35,7 +35,7 @@ def _of_parties(text: str, record: Record) -> str:
     for old, new in (
         ("No row left its site.", "Features stayed with their parties."),
         ("pooled rows", "the joined table"),
-        (" a site)", " in all)"),
+        (" per site)", " in all)"),
         ("single sites' metrics", "metrics"),
         ("sites", "parties"),
         ("site", "party"),
@@ -55,7 +55,8 @@ def _outcome(summary: dict[str, Any]) -> str:
     if unknown:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
         why = "no test rows, one class only, or a class without test rows"
-        texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
+        if any(site["test_rows"] for site in summary["sites"]):
+            texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
     texts.append(_change_of_metric(summary["lead"], summary))
     return " ".join(filter(None, texts))
 
@@ -180,7 +181,7 @@ def _sites_that_gain(known: list[str]) -> str:
     than = "with the federated forest than alone (significant, 95% CI)"
     parts = [(count, how) for count, how in ((gained, "better"), (lost, "worse")) if count]
     if noise == total:
-        where = "the one site that can be compared" if total == 1 else f"any of the {format_count(total)} sites"
+        where = "the one site that can be compared" if total == 1 else "either site" if total == 2 else f"any of the {format_count(total)} sites"
         return f"Joining makes no significant difference at {where} (95% CI)."
     if total == 1:
         does = f"does {parts[0][1]} {than}" if parts else "has too few test rows to tell"
@@ -219,15 +220,16 @@ def _evaluated_rows(summary: dict[str, Any]) -> str:
         times = "once" if summary["repeats"] == 1 else f"{format_count(summary['repeats'])} times"
         splits = count_of(summary["splits"], "split")
         return (
-            f"Every row was evaluated {times}, by models that had not seen it ({splits}); intervals are corrected for "
-            "splits that share rows."
+            f"Every row was evaluated {times} by models that did not train on it ({splits})."
         )
     sizes = [site["test_rows"] for site in summary["sites"] if site["metrics"] and summary["noisy"] is None]
+    if sizes and not max(sizes):
+        return "There are no test rows, so it is not known how good the model is."
     if len(sizes) < 2 or min(sizes) >= 50:
         return ""
     most = count_of(max(sizes), "row")
     spread = most if min(sizes) == max(sizes) else f"{min(sizes)} to {most}"
-    return f"Test parts are small ({spread} a site), so single sites' metrics are rough."
+    return f"Test sets are small ({spread} per site), so single sites' metrics are rough."
 
 
 def _cost(record: Record) -> str:
