@@ -220,7 +220,8 @@ def _evaluated_rows(summary: dict[str, Any]) -> str:
         times = "once" if summary["repeats"] == 1 else f"{format_count(summary['repeats'])} times"
         splits = count_of(summary["splits"], "split")
         return (
-            f"Every row was evaluated {times} by models that did not train on it ({splits})."
+            f"Every row was evaluated {times}, by models that had not seen it ({splits}); intervals are corrected for "
+            "splits that share rows."
         )
     sizes = [site["test_rows"] for site in summary["sites"] if site["metrics"] and summary["noisy"] is None]
     if sizes and not max(sizes):
