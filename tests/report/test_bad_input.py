@@ -24,7 +24,7 @@ def study(sites, classes=("no", "yes"), columns=3, rows=30, label="sick"):
         MetricsRow(site, "federated", rows, metrics, use=site != "all", **(gains if rows else {}))
         for site in (*sites, "all")
     ]
-    counts = [Counts(row.site, row.model, groups={c: RISING for c in classes[-1:]}) for row in evaluation if rows]
+    counts = [Counts(row.site, row.model, groups=dict.fromkeys(classes[-1:], RISING)) for row in evaluation if rows]
     kinds = [Kind(f"Message{i}", "asks", "answers", "total") for i in range(12)]
     return Record(
         name="study",

@@ -32,9 +32,8 @@ class Page(HTMLParser):
         self.tags.append(tag)
         for name, value in attributes:
             assert not name.startswith("on"), f"{tag} has {name}"
-            if (
-                name in ("src", "href", "srcset", "data", "action", "xlink:href", "poster")
-                and not value.startswith(("#", "data:,", "data:text/csv", "data:image/svg+xml"))
+            if name in ("src", "href", "srcset", "data", "action", "xlink:href", "poster") and not value.startswith(
+                ("#", "data:,", "data:text/csv", "data:image/svg+xml")
             ):
                 self.fetched.append((tag, name, value))
         if tag not in VOID:

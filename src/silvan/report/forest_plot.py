@@ -189,7 +189,11 @@ def _rows(line: Line, summary: Line) -> str:
     if line["test_rows"] is None:
         return ""
     text = f"{line['test_rows']:,} {'rows' if summary['on_splits'] else 'test rows'}"
-    return text if line["positives"] is None else f"{text}, {line['positives']:.0%} positive"
+    return (
+        text
+        if line["positives"] is None or summary["positive"] is None
+        else f"{text}, {line['positives']:.0%} positive"
+    )
 
 
 def is_long(summary: Line) -> bool:

@@ -181,7 +181,13 @@ def _sites_that_gain(known: list[str]) -> str:
     than = "with the federated forest than alone (significant, 95% CI)"
     parts = [(count, how) for count, how in ((gained, "better"), (lost, "worse")) if count]
     if noise == total:
-        where = "the one site that can be compared" if total == 1 else "either site" if total == 2 else f"any of the {format_count(total)} sites"
+        where = (
+            "the one site that can be compared"
+            if total == 1
+            else "either site"
+            if total == 2
+            else f"any of the {format_count(total)} sites"
+        )
         return f"Joining makes no significant difference at {where} (95% CI)."
     if total == 1:
         does = f"does {parts[0][1]} {than}" if parts else "has too few test rows to tell"

@@ -139,7 +139,7 @@ def column_table(summary: dict[str, Any]) -> ReportTable | None:
     if len(sites) <= _WIDE:
         rows = [["training rows", "", *(f"{line['rows']:,}" for line in summary["sites"])]]
         rows += [["test rows", "", *(f"{line['test_rows']:,}" for line in summary["sites"])]]
-        if all(line["positives"] is not None for line in summary["sites"]):
+        if summary["positive"] is not None and all(line["positives"] is not None for line in summary["sites"]):
             title = f"{summary['label']} = {summary['positive']}"
             rows += [[title, "label", *(f"{line['positives']:.0%}" for line in summary["sites"])]]
         rows += [[c["name"], kinds.get(c["kind"], c["kind"]), *told.values()] for c, told in listed]

@@ -297,12 +297,12 @@ def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
         ({"choice": -2}, "chose what it was not offered"),
         ({"rows": -1}, "chose what it was not offered"),
         ({"figure": np.inf}, "not possible"),
-        ({"figures": np.zeros(3)}, "not those asked for"),
-        ({"figures": np.full(len(MIXES), -1.0)}, "not possible"),
+        ({"metrics": np.zeros(3)}, "not those asked for"),
+        ({"metrics": np.full(len(MIXES), -1.0)}, "not possible"),
     ],
 )
 def test_answers_that_cannot_be(lie, match):
-    given = {"choice": 0, "measure": "auc", "rows": 9, "figure": 0.5, "figures": np.zeros(len(MIXES))}
+    given = {"choice": 0, "measure": "auc", "rows": 9, "metric": 0.5, "metrics": np.zeros(len(MIXES))}
     with pytest.raises(FormatError, match=match):
         check_chosen("a site", ChosenShare(**{**given, **lie}))
     check_chosen("a site", ChosenShare(**given))
