@@ -30,7 +30,7 @@ def interval() -> float | None:
 
 
 def keep_telling() -> None:
-    """Tell systemd from now on that this process is alive, from a thread that lasts as long as the process."""
+    """Start a thread that tells systemd that this process is alive for as long as it is."""
     pause = interval()
     if pause is None:
         return
