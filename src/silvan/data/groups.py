@@ -4,6 +4,8 @@ A person's key depends on the person's id alone, so one person more or less chan
 """
 
 import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -41,6 +43,18 @@ class Groups:
     def first(self) -> np.ndarray:
         """Which rows are the first of their person: bool."""
         return np.asarray(self.keys["place"] == 0)
+
+
+def shared_ids(ids: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line if sites have ids in common: it takes all of their tables to see that."""
+    counts = Counter(text for of_site in ids.values() for text in of_site)
+    shared = sum(n > 1 for n in counts.values())
+    if not shared:
+        return []
+    return [
+        f"group: {count_of(shared, 'id')} {'is' if shared == 1 else 'are'} at more than one site; if these are the "
+        "same persons, some are learnt from at one site and evaluated at another: keep each person at one site"
+    ]
 
 
 def read_groups(table: Batched, group: str, salt: bytes) -> Groups:

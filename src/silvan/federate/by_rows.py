@@ -1,6 +1,5 @@
 """Make a federation of rows in this process: several tables, or one with a column that names the site."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds, check_apart, check_kinds, said_categorical
 from silvan.data.date_split import NEEDS_DATE, DateSplit, check_split
 from silvan.data.encode import Task
+from silvan.data.groups import shared_ids
 from silvan.data.holdout import Fold, LeftOut, Split
 from silvan.data.schema import Class, Schema
 from silvan.data.table import open_table
@@ -248,9 +248,9 @@ def _agree(
     found: dict[str, Any] = {"count_rows": rows, "kinds": kinds, "positive": positive}
     found["grouped"] = settings.group is not None
     agreement = agree_on(federation, label, task, settings.schema, **found, share_columns=share)
+    agreement.differences.warnings += shared_ids(_ids(federation.local_sites))
     for text in agreement.differences.warnings:
         warn_user(text)
-    _warn_of_shared_ids(federation.local_sites)
     check_excluded(settings.exclude, federation.local_sites, "at any site")
     if agreement.by_asking:
         columns = [label, *settings.left_out, *(column.name for column in agreement.described)]
@@ -258,20 +258,15 @@ def _agree(
     return agreement
 
 
-def _warn_of_shared_ids(sites: Mapping[str, Site]) -> None:
-    """Warn of ids that several sites have: a person at two of them may be learnt from at one and judged at another."""
-    counts: Counter[str] = Counter()
+def _ids(sites: Mapping[str, Site]) -> dict[str, list[str]]:
+    """Return the persons of each site; raise ``SiteError`` where the column of their ids does not tell."""
+    found = {}
     for name, site in sites.items():
         try:
-            counts.update([] if site.groups is None else site.groups.ids)
+            found[name] = [] if site.groups is None else site.groups.ids
         except InputError as error:
             raise SiteError(name, str(error)) from error
-    shared = sum(n > 1 for n in counts.values())
-    if shared:
-        warn_user(
-            f"group: {count_of(shared, 'id')} {'is' if shared == 1 else 'are'} at more than one site; if these are the "
-            "same persons, some are learnt from at one site and judged at another: keep each person at one site"
-        )
+    return found
 
 
 def _asks_for_columns(policy: Policy) -> bool:

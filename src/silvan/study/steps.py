@@ -87,6 +87,7 @@ def agree(federation: Federation, study: Study) -> Agreement:
         count_rows=False,
         kinds=study.kinds,
         positive=study.positive,
+        grouped=study.group is not None,
         share_key=partial(share_key, federation),
         share_columns=columns,
     )

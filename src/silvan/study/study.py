@@ -26,6 +26,7 @@ from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
 from silvan.data.schema import Class, Schema
 from silvan.errors import InputError, SiteError
+from silvan.federate.options import NO_GROUPS
 from silvan.federation.store import digest
 from silvan.learners.fixed_fields import fixed_fields, fixed_for_parties
 from silvan.learners.parameters import Parameters, changed, defaults
@@ -123,6 +124,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     positive
         the positive class of two, as `positive = "diseased"`, which sensitivity, precision, F1 and thresholds are
         about. Probabilities keep their order
+    group
+        the column of persons' ids, where tables have several rows of a person, as `group = "patient"`. It is no
+        feature; a person's rows are all test rows or none, and what counts rows counts persons, see
+        [tables](tables.md#several-rows-per-person)
     sums
         who sees the parts of sums over sites: `"trusted"` (whoever adds), `"ring"` or `"masked"` (nobody; three sites
         or more), see [sums](sums.md)
@@ -197,6 +202,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Class | None,
         about(default="the second class in sorted order", expected="a class of the label", columns=_FOR_ROWS),
     ] = None
+    group: Annotated[Text | None, about(default="each row is a person", columns=f"{{key}} {NO_GROUPS}")] = None
     sums: Literal["trusted", "ring", "masked"] = "trusted"
     exclude: tuple[str, ...] = ()
     output: Annotated[Text | None, about(default='`"runs/<file name>"`', decides=False)] = None
@@ -322,8 +328,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The columns that are not features: those excluded, and one that splits rows."""
-        return self.exclude if self.date_split is None else (*self.exclude, self.date_split.by)
+        """The columns that are not features: those excluded, and those that group or split rows."""
+        more = (self.group, None if self.date_split is None else self.date_split.by)
+        return (*self.exclude, *(name for name in more if name is not None and name not in self.exclude))
 
     @property
     def holds_out(self) -> bool:
@@ -466,7 +473,7 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
         "task": lambda task: task == study.task and (study.by_columns or study.schema is None),
         "names": lambda names: study.schema is None and outside.isdisjoint(names),
         "columns": lambda names: outside.isdisjoint(names) if study.schema is None else known.issuperset(names),
-        "grouped": False,
+        "grouped": study.group is not None,
         "study": name or study.unique_name,
         "test": lambda share: share in (None, study.test),
     }

@@ -19,7 +19,9 @@ import numpy as np
 from silvan.data.cells import fold, look_alike
 from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
 from silvan.data.encode import Task
+from silvan.data.groups import shared_ids
 from silvan.data.repeated_rows import repeated_rows
+from silvan.data.repeating_ids import repeating_ids
 from silvan.errors import InputError, SiteError
 from silvan.federate.by_rows import sources_by_site
 from silvan.federation.site_table import SiteSettings, SiteTable
@@ -36,7 +38,9 @@ _MANY = 20  # a label with more whole numbers than that may be a number
 
 def open_tables(study: Study) -> dict[str, SiteTable]:
     """Return the tables of a study in one process, by site; nobody agrees on anything."""
-    settings = SiteSettings(label=study.label, exclude=study.exclude, kinds=study.kinds, date_split=study.date_split)
+    settings = SiteSettings(
+        label=study.label, exclude=study.exclude, kinds=study.kinds, date_split=study.date_split, group=study.group
+    )
     tables = study.tables if study.site is None else study.tables[""]
     sources = sources_by_site(tables, study.site, study.schema, study.kinds, study.exclude)
     return {name: SiteTable(name, source, settings) for name, source in sources.items()}
@@ -60,6 +64,7 @@ def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict
     for name, site in sites.items():
         try:
             profiles[name] = profile_columns(site.table, site.label, most)
+            _ = site.groups  # an error where the column of ids does not tell
             if site.date_split is not None:
                 site.date_split.hold_out(site.table)
         except InputError as error:
@@ -82,8 +87,12 @@ def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: s
 
 
 def questions_of_rows(sites: Mapping[str, SiteTable]) -> list[str]:
-    """Return what somebody should look at of whole rows, a line each: copies in a table and between tables."""
-    return repeated_rows({name: site.table for name, site in sites.items()})
+    """Return what somebody should look at of whole rows, a line each: copies, and several rows of a person."""
+    tables = {name: site.table for name, site in sites.items()}
+    grouped = {name: site.groups.ids for name, site in sites.items() if site.groups is not None}
+    ungrouped = {name: table for name, table in tables.items() if sites[name].group is None}
+    label = next((site.label for site in sites.values()), "")
+    return shared_ids(grouped) + repeating_ids(ungrouped, label) + repeated_rows(tables)
 
 
 def questions(
