@@ -312,6 +312,12 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else np.nan
 
 
+def _mean_of_known(values: list[float]) -> float:
+    """Return the mean over the classes that have one: a class without test rows has none, and leaves the others' be."""
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else np.nan
+
+
 # -- the table of metrics
 
 Task = Literal["two", "several", "number"]
@@ -400,12 +406,12 @@ class Metric:
 METRICS = (
     Metric(
         "auc", "AUC", "area under the ROC curve", _CLASSES,
-        lambda e: float(np.mean([roc_auc(*table) for table in e.counts])),
+        lambda e: _mean_of_known([roc_auc(*table) for table in e.counts]),
         main=True, low=0.0, high=1.0, ranks=True, noisy=True,
     ),
     Metric(
         "pr_auc", "PR AUC", "area under the precision-recall curve", _CLASSES,
-        lambda e: float(np.mean([average_precision(*table) for table in e.counts])),
+        lambda e: _mean_of_known([average_precision(*table) for table in e.counts]),
         main=True, low=0.0, high=1.0, ranks=True,
     ),
     Metric(

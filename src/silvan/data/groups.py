@@ -15,6 +15,11 @@ from silvan.errors import SchemaError
 from silvan.util.cell_text import STRANGE, cell_text
 from silvan.util.readable import count_of
 
+NO_GROUPS = (
+    "is for studies over rows: over columns an aligned id is a person, and group would show every party which rows are "
+    "of the same one; leave it out, and have one row per person"
+)
+
 ROW_OF_PERSON = np.dtype([("person", np.uint64), ("place", np.uint32), ("rows", np.uint32)])
 """A row's key where persons have several: who it is of, which of the person's rows it is, and how many there are."""
 

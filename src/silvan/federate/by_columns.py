@@ -5,11 +5,11 @@ from typing import Any, Literal, Unpack
 
 from silvan.data.column_types import Kinds, check_kinds
 from silvan.data.encode import Task
+from silvan.data.groups import NO_GROUPS
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import (
-    NO_GROUPS,
     OptionKeywords,
     Options,
     Protection,

@@ -34,11 +34,6 @@ NEEDS_TRUSTED_SUMS = (
     "which other sums hide"
 )
 
-NO_GROUPS = (
-    "is for studies over rows: over columns an aligned id is a person, and group would show every party which rows are "
-    "of the same one; leave it out, and have one row per person"
-)
-
 SumsName = Literal["trusted", "ring", "masked"]
 EXCLUDES_LABEL = "names the label {!r}, which is the column to predict; leave it out of exclude, or set another label"
 Federate = TypeVar("Federate", bound=Callable[..., Federation])

@@ -54,7 +54,7 @@ def _outcome(summary: dict[str, Any]) -> str:
     texts = [_sites_that_gain(known)] if known else []
     if unknown:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
-        why = "no test rows, one class only, or a class without test rows"
+        why = "no test rows, or rows of one class only"
         texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
     texts.append(_change_of_metric(summary["lead"], summary))
     return " ".join(filter(None, texts))
@@ -87,7 +87,7 @@ def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
             texts.append(
                 f"At {line['title']} the {metric['title']} goes from {figures['local']:.{digits}f} alone to "
                 f"{figures['federated']:.{digits}f} with the federated forest "
-                f"({_change(line['gains']['federated'], metric)})."
+                f"({_change(line['gains']['federated'], metric)}{_sure(line, digits)})."
             )
     if summary["overall"] is not None and "local" in summary["overall"]["figures"]:
         texts.append(_change_of_metric(summary["overall"], summary))
@@ -148,13 +148,14 @@ def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
 
 
 def _sure(line: dict[str, Any], digits: int) -> str:
-    """Return how sure a gain over all sites is; nothing if there is none."""
+    """Return how sure a gain is; nothing if there is none."""
     if not line["gains"]["federated"]:
         return ""
     low, high = line["intervals"]["federated"]
-    between = "" if low is None else f", 95% CI {format_interval(low, high, digits)}"
+    if low is None:
+        return ", no confidence interval"
     sure = line["sure"]["federated"] in ("gained", "lost")
-    return f"{between}, {'significant' if sure else 'not significant'}"
+    return f", 95% CI {format_interval(low, high, digits)}, {'significant' if sure else 'not significant'}"
 
 
 def _change(gain: float, metric: dict[str, Any]) -> str:

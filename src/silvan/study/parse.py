@@ -162,6 +162,12 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
             check_apart(parameter, column, study.label, study.site, features)
         except InputError as error:
             yield (parameter,), (), str(error)
+    if study.absent == "drop" and study.schema is not None:
+        yield (
+            ("absent",),
+            (("schema",),),
+            "absent is for columns that sites are asked for; leave it out beside [schema]",
+        )
     if study.date_split is not None and study.private and study.date_split.since is None:
         yield ("split",), (), f"split {NEEDS_DATE}"
     if study.on_splits:

@@ -33,6 +33,7 @@ T = TypeVar("T")
 _MEASURED = 10  # fewest values of a column that may be a measurement; fewer are codes
 _LEAK = 0.99  # a column that ranks the label's classes so well by itself probably knows the label
 _GOOD = 0.8  # AUC at other sites of a column that is a good measurement
+_FEW_OF_A_CLASS = 10  # rows of all sites, below which a class is rare
 _MANY = 20  # a label with more whole numbers than that may be a number
 
 
@@ -122,6 +123,7 @@ def questions(
     return [
         *_same_rows(profiles),
         *_other_classes(profiles, label, task),
+        *_rare_classes(profiles, label, task),
         *_other_kinds(profiles, label),
         *lines,
         *_codes(profiles),
@@ -161,6 +163,26 @@ def _other_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, 
                 called.setdefault(tuple(sorted(map(fold, names))), (shown, []))[1].append(site)
     how = ", ".join(f"{names} at {_some(sites)}" for names, sites in called.values())
     return [f"{label}: the two classes are {how}: are they the same? then write them alike"] if len(called) > 1 else []
+
+
+def _rare_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
+    """Return a line if the label has one class, and one for each class that few rows of all sites have."""
+    found = [column for columns in profiles.values() for column in columns if column.name == label]
+    if task == "regression" or any(column.distinct and not column.classes for column in found):
+        return []
+    rows = sum((Counter({fold(name): n for name, n in column.classes.items()}) for column in found), Counter[str]())
+    named = {fold(name): name for column in found for name in column.classes}
+    if len(rows) == 1:
+        return [f"{label}: all rows of all sites are of class {named[next(iter(rows))]!r}: there is nothing to predict"]
+    numbers = all(column.kind == "numeric" and column.distinct > 2 for column in found)
+    if len(rows) > _MANY or (task is None and numbers):
+        return []  # it may be a number
+    total, remedy = rows.total(), "join it with another class, or leave these rows out"
+    return [
+        f"{label}: class {named[name]!r} has {n} of {count_of(total, 'row')}, too few to learn or to evaluate: {remedy}"
+        for name, n in rows.items()
+        if n < _FEW_OF_A_CLASS
+    ]
 
 
 def _other_kinds(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
