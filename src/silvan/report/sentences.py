@@ -21,6 +21,7 @@ def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
         _with_noise(summary),
         "" if summary["honest"] else _FLATTERED,
         _by_date(record),
+        _of_persons(record),
         _evaluated_rows(summary),
         _cost(record),
         _same_as_pooled(record),
@@ -210,6 +211,14 @@ def _by_date(record: Record) -> str:
     by, test = record.date_split
     which = f"the {test} of every site's rows" if test.startswith("last") else f"the rows {test}"
     return f"Test rows are {which}, by {by}; the model was trained on earlier ones."
+
+
+def _of_persons(record: Record) -> str:
+    """Return what rows are, where persons have several."""
+    group = record.study.get("group")
+    if group is None:
+        return ""
+    return f"Rows are counted by {group}: each is in the training set or the test set, with all rows."
 
 
 def _evaluated_rows(summary: dict[str, Any]) -> str:
