@@ -358,7 +358,7 @@ def test_a_person_is_on_one_side_of_every_split(joined, tmp_path):
 
 
 def test_a_site_counts_what_the_study_says(joined):
-    """Asked for persons in a study of rows, it refuses: the coordinator would learn how many of each person there are."""
+    """Asked for persons in a study of rows, it refuses."""
     hub, members = joined
     plan = study("rows alone", repeats=0)
     approve_study(members["north"], plan)

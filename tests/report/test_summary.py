@@ -30,7 +30,7 @@ def record(figures, metric="auc", **more):
     [
         (
             [(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)],
-            "Whether gains are significant is not known: there are no confidence intervals.",
+            "No site has enough test rows for a confidence interval of its gain.",
         ),
         ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "from 0.750 to 0.850 (+0.100, no confidence interval)"),
         ([(None, 0.9), (0.7, 0.8), (0.7, 0.9)], "At one site the AUC is not defined"),

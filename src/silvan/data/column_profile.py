@@ -107,7 +107,7 @@ def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None
     if len(finite):
         ends = float(finite.min()), float(np.median(finite)), float(finite.max())
     found = len(values)
-    if found == 1:
+    if found == 1 and len(series) > 1:
         notes.append("has one value only")
     if infinite := int(np.count_nonzero(np.abs(numbers) > _LARGEST)):
         notes.append(_INFINITE.format(count_of(infinite, "row")))

@@ -22,6 +22,7 @@ _MOST_EACH, _LEAST_EACH = 50, 1.15
 
 _ALIKE = 0.5  # how far rows of one id agree in the middle one of other columns: 0 as by chance, 1 wholly
 _NAMED_ALIKE = 0.1  # the same, of a column that is called as ids are
+_WHOLLY = 0.9  # the same in a third of the other columns, where the rest differ from visit to visit
 _NAMED = re.compile(
     r"(?i)(^|[^a-z])(id|ids|pid|mrn|nhs|patient\w*|person\w*|subject\w*|participant\w*|case|customer\w*|client\w*|"
     r"resident\w*|pseudonym\w*|member\w*|user\w*)([^a-z]|$)"
@@ -59,8 +60,9 @@ def _ids(table: Batched, label: str) -> dict[str, float]:
         others = [other for other in known if other != name][-_COLUMNS:]
         alike = [_agreement(places, frame[other]) for other in others]
         least = _NAMED_ALIKE if _NAMED.search(name) else _ALIKE
-        known_alike = [share for share in alike if share is not None]
-        if len(known_alike) > 1 and float(np.median(known_alike)) > least:
+        known_alike = np.array([share for share in alike if share is not None])
+        wholly = int(np.count_nonzero(known_alike > _WHOLLY))
+        if len(known_alike) > 1 and (np.median(known_alike) > least or wholly >= max(3, len(known_alike) / 3)):
             found[name] = each
     return found
 

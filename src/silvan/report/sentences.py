@@ -170,11 +170,7 @@ def _sites_that_gain(known: list[str]) -> str:
     total, n = len(known), {what: known.count(what) for what in dict.fromkeys(known)}
     gained, lost, noise, level, few = (n.get(what, 0) for what in ("gained", "lost", "noise", "level", "few"))
     if not gained + lost + noise + level:
-        return (
-            "No site has enough test rows for a confidence interval of its gain."
-            if few
-            else "Whether gains are significant is not known: there are no confidence intervals."
-        )
+        return "No site has enough test rows for a confidence interval of its gain."
     everywhere = "Both" if total == 2 else f"All {format_count(total)}"
     if level == total:
         who = "The site does" if total == 1 else f"{everywhere} sites do"

@@ -165,6 +165,38 @@ def _other_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, 
     return [f"{label}: the two classes are {how}: are they the same? then write them alike"] if len(called) > 1 else []
 
 
+def questions_of_columns(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, absent: str) -> list[str]:
+    """Return a line for sites of few rows, columns that some sites lack, and classes that one site alone has."""
+    sizes = {site: max((c.rows for c in columns), default=0) for site, columns in profiles.items()}
+    lines = [
+        f"{site} has {count_of(rows, 'row')}: too few to learn from or to evaluate on, and what leaves the site "
+        "tells of single rows"
+        for site, rows in sizes.items()
+        if rows < _FEW_OF_A_CLASS
+    ]
+    everything = dict.fromkeys(c.name for columns in profiles.values() for c in columns if c.name != label)
+    near = {name for alike in look_alike(everything) for name in alike}  # these are asked about as the same column
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for name in everything:
+        without = tuple(site for site, columns in profiles.items() if all(c.name != name for c in columns))
+        if without and name not in near:
+            lacking.setdefault(without, []).append(name)
+    what = "left out" if absent == "drop" else "missing in all rows there (absent)"
+    lines += [
+        f"{format_names(names)} at {_some(without)}: no such column, {what}" for without, names in lacking.items()
+    ]
+    at: dict[str, list[str]] = {}
+    for site, columns in profiles.items():
+        for name in next((c.classes for c in columns if c.name == label), {}):
+            at.setdefault(fold(name), []).append(site)
+    alone = {name: sites[0] for name, sites in at.items() if len(sites) == 1}
+    if len(profiles) > 1 and 1 < len(at) <= _MANY and len(alone) < len(at):
+        lines += [
+            f"{label}: class {name!r} is at {site} alone: only its rows say what it is" for name, site in alone.items()
+        ]
+    return lines
+
+
 def _rare_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
     """Return a line if the label has one class, and one for each class that few rows of all sites have."""
     found = [column for columns in profiles.values() for column in columns if column.name == label]
