@@ -196,6 +196,7 @@ def test_votes_decide_classes_and_scores_rank():
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_a_site_that_lacks_columns(task):
     """Trees that ask about a column which a site lacks abstain there; if all do, there are no figures, and no crash."""
     tables = parts(table(task, n=400), 3)
