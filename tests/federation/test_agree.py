@@ -68,7 +68,7 @@ def test_columns_of_some_sites():
 
 def test_what_absent_columns_mean_is_said():
     tables = {"a": plain(), "b": plain(late=range(30)).drop("ward"), "c": plain()}
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match=".* absent at") as caught:
         fed = federate(tables)
     told = "trees can tell these rows by that, and what the values mean is learnt from the other sites alone"
     assert [str(one.message) for one in caught] == [
