@@ -349,6 +349,11 @@ class Evidence:
     rows: tuple[np.ndarray, np.ndarray] | None = None  # scores (rows, outputs) and labels
     positive: int = 1
 
+    @property
+    def ranked(self) -> Sequence[np.ndarray]:
+        """The counts of the classes that rows are of and not of; of two classes there is one table in any case."""
+        return [table for table in self.counts if len(self.counts) == 1 or (table.sum(axis=1) > 0).all()]
+
     @cached_property
     def auc_interval(self) -> tuple[float, float]:
         """The interval of the AUC of two classes; NaN where rows are few."""
@@ -411,7 +416,7 @@ METRICS = (
     ),
     Metric(
         "pr_auc", "PR AUC", "area under the precision-recall curve", _CLASSES,
-        lambda e: _mean_of_known([average_precision(*table) for table in e.counts]),
+        lambda e: _mean_of_known([average_precision(*table) for table in e.ranked]),
         main=True, low=0.0, high=1.0, ranks=True,
     ),
     Metric(
