@@ -95,6 +95,12 @@ def test_repeats_keep_persons_together():
     assert measured(False) > 0.9
 
 
+def test_a_site_left_out_counts_persons():
+    found = sv.compare(federation(test=0.0), [LEARNERS["histogram"]()], split="sites").frame
+    assert found.filter(site="all")["rows"].to_list() == [240]
+    assert abs(found.filter(site="all")["auc"][0] - 0.5) < 0.15
+
+
 def parts(fed, site="a"):
     """The person of each row of the parts that a site has, by the row's cells."""
     table = fed.site(site).source
