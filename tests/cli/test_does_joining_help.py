@@ -28,6 +28,15 @@ def test_the_table_and_the_file(tmp_path):
         [line] = [text for text in shown.split("Does joining help?")[1].splitlines() if text.startswith(site["title"])]
         assert CERTAINTY[site["certainty"]] in line
         assert ADVICE[site["certainty"]] in line
+    page, text = (tmp_path / "run" / "report.html").read_text(), silvan("report", tmp_path / "run", "--markdown").stdout
+    for site in sites:  # the report and the text of it say the same in the same words
+        words = ADVICE[site["certainty"]], CERTAINTY[site["certainty"]]
+        [row] = [part for part in page.split("Does joining help?")[1].split("<tr") if site["title"] in part][:1]
+        assert all(word in row for word in words)
+        [line] = [t for t in text.split("Does joining help?")[1].splitlines() if t.startswith(f"| {site['title']} |")][
+            :1
+        ]
+        assert all(word in line for word in words)
     with (tmp_path / "run" / "evaluation.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == "federated" and row["site"] != "all"]
     assert [row["use"] == "true" for row in rows] == [site["certainty"] == "gained" for site in sites]

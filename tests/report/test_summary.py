@@ -73,6 +73,21 @@ def test_a_site_is_advised_by_how_sure_its_gain_is(interval, what, use, metric):
     assert (site["certainty"], site["use"]) == (what, use)
 
 
+@pytest.mark.parametrize(
+    ("interval", "said"),
+    [
+        ((0.01, 0.05), "(+0.030, 95% CI +0.010 to +0.050, significant)."),
+        ((-0.01, 0.07), "(+0.030, 95% CI −0.010 to +0.070, not significant)."),
+        (None, "(+0.030, no confidence interval)."),
+    ],
+)
+def test_a_site_s_own_copy_says_how_sure_its_gain_is(interval, said):
+    made = sure(interval, (0.01, 0.05))
+    own = msgspec.structs.replace(made, among=[site.name for site in made.sites], copy_for=made.sites[0].name)
+    own.sites = made.sites[:1]
+    assert said in summarise(own)["sentences"][0]
+
+
 def test_a_figure_that_is_not_defined_is_not_unsure():
     made = record([(None, None), (0.7, 0.8)])
     made.evaluation = [msgspec.structs.replace(row, use=row.model == "federated") for row in made.evaluation]

@@ -171,6 +171,11 @@ def _kinds(replies: dict[str, Description], differences: Differences, absent: Ab
                 f'kind (kinds: {name} = "categorical", or another)'
             )
         agreed[name] = next(iter(sites), "numeric")
+    if absent == "drop" and kinds and not agreed:
+        raise AgreementError(
+            "no column is at all sites, and absent = 'drop' leaves out all others: write them alike, or set absent = "
+            "'missing'"
+        )
     for without, names in partial.items():
         are = "is" if len(names) == 1 else "are"
         differences.warnings.append(

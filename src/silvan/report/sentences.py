@@ -120,7 +120,7 @@ def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
     """Return how the figure changes, and why it may change the other way over all rows."""
     metric, overall = summary["metric"], summary["overall"]
     figures, digits = line["figures"], metric["digits"]
-    if figures.get("local") is None or figures.get("federated") is None:
+    if line["gains"].get("federated") is None:
         return ""
     mean = line is summary["mean"] or summary["repeats"]
     where = "On average over the sites" if mean else f"Over all {count_of(line['test_rows'], 'test row')}"
