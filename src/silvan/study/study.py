@@ -166,6 +166,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         a person or machine that verifies the study when it is done, see [verification](verification.md): sees all sums
         over sites and all replies, as the coordinator does, and is named in what owners approve. The coordinator keeps
         the journal for it
+    label_holder
+        the party that holds the label: the others compute on labels that it signed, and on no others. Without it they
+        take the word of the coordinator and of the party that says so
     figures
         `"own"`: at the end a site is sent its own metrics and those over all sites; `"all"`: everybody's
     sites
@@ -256,6 +259,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "secret"
     auditor: Annotated[Text | None, about(default="nobody", here=_REMOTE, decides=False)] = None
+    label_holder: Annotated[
+        Text | None,
+        about(default="the party that has the label", here=_REMOTE, rows=_FOR_PARTIES, decides=False),
+    ] = None
     figures: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
 
     # -- sections
@@ -471,3 +478,42 @@ def _plain(value: Any) -> Any:
         given = {name: getattr(value, name) for name in typed_keys(kind)}
         value = {name: one for name, one in given.items() if one != getattr(default, name)}
     return msgspec.json.decode(msgspec.json.encode(value))
+<<<<<<< HEAD
+=======
+
+
+# -- what its text fixes of all requests: sites hold their coordinator to it
+def text_of(study: Study, name: str | None = None) -> StudyText:
+    """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
+    parameters = {**defaults(type(study.learner)), **study.parameters}
+    outside, evaluation = {study.label, *study.left_out}, study.evaluation
+    known = set() if study.schema is None else {*study.schema.columns}
+    of_study = {
+        # a study with a schema describes no tables, but parties say which of its columns they hold
+        "task": lambda task: task == study.task and (study.by_columns or study.schema is None),
+        "names": lambda names: study.schema is None and outside.isdisjoint(names),
+        "columns": lambda names: outside.isdisjoint(names) if study.schema is None else known.issuperset(names),
+        "grouped": False,
+        "study": name or study.unique_name,
+        "test": lambda share: share in (None, study.test),
+    }
+
+    def fixed(schema: Schema | None) -> Mapping[str, Any]:
+        if study.predict is not None:  # nothing is learnt
+            return of_study
+        if study.by_columns:
+            return {**of_study, **fixed_for_parties(parameters)}
+        of_learner = fixed_fields(
+            parameters,
+            schema,
+            random_state=parameters["random_state"],
+            by=evaluation.by,
+            dependence=evaluation.dependence,
+            epsilon=evaluation.epsilon or 0.0,
+        )
+        return {**of_study, **of_learner}
+
+    clusters = study.by_columns or parameters.get("clusters") is not None
+    left_out = frozenset(study.left_out)
+    return StudyText(study.label, fixed, study.task, study.schema, left_out, clusters, study.positive)
+>>>>>>> main
