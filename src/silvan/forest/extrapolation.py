@@ -10,6 +10,8 @@ import numpy as np
 
 from silvan.forest.forest import Forest
 
+_LARGEST = np.finfo(np.float32).max
+
 _FAR, _SHARE = 1.0, 0.1
 """Numbers beyond the outermost thresholds by so many times the distance between these, if so many rows have them."""
 
@@ -31,6 +33,7 @@ def far_outside(forest: Forest, X: np.ndarray) -> list[Outside]:
     found = []
     for place, feature in enumerate(forest.schema.features):
         thresholds = np.unique(forest.threshold[forest.feature == place])
+        thresholds = thresholds[np.abs(thresholds) < _LARGEST]  # others tell missing values alone
         if feature.categorical or len(thresholds) < 2:
             continue
         low, high = float(thresholds[0]), float(thresholds[-1])
