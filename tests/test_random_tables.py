@@ -167,7 +167,7 @@ def test_rows_of_sites_that_lack_columns(seed):
     absent = sv.federate_rows(tables, task=task_of(frame), sums=sums, n_jobs=1)
     schema = sv.federate_rows(empty, task=task_of(frame), n_jobs=1).schema
     assert {*absent.schema.names} == {*schema.names}
-    pooled = sv.federate_rows({"all": pl.concat(empty.values())}, schema=absent.schema, n_jobs=1)
+    pooled = sv.federate_rows({"pooled": pl.concat(empty.values())}, schema=absent.schema, n_jobs=1)
     forest = sv.HistogramForest(**parameters).fit(absent).forest_
     other = sv.federate_rows(empty, schema=absent.schema, n_jobs=1)
     assert forest.hash == sv.PooledForest(**parameters).fit(other).forest_.hash
