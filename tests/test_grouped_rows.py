@@ -28,7 +28,7 @@ LEARNERS = {
     "all rows": lambda: sv.HistogramForest(n_estimators=12, bootstrap=False),
     "adaptive": lambda: sv.HistogramForest(n_estimators=8, bins="adaptive", max_bins=16, max_depth=6),
     "merged": lambda: sv.MergedForest(n_estimators=12),
-    "recounted": lambda: sv.MergedForest(n_estimators=12, recount=True),
+    "refitted": lambda: sv.MergedForest(n_estimators=12, refit_leaves=True),
     "bofrf": lambda: sv.BOFRF(n_estimators=12),
     "validation": lambda: sv.BOFRF(n_estimators=12, validation=0.3),
     "tuned": lambda: sv.BOFRF(n_estimators=10, tune={"max_depth": [2, 8]}),
@@ -236,7 +236,7 @@ def test_a_study_counts_persons(tmp_path, kind):
     assert [(site.rows, site.test_rows) for site in record.sites] == [(28, 12)] * 3
     [overall] = [row for row in record.evaluation if (row.site, row.model) == ("all", "federated")]
     assert overall.rows == 36
-    assert abs(overall.figures["auc"] - 0.5) < 0.33
+    assert abs(overall.metrics["auc"] - 0.5) < 0.33
     assert "Rows are counted by patient: each is in the training set or the test set, with all rows." in shown
     assert "patient" not in Run(tmp_path / "run").forest().schema.names
 
