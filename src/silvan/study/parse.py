@@ -24,7 +24,7 @@ from silvan.federation.federation import OVERALL
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.parameters import Parameters
 from silvan.learners.registry import LEARNERS, learners_for
-from silvan.privacy.gate import REMOVED_LIMITS, Policy
+from silvan.privacy.gate import Policy
 from silvan.study.study import EvaluationSettings, Predict, Sources, Study
 from silvan.study.toml_lines import BEFORE, Key, Problems, convert_entries, key_lines, parse_toml
 from silvan.util.declared import extras, typed_keys
@@ -242,11 +242,7 @@ def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
             if name not in kinds:
                 problems.unknown(("policy", key), kinds, f"there is no message {name!r}", name)
 
-    removed = [name for name in values if name in REMOVED_LIMITS] if isinstance(values, dict) else []
-    for name in removed:
-        problems.add(("policy", name), f"{name} {REMOVED_LIMITS[name]}")
-    given = {name: value for name, value in values.items() if name not in removed} if removed else values
-    return convert_entries(given, typed_keys(Policy), ("policy",), problems, none=True, check=check)
+    return convert_entries(values, typed_keys(Policy), ("policy",), problems, none=True, check=check)
 
 
 def _site_names(values: Any, problems: Problems) -> tuple[str, ...] | None:
