@@ -24,7 +24,7 @@ from silvan.learners.fixed_fields import fixed_for_parties
 from silvan.privacy.gate import Gate, Policy, holding_to
 from silvan.privacy.terms import StudyText
 from silvan.study.parse import parse_remote_study
-from silvan.study.study import text_of
+from silvan.study.study_text import text_of
 
 
 @pytest.mark.parametrize("kind", sorted(HANDLERS))
