@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 DEPLOYMENT = ROOT / "examples" / "deployment"
 ENTRY = DEPLOYMENT / "container.sh"
 IMAGE = os.environ.get("SILVAN_IMAGE", "")
+COMPILED = Path(f"{IMAGE}-compiled")
 UNITS = sorted(DEPLOYMENT.glob("*.service"))
 MOST_EXPOSED = 3.0
 PATIENCE = 900.0
@@ -130,13 +131,16 @@ class Sandbox:
         self.always += ["--unshare-ipc", "--unshare-uts", "--cap-drop", "ALL", "--die-with-parent"]
 
     def words(self, binds, environment, *words):
+        """Return the command line; all processes share what one has compiled, and none is kept ready for a next study."""
+        environment = {**environment, "SILVAN_READY_PROCESS": "off"}
+        binds = {**binds, environment["NUMBA_CACHE_DIR"]: ("compiled", "--bind")}
         mounts = [word for at, (name, how) in binds.items() for word in (how, str(self.of(name)), at)]
         variables = [word for pair in environment.items() for word in ("--setenv", *pair)]
         return ["bwrap", *self.always, *mounts, "--clearenv", *variables, *words]
 
     def of(self, name):
         """The folder that keeps a volume."""
-        path = self.folder / name
+        path = COMPILED if name == "compiled" else self.folder / name
         path.mkdir(exist_ok=True, parents=True, mode=0o700)
         return path
 
@@ -220,7 +224,7 @@ def test_the_compose_file_s_commands_run_a_study_in_the_image(sandbox):
             sandbox.run(binds, environment, "touch", "/opt/silvan/x")
     at_sites = {f"/silvan/{name}": given[name][:2] for name in given if name != "coordinator"}
     finish(sandbox, given["coordinator"][:2], "/silvan/coordinator", at_sites)
-    assert any(sandbox.of("coordinator").glob(".compiled/*/*.nbi"))
+    assert any(COMPILED.glob("*/*.nbi"))
 
 
 def healthy(sandbox, binds, environment):
@@ -241,7 +245,8 @@ def test_the_units_run_a_study_with_a_read_only_system_and_a_closed_home(sandbox
     def prepare(*words):
         """Run a command as the user silvan, before there is a service."""
         binds = {"/var/lib/silvan": ("lib", "--bind"), "/data": ("data", "--ro-bind")}
-        return sandbox.run(binds, {"PATH": "/opt/silvan/bin:/usr/bin:/bin"}, *words)
+        variables = {"PATH": "/opt/silvan/bin:/usr/bin:/bin", "NUMBA_CACHE_DIR": "/var/lib/silvan/.compiled"}
+        return sandbox.run(binds, variables, *words)
 
     for name in ("heart", *names):  # where bubblewrap mounts the folders
         for kind in ("lib", "cache"):
