@@ -131,7 +131,7 @@ class Sandbox:
         self.always += ["--unshare-ipc", "--unshare-uts", "--cap-drop", "ALL", "--die-with-parent"]
 
     def words(self, binds, environment, *words):
-        """Return the command line; all processes share what one has compiled, and none is kept ready for a next study."""
+        """Return the command line; processes share what one has compiled, and none is kept ready for a next study."""
         environment = {**environment, "SILVAN_READY_PROCESS": "off"}
         binds = {**binds, environment["NUMBA_CACHE_DIR"]: ("compiled", "--bind")}
         mounts = [word for at, (name, how) in binds.items() for word in (how, str(self.of(name)), at)]
