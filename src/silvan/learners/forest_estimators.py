@@ -261,7 +261,21 @@ class ForestClassifier(ClassifierMixin, _Forest):
     vote: str = "soft"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Grow the forest."""
+        """Train the forest.
+
+        Parameters
+        ----------
+        X
+            Rows to train on, (rows, features): an array, or a data frame, also with text columns. NaN is missing.
+        y
+            The class of each row.
+        sample_weight
+            A weight for each row; None for equal weights. Rows of weight 0 are left out.
+
+        Returns
+        -------
+        self
+        """
         self._settings()
         X, y = self._read_table(X, y)
         check_classification_targets(y)
@@ -298,7 +312,10 @@ class ForestClassifier(ClassifierMixin, _Forest):
             return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class, or with ``vote="hard"`` the one that most trees vote for."""
+        """Return the class of each row of ``X``: the most probable one; with ``vote="hard"`` the one with most votes.
+
+        A data frame must have the columns of ``fit`` in the same order, as scikit-learn requires.
+        """
         rows = self._read(X)
         if self.forest_.combine == "vote":
             return self.classes_[decide(self.forest_, rows, self.n_jobs)]
@@ -358,7 +375,21 @@ class ForestRegressor(RegressorMixin, _Forest):
     max_features: str | int | float | None = 1.0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Grow the forest."""
+        """Train the forest.
+
+        Parameters
+        ----------
+        X
+            Rows to train on, (rows, features): an array, or a data frame, also with text columns. NaN is missing.
+        y
+            The number of each row.
+        sample_weight
+            A weight for each row; None for equal weights. Rows of weight 0 are left out.
+
+        Returns
+        -------
+        self
+        """
         self._settings()
         X, y = self._read_table(X, y)
         y = _label_numbers(y)
@@ -377,7 +408,10 @@ class ForestRegressor(RegressorMixin, _Forest):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the mean of the trees' leaves."""
+        """Return the predicted number of each row of ``X``: the mean of the trees' leaves.
+
+        A data frame must have the columns of ``fit`` in the same order, as scikit-learn requires.
+        """
         return self._scores(X)[:, 0]
 
 
