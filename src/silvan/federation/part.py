@@ -54,9 +54,14 @@ class Part:
     def __len__(self) -> int:
         return len(self.X)
 
+    @property
+    def of_persons(self) -> bool:
+        """Whether rows are keyed by persons, who may have several."""
+        return self.row_keys.dtype.names is not None
+
     def one_of_each(self) -> "Part":
         """Return one row of every person, of those that have several."""
-        if self.row_keys.dtype.names is None:
+        if not self.of_persons:
             return self
         rows = one_of_each(self.row_keys)
         return Part(self.X[rows], self.y[rows], np.ascontiguousarray(self.row_keys["person"][rows]))
@@ -112,6 +117,11 @@ class StoredPart(Part):
     def row_keys(self) -> np.ndarray:
         """All keys."""
         return self.keys(0, len(self))
+
+    @property
+    def of_persons(self) -> bool:
+        """Whether rows are keyed by persons: known without keys of all rows, which would take memory."""
+        return self.given is not None and self.given.dtype.names is not None
 
     def __len__(self) -> int:
         return len(self.files[0])
