@@ -407,6 +407,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many of its sites the study may lose: none without a quorum."""
         return 0 if self.quorum is None else max(0, len(sites) - self.quorum)
 
+    def max_epsilon(self, sites: Sequence[str]) -> float:
+        """Return the most that it may cost of a site's privacy budget.
+
+        Where sites share the noise on a sum, a site that is lost has the others draw theirs again.
+        """
+        once = (self.parameters.get("epsilon") or 0.0) + (self.evaluation.epsilon or 0.0)
+        return float(once) * (1 if self.parameters.get("noise") == "site" else 1 + self.losses(sites))
+
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data; sections without any are left out."""
         not_of, found = "columns" if self.by_columns else "rows", {}

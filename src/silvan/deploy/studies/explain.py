@@ -49,7 +49,7 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
     lines.append(f"{f'Up to {lost}' if lost else 'None'} of {count_of(len(sites), 'site')} may be lost.")
     if study.left_out:
         lines.append(f"Columns left out: {', '.join(study.left_out)}.")
-    lines += _cost(member, study.parameters.get("epsilon"), study.evaluation.epsilon)
+    lines += _cost(member, study.max_epsilon(sites))
     trial, asked = try_out(study, len(sites)), None
     if trial is not None and study.predict is None:
         trial = TrialRun([*trial.kinds, KeepResults.kind()], trial.tasks)
@@ -180,11 +180,10 @@ _SUMS = {
 }
 
 
-def _cost(member: SiteFiles, *epsilons: float | None) -> list[str]:
+def _cost(member: SiteFiles, epsilon: float) -> list[str]:
     budget = member.budget()
     limit = "no limit is set" if budget.limit is None else f"of {budget.limit:g} in all"
     spent = f"Privacy budget: {budget.spent:g} spent ({limit})"
-    epsilon = sum(float(one) for one in epsilons if one is not None)
     if not epsilon:
         return [f"{spent}; this study has no differential privacy, so it costs nothing of it."]
     after = f"{spent}; this study costs up to {epsilon:g}, so {budget.spent + epsilon:g} afterwards."
