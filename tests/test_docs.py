@@ -158,7 +158,7 @@ def test_the_tests_above_can_fail():
     assert named_tests("held by `tests/a/test_b.py::test_c`") == [("tests/a/test_b.py", "test_c")]
     assert {"tables", "sums", "quorum"} < keywords(silvan.federate_columns)
     assert "options" not in keywords(silvan.federate_rows)
-    assert keywords(silvan.SiteError) == {"site", "text", "code", "owner_told"}
+    assert keywords(silvan.SiteError) == {"site", "text", "code", "owner_hint"}
 
 
 def test_decisions_are_listed():

@@ -136,7 +136,7 @@ def _by_rows(signed: bool) -> list[Federation]:
     for sums, learners in {
         "trusted": [
             sv.HistogramForest(2, max_depth=3),
-            sv.MergedForest(3, recount=True, class_weight="balanced"),
+            sv.MergedForest(3, refit_leaves=True, class_weight="balanced"),
             sv.BOFRF(2, clusters=2),
             sv.BOPPID(2),
             sv.AutoForest(2, max_depth=2),

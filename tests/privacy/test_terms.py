@@ -15,6 +15,7 @@ from sklearn.datasets import load_breast_cancer
 import silvan as sv
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.algorithms.vertical import encrypted_labels
+from silvan.data.encode import date_features
 from silvan.errors import RefusedError
 from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
@@ -110,6 +111,14 @@ def test_a_request_by_a_schema_with_a_column_that_the_study_excludes(excluded, a
     assert allowed or "does not allow this schema" in trouble(reply).text
 
 
+@pytest.mark.parametrize("how", ['exclude = ["seen"]', 'split = { by = "seen", test = "last 20%" }'])
+def test_parts_of_a_date_that_the_study_leaves_out_are_not_in_its_schema(how):
+    text = text_of(parse_remote_study(f'name = "s"\nlabel = "y"\n{how}\n[learner]\nkind = "HistogramForest"\n'))
+    for column, allowed in (("seen", False), ("born", True)):
+        schema = sv.Schema.of([*date_features(column, ("year", "month"))], sv.Label("y", (0, 1)))
+        assert text.allows(schema) is allowed
+
+
 def leaving_out(federation, *kinds):
     """Leave the last site out of the sums of some kinds, and return what comes out of all sums."""
     total, found = federation.total, {}
@@ -136,7 +145,7 @@ def test_two_kinds_of_sums_are_over_the_same_sites(losses, held, monkeypatch):
     found = leaving_out(federation, "CountLeafLabels")
     if not held:  # sites that do not know the text must reckon with clusters
         monkeypatch.setattr(sv.MergedForest, "held_to_text", lambda *_, **__: nullcontext())
-    model = sv.MergedForest(5, max_depth=1, recount=True)
+    model = sv.MergedForest(5, max_depth=1, refit_leaves=True)
     if losses is None:
         model.fit(federation)
         labels, rows = found["CountLeafLabels"].counts.sum(axis=1), found["CountLeafRows"].rows
@@ -153,13 +162,13 @@ def test_a_study_without_clusters_sums_over_all_of_its_sites():
     federation = sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1)
     leaving_out(federation, "CountLeafLabels", "CountLeafRows")
     with pytest.raises(RefusedError, match="lose 0 sites"):
-        sv.MergedForest(5, max_depth=1, recount=True).fit(federation)
+        sv.MergedForest(5, max_depth=1, refit_leaves=True).fit(federation)
 
 
 def test_all_sums_over_a_cluster_are_over_the_same_sites():
     X, y = load_breast_cancer(return_X_y=True)
     tables = {f"site {i}": (X[i::5, :4], y[i::5]) for i in range(5)}
-    model = sv.BOFRF(2, max_depth=2, clusters=2, recount=True)
+    model = sv.BOFRF(2, max_depth=2, clusters=2, refit_leaves=True)
     model.fit(sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1))
     federation = sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1)
     total = federation.total

@@ -60,7 +60,7 @@ _ANSWERED_IN = {
     ),
     "silvan.algorithms.class_counts": ("CountClasses",),
     "silvan.algorithms.kept_results": ("KeepResults",),
-    "silvan.algorithms.recount": (
+    "silvan.algorithms.refit_leaves": (
         "CountLeafLabels",
         "CountLeafRows",
     ),

@@ -67,7 +67,7 @@ class StudyText:
         if schema.label.name != self.label or _text(schema.label.positive) != _text(self.positive):
             return False
         task = "classification" if schema.n_classes else "regression"
-        return self.task in (None, task) and self.excluded.isdisjoint(schema.names)
+        return self.task in (None, task) and self.excluded.isdisjoint(schema.columns)
 
 
 def _text(name: Class | None) -> str | None:

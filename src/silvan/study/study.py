@@ -163,7 +163,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         a person or machine that verifies the study when it is done, see [verification](verification.md): sees all sums
         over sites and all replies, as the coordinator does, and is named in what owners approve. The coordinator keeps
         the journal for it
-    figures
+    label_holder
+        the party that holds the label: the others compute on labels that it signed, and on no others. Without it they
+        take the word of the coordinator and of the party that says so
+    metrics
         `"own"`: at the end a site is sent its own metrics and those over all sites; `"all"`: everybody's
     sites
         the table of each site; between machines a list of the sites' names
@@ -252,7 +255,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "secret"
     auditor: Annotated[Text | None, about(default="nobody", here=_REMOTE, decides=False)] = None
-    figures: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
+    label_holder: Annotated[
+        Text | None,
+        about(default="the party that has the label", here=_REMOTE, rows=_FOR_PARTIES, decides=False),
+    ] = None
+    metrics: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
 
     # -- sections
     sites: Annotated[dict[str, Any] | tuple[Text, ...] | None, about(decides=False)] = None
@@ -491,6 +498,8 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
     }
 
     def fixed(schema: Schema | None) -> Mapping[str, Any]:
+        if study.predict is not None:  # nothing is learnt
+            return of_study
         if study.by_columns:
             return {**of_study, **fixed_for_parties(parameters)}
         of_learner = fixed_fields(

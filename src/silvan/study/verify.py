@@ -94,6 +94,10 @@ def verify_study(folder: str | Path, roster: Roster | None = None) -> Verificati
     """
     run = Run(folder)
     record, study = run.read(), _read_study(run)
+    if study.predict is not None:
+        raise InputError(
+            f"{run.folder}: predictions of new rows are not verified; verify the study that made the model"
+        )
     if not run.file(JOURNAL).is_file():
         raise InputError(
             f"{run.file(JOURNAL)} is not there, and without it nothing can be verified: a coordinator keeps it for "

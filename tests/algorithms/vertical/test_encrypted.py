@@ -105,7 +105,7 @@ def test_number_of_parties(task, n_parties):
     "parameters",
     [
         {"bootstrap": False, "max_features": None},
-        {"feature_draw": "tree"},
+        {"feature_sampling": "tree"},
         {"max_features": 1, "max_depth": 5},  # nodes that draw again
         {"min_samples_leaf": 7, "max_bins": 255},
     ],

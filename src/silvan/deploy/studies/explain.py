@@ -144,7 +144,7 @@ def _results(study: Study, n_sites: int) -> str:
     """Describe what sites are sent at the end."""
     if study.by_columns:
         return "At the end every party has its share of the model, and the label holder is sent the figures."
-    if study.figures == "all":
+    if study.metrics == "all":
         return "At the end every site is sent the model and the figures of all sites, yours too."
     what = (
         "the model, your own figures and those over all sites" if n_sites >= LEAST else "the model and your own figures"
@@ -198,6 +198,11 @@ def _cost(member: SiteFiles, epsilon: float) -> list[str]:
 def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
     """Describe what a study over columns learns, and what others are told of a party's rows."""
     among = f"columns of the rows that {', '.join(parties)} all have"
+    holder = (
+        "The study does not name the party that holds the label: whoever says so, with the coordinator, can be it."
+        if study.label_holder is None
+        else f"The label is held by {study.label_holder}, and yours computes on no labels but those it signed."
+    )
     if study.predict is not None:
         return [
             f"Predicts {study.label!r} with model {study.predict.model[:12]} of the study {study.name!r}, "
@@ -205,11 +210,13 @@ def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
             f"It is prediction {study.predict.number} with this model; nothing is learnt.",
             _MATCHED[study.match],
             _scored(study),
+            holder,
             "The label holder keeps the predictions, with ids, in its own folder.",
         ]
     lines = [
         f"Learns to predict {study.label!r} by {study.kind} ({_parameters(study)}), from {among}.",
         _MATCHED[study.match],
+        holder,
         "The coordinator is told what your columns, categories and classes are called."
         if study.names == "shown"
         else "The coordinator is told kinds of your columns and how many categories they have; names stay with you.",
