@@ -51,7 +51,7 @@ def anchors(page):
     """Return the names of a page's headings, as links write them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     titles = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ (.*)$", text, re.M)]
-    return {slugify(title.replace("`", ""), "-") for title in titles}
+    return {slugify(title.replace("`", ""), "-") for title in titles} | set(re.findall(r'<a id="([\w-]+)">', text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

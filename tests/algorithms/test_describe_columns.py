@@ -18,8 +18,8 @@ from silvan.federation.describe import FLOOR
 from silvan.federation.handlers import HANDLERS
 from silvan.study.parse import describing, parse_remote_study
 from silvan.study.run_folder import Run
-from silvan.study.study import text_of
 from silvan.study.study_file import read_study
+from silvan.study.study_text import text_of
 
 SITES = ("a", "b", "c", "d")
 

@@ -1,11 +1,15 @@
 """What a federation has agreed on before anything is learnt, by rows or by columns."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from silvan.data.schema import Schema
+
+Absent = Literal["missing", "drop"]
+"""What becomes of columns that some sites lack: they are missing in all rows there, or are left out."""
 
 
 @dataclass

@@ -15,7 +15,7 @@ from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merg
 from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.private import noisy_levels, noisy_rows, tables
+from silvan.algorithms.private import noisy_levels, noisy_rows, table_counts, tables
 from silvan.algorithms.private.noisy_counts import Placing, Rounds, check_agreement, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
 from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
@@ -114,9 +114,9 @@ class HistogramForest(HistogramForestParameters, Learner):
         """Return the kinds of messages of a private form; some of them are asked only where there are rows enough."""
         if self.private != "tables":
             return (noisy_levels.NoisyLevel if self.private == "levels" else noisy_rows.DisguisedLevel,)
-        people = () if self.n_rows is not None else (tables.CountPeople,)
-        last = (tables.CountScores,) if schema.n_classes else (tables.SumTargets, tables.SumSlopes)
-        return (*people, tables.CountColumns, tables.CountTables, *last)
+        people = () if self.n_rows is not None else (table_counts.CountPeople,)
+        last = (table_counts.CountScores,) if schema.n_classes else (table_counts.SumTargets, table_counts.SumSlopes)
+        return (*people, table_counts.CountColumns, table_counts.CountTables, *last)
 
     def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of sites; raise ``InputError`` where no private forest can be fitted."""
@@ -302,7 +302,7 @@ class MergedForest(MergedForestParameters, Learner):
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
-        merged_forest.check_influence(settings, self.equal, self.max_trees, self.refit_leaves)
+        merged_forest.limit_trees(settings, self.max_trees, self.refit_leaves)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.refit_leaves)
         settings = balance_classes(federation, self.schema_, settings)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)

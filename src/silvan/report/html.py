@@ -136,6 +136,19 @@ def render(summary: dict[str, Any]) -> str:
     return without_controls(page)
 
 
+def plot_html(summary: dict[str, Any]) -> Markup:
+    """Return the forest plot alone, for pages that show a result in short."""
+    plot = forest_plot.forest_plot(summary)
+    if plot is None:
+        return Markup("")
+    lines = ([], plot.totals) if forest_plot.is_long(summary) else (plot.sites, plot.totals)
+    who = "party" if summary["by"] == "columns" else "site"
+    module: Any = page_template(_HERE / "plot.html.jinja").module
+    legend = module.plot_legend(plot, summary, charts.model_class) if plot.of_gains else ""
+    drawn = module.plot_table(plot, summary, who, *lines, any(line.use for line in plot.sites))
+    return Markup(without_controls(legend + drawn))  # noqa: S704  its templates escape
+
+
 # -- charts as files
 
 

@@ -8,7 +8,7 @@ read studies too, so no learner is imported.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,19 +20,19 @@ from silvan.algorithms.evaluation.repeats import MOST_REPEATS, folds_of
 from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds
 from silvan.data.date_split import EXPECTED, DateSplit
+from silvan.data.groups import NO_GROUPS
 from silvan.data.holdout import LeftOut, Split
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
 from silvan.data.schema import Class, Schema
 from silvan.errors import InputError, SiteError
+from silvan.federation.agreement import Absent
 from silvan.federation.store import digest
-from silvan.learners.fixed_fields import fixed_fields, fixed_for_parties
-from silvan.learners.parameters import Parameters, changed, defaults
+from silvan.learners.parameters import Parameters, changed
 from silvan.learners.registry import LEARNERS, HistogramForestParameters, LearnerSpec
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
-from silvan.privacy.terms import StudyText
 from silvan.study.toml_lines import Key
 from silvan.tree.fit import Settings
 from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
@@ -124,6 +124,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     positive
         the positive class of two, as `positive = "diseased"`, which sensitivity, precision, F1 and thresholds are
         about. Probabilities keep their order
+    group
+        the column of persons' ids, where tables have several rows of a person, as `group = "patient"`. It is no
+        feature; a person's rows are all test rows or none, and what counts rows counts persons, see
+        [tables](tables.md#several-rows-per-person)
+    absent
+        what becomes of columns that some sites lack: `"missing"`, they count as missing in all rows there; `"drop"`,
+        they are left out, see [tables](tables.md#columns-that-some-sites-lack)
     sums
         who sees the parts of sums over sites: `"trusted"` (whoever adds), `"ring"` or `"masked"` (nobody; three sites
         or more), see [sums](sums.md)
@@ -204,6 +211,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Class | None,
         about(default="the second class in sorted order", expected="a class of the label", columns=_FOR_ROWS),
     ] = None
+    group: Annotated[Text | None, about(default="each row is a person", columns=f"{{key}} {NO_GROUPS}")] = None
+    absent: Annotated[Absent, about(columns=_FOR_ROWS)] = "missing"
     sums: Literal["trusted", "ring", "masked"] = "trusted"
     describe: Annotated[bool | Literal["only"], about(expected="true, false or 'only'", columns=_FOR_ROWS)] = False
     exclude: tuple[str, ...] = ()
@@ -334,8 +343,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The columns that are not features: those excluded, and one that splits rows."""
-        return self.exclude if self.date_split is None else (*self.exclude, self.date_split.by)
+        """The columns that are not features: those excluded, and those that group or split rows."""
+        more = (self.group, None if self.date_split is None else self.date_split.by)
+        return (*self.exclude, *(name for name in more if name is not None and name not in self.exclude))
 
     @property
     def holds_out(self) -> bool:
@@ -478,40 +488,3 @@ def _plain(value: Any) -> Any:
         given = {name: getattr(value, name) for name in typed_keys(kind)}
         value = {name: one for name, one in given.items() if one != getattr(default, name)}
     return msgspec.json.decode(msgspec.json.encode(value))
-
-
-# -- what its text fixes of all requests: sites hold their coordinator to it
-def text_of(study: Study, name: str | None = None) -> StudyText:
-    """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
-    parameters = {**defaults(type(study.learner)), **study.parameters}
-    outside, evaluation = {study.label, *study.left_out}, study.evaluation
-    known = set() if study.schema is None else {*study.schema.columns}
-    of_study = {
-        # a study with a schema describes no tables, but parties say which of its columns they hold
-        "task": lambda task: task == study.task and (study.by_columns or study.schema is None),
-        "names": lambda names: study.schema is None and outside.isdisjoint(names),
-        "columns": lambda names: outside.isdisjoint(names) if study.schema is None else known.issuperset(names),
-        "grouped": False,
-        "study": name or study.unique_name,
-        "test": lambda share: share in (None, study.test),
-        **({"described": True, "max_bins": study.max_bins} if study.describe else {}),
-    }
-
-    def fixed(schema: Schema | None) -> Mapping[str, Any]:
-        if study.predict is not None:  # nothing is learnt
-            return of_study
-        if study.by_columns:
-            return {**of_study, **fixed_for_parties(parameters)}
-        of_learner = fixed_fields(
-            parameters,
-            schema,
-            random_state=parameters["random_state"],
-            by=evaluation.by,
-            dependence=evaluation.dependence,
-            epsilon=evaluation.epsilon or 0.0,
-        )
-        return {**of_study, **of_learner}
-
-    clusters = study.by_columns or parameters.get("clusters") is not None
-    left_out = frozenset(study.left_out)
-    return StudyText(study.label, fixed, study.task, study.schema, left_out, clusters, study.positive)

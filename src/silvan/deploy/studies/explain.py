@@ -9,6 +9,7 @@ import msgspec
 
 from silvan.algorithms.kept_results import KeepResults
 from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.studies.consent import Consent, consent
 from silvan.deploy.studies.send_results import LEAST
 from silvan.deploy.studies.trial import TrialRun, try_out
 from silvan.errors import InputError
@@ -33,6 +34,7 @@ class Explanation(NamedTuple):
     lines: list[str]
     leaves: list[Kind]
     asked: Approval | None  # what an approval of it would hold; None if a trial does not show what would leave
+    consent: Consent | None = None  # what it means for the people in the table; None if the study cannot run
 
 
 def explain(member: SiteFiles, study: Study) -> Explanation:
@@ -64,7 +66,8 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
             each = " in each split" if study.on_splits else ""
             lines.append(f"Models of others that your rows judge: {study.max_models} at most{each}.")
         lines += _refused(member.policy, trial.kinds)
-    return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked)
+    answers = consent(study, sites, member.policy)
+    return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked, answers)
 
 
 def _auditor(study: Study) -> str:
@@ -108,6 +111,11 @@ def _lines(study: Study, sites: list[str]) -> list[str]:
             "Besides, each site is left out in turn: the other sites train a model, for which all of it is asked anew, "
             "and all rows of the site left out evaluate it. Your rows are in every other model, and evaluate the one "
             "without them."
+        )
+    if study.group is not None:
+        more.append(
+            f"Your rows of one {study.group!r} are a person's: all of them are test rows or none, and counts of rows "
+            "are of persons. No id leaves."
         )
     if study.evaluation.by:
         more.append(
