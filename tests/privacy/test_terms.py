@@ -22,7 +22,7 @@ from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
 from silvan.privacy.gate import Gate, Policy
 from silvan.study.parse import parse_remote_study
-from silvan.study.study import text_of
+from silvan.study.study_text import text_of
 
 
 @pytest.mark.parametrize("kind", sorted(HANDLERS))

@@ -45,6 +45,7 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
+from silvan.forest.importance import Importances
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.fixed_fields import REPEATS, forest_settings
 from silvan.learners.registry import spec_of
@@ -203,14 +204,36 @@ class Learner(FederatedEstimator):
         return self.forest_
 
     def predict(self, X: Any, site: str | None = None) -> np.ndarray:
-        """Predict with the global forest, or with the one that a site should use."""
+        """Predict the class, or the number, of each row.
+
+        Parameters
+        ----------
+        X
+            Rows to predict: a data frame, whose columns are found by name in any order, or an array with the columns in
+            the order of ``schema_``.
+        site
+            A site's name, to predict with the forest that this site should use; None for the global forest.
+
+        Returns
+        -------
+        numpy.ndarray
+            One class or number for each row.
+        """
         forest = self._forest_for(site)
         if self.threshold_ is None or forest.classes is None:
             return forest.predict(X)
         return forest.classes[decided_at(self.threshold_, forest.predict_proba(X), forest.schema.label.positive_code)]
 
     def predict_proba(self, X: Any, site: str | None = None) -> np.ndarray:
-        """Return class probabilities by the global forest, or by the one that a site should use."""
+        """Return class probabilities: a row for each row of ``X``, a column for each class in sorted order.
+
+        Parameters
+        ----------
+        X
+            Rows to predict, as for ``predict``.
+        site
+            A site's name, to predict with the forest that this site should use; None for the global forest.
+        """
         return self._forest_for(site).predict_proba(X)
 
     def predict_log_proba(self, X: Any, site: str | None = None) -> np.ndarray:
@@ -258,7 +281,7 @@ class Learner(FederatedEstimator):
 
     def permutation_importance(
         self, federation: Federation, repeats: int = REPEATS, by: Sequence[str] = ()
-    ) -> dict[str, float]:
+    ) -> Importances:
         """Return how much each column matters to the global forest: those that matter most come first.
 
         Every site shuffles a column within its own test rows; the sum over sites of squared errors says by how much
@@ -282,7 +305,7 @@ class Learner(FederatedEstimator):
         held = self.held_to_text(federation, by=by, repeats=repeats)
         with federation.working_on(f"columns that matter to {type(self).__name__}"), held:
             found = importances(federation, self.schema_, model, self.feature_key(), forest, repeats, by)
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        return Importances(sorted(found.items(), key=lambda item: -item[1]))
 
     def partial_dependence(self, federation: Federation, column: str, grid: Any = None) -> "pl.DataFrame":
         """Return the mean prediction of all sites' test rows with a column set to each of some values.

@@ -220,9 +220,10 @@ class FederatedEstimator(BaseEstimator, ABC):
             A line for each site and model, and for all sites together. ``gain`` is how much better a model is than
             what the site has alone, in AUC (or RMSE: by how much smaller), ``gain_low`` to ``gain_high`` its 95%
             interval: with 0 in between, it is not significant. There is none for few test rows. ``use`` marks the model
-            that was chosen for the site, which was not done by its test rows. ``positive`` names the positive class of
-            two, which F1, sensitivity, specificity, precision and threshold are about. The column ``guarantee`` of a
-            model with ``epsilon`` says what covers the metrics: "outside" for nothing.
+            that the site should use, where the gain or the loss is significant; otherwise there is no evidence for
+            either. ``positive`` names the positive class of two, which F1, sensitivity, specificity, precision and
+            threshold are about. The column ``guarantee`` of a model with ``epsilon`` says what covers the metrics:
+            "outside" for nothing.
         """
         if not isinstance(federation, Federation):
             raise InputError(
