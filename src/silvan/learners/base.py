@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -48,13 +47,11 @@ from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.forest.importance import Importances
 from silvan.learners.federated_estimator import FederatedEstimator
-from silvan.learners.fixed_fields import REPEATS, fixed_fields, fixed_for_parties, forest_settings
-from silvan.learners.registry import LEARNERS, spec_of
+from silvan.learners.fixed_fields import REPEATS, forest_settings
+from silvan.learners.registry import spec_of
 from silvan.learners.result import ColumnEffects, Result
 from silvan.metrics import decided_at
 from silvan.privacy.announce import RequestPlan
-from silvan.privacy.gate import holding_to
-from silvan.privacy.terms import StudyText
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import RowSampling, make_key
 
@@ -179,24 +176,6 @@ class Learner(FederatedEstimator):
         """Return which rows the trees of models drew, by the hash of the model, as far as it is known."""
         pooled = [model for name, model in candidates if name == POOLED and isinstance(model, Forest)]
         return {model.hash: RowSamples((len(model),), bootstrap=self.row_sampling()) for model in pooled}
-
-    def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
-        """Hold the coordinator to what the parameters say, at sites of this process: a study of its own."""
-        if not federation.local_sites or type(self).__name__ not in LEARNERS:
-            return nullcontext()
-        schema, parameters = federation.schema, self.get_params(deep=False)
-        by_rows = federation.columns is None
-
-        def fixed(schema: Schema | None) -> Mapping[str, Any]:
-            of_study = {"study": federation.study}
-            if not by_rows:
-                return of_study | fixed_for_parties(parameters)
-            return of_study | fixed_fields(parameters, schema, random_state=self.random_state, **evaluation)
-
-        clusters = not by_rows or parameters.get("clusters") is not None
-        text = StudyText(schema.label.name, fixed, schema=schema if by_rows else None, clusters=clusters)
-        trusting = parameters.get("tolerate") == 0  # sites that trust one another need no share to spare
-        return holding_to(text, federation.local_sites.values(), tolerate=0 if trusting else 1)
 
     @abstractmethod
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
