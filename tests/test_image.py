@@ -134,7 +134,8 @@ class Sandbox:
         """Return the command line; processes share what one has compiled, and none is kept ready for a next study."""
         environment = {**environment, "SILVAN_READY_PROCESS": "off"}
         kept = environment["NUMBA_CACHE_DIR"]
-        binds = binds | {kept: ("compiled", "--bind") for at in list(binds) if kept.startswith(at)}
+        if any(kept.startswith(at) for at in binds):
+            binds = {**binds, kept: ("compiled", "--bind")}
         mounts = [word for at, (name, how) in binds.items() for word in (how, str(self.of(name)), at)]
         variables = [word for pair in environment.items() for word in ("--setenv", *pair)]
         return ["bwrap", *self.always, *mounts, "--clearenv", *variables, *words]
