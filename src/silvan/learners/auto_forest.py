@@ -165,7 +165,7 @@ class AutoForest(AutoForestParameters, Learner):
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow both halves, put them together, and let every site choose how much its own trees count."""
-        merged_forest.check_influence(settings, True, None, self.refits_leaves)
+        merged_forest.limit_trees(settings, None, self.refits_leaves)
         settings = balance_classes(federation, self.schema_, settings)
         federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
         influence = merged_forest.Influence(None, True, None, self.refits_leaves)

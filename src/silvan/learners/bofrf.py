@@ -13,7 +13,7 @@ from silvan.algorithms.bofrf.weigh import BringTrees, ExchangeSettings, ScoreTre
 from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
-from silvan.algorithms.horizontal.merged_forest import check_influence
+from silvan.algorithms.horizontal.merged_forest import limit_trees
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountGrid
@@ -94,7 +94,7 @@ class BOFRF(BOFRFParameters, Learner):
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""
         validation, search = self._check(settings), as_search(self.tune)
-        settings = check_influence(settings, self.equal, self.max_trees, self.refit_leaves)
+        settings = limit_trees(settings, self.max_trees, self.refit_leaves)
         schema = self.schema_
         settings = balance_classes(federation, schema, settings)
         self.clusters_: dict[str, list[str]] | None = None

@@ -302,7 +302,7 @@ class MergedForest(MergedForestParameters, Learner):
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
-        merged_forest.check_influence(settings, self.equal, self.max_trees, self.refit_leaves)
+        merged_forest.limit_trees(settings, self.max_trees, self.refit_leaves)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.refit_leaves)
         settings = balance_classes(federation, self.schema_, settings)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
