@@ -152,8 +152,8 @@ class Sandbox:
         return done.stdout
 
     def start(self, name, *given):
-        log = (self.folder / f"{name}.out").open("w")
-        self.running.append(subprocess.Popen(self.words(*given), stdout=log, stderr=log, start_new_session=True))
+        with (self.folder / f"{name}.out").open("w") as log:
+            self.running.append(subprocess.Popen(self.words(*given), stdout=log, stderr=log, start_new_session=True))
         return self.running[-1]
 
     def stop(self):
