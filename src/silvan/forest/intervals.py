@@ -55,11 +55,12 @@ def predict_quantiles(forest: ForestArrays, scores: np.ndarray, q: Any) -> np.nd
     """Return quantiles of each row's number: (rows, quantiles)."""
     if forest.schema.n_classes:
         raise InputError("predict_quantiles is for numbers; this forest predicts a class: use predict_proba")
-    wanted = np.atleast_1d(np.asarray(q, np.float64))
-    if len(wanted.shape) != 1 or not ((wanted > 0) & (wanted < 1)).all():
+    wanted: np.ndarray = np.asarray(q, np.float64)
+    possible = ((wanted > 0) & (wanted < 1)).all()
+    if not possible or len(wanted.shape) > 1:
         raise InputError.about("q", f"must be between 0 and 1, as 0.5 or [0.05, 0.95]; got {q!r}")
     values, rows = _errors_of(forest)
-    return scores[:, :1] + np.array([_value_at(values, rows, float(share * rows[-1])) for share in wanted])
+    return scores[:, :1] + np.array([_value_at(values, rows, float(share * rows[-1])) for share in wanted.ravel()])
 
 
 def _errors_of(forest: ForestArrays) -> np.ndarray:

@@ -136,8 +136,7 @@ class AutoForest(AutoForestParameters, Learner):
         """The most rounds that training can take, where that is known before."""
         if self.max_depth is None:
             return None
-        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
-        more += self.rounds_to_trust
+        more = (self.class_weight == "balanced") + self.rounds_to_trust
         return int(self.max_depth) + 3 + 2 * bool(self.choose) + 2 * bool(self.recounts) + more
 
     def check(self) -> None:

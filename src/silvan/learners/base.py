@@ -38,7 +38,7 @@ from silvan.algorithms.evaluation.evaluation import (
     evaluate_forests,
     pooled_hash,
 )
-from silvan.algorithms.evaluation.out_of_bag import CountOutOfBag, choose_threshold
+from silvan.algorithms.evaluation.out_of_bag import CountOutOfBag, choose_threshold, total_unseen
 from silvan.algorithms.evaluation.reliability import CountErrors, with_curve, with_errors
 from silvan.algorithms.evaluation.site_models import KeepAdjusted, keep_adjusted
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
@@ -98,6 +98,7 @@ class Learner(FederatedEstimator):
 
     at_sites_: Sequence[str] = ()
     _adjusted: Mapping[str, AdjustedForest] = MappingProxyType({})
+    _counted: np.ndarray | None = None  # all sites' training rows by score before calibration, where they were counted
 
     forest_: Forest | None
     forests_: dict[str, Forest]
@@ -130,7 +131,7 @@ class Learner(FederatedEstimator):
         settings = self.forest_settings(federation.schema)
         self._check_threshold(federation.schema)
         self._check_reliability(federation.schema)
-        self._adjusted = {}
+        self._adjusted, self._counted = {}, None
         self.grow(federation, settings, self.feature_key())
         if self.trusts_rows and not self.makes_site_forests:
             self._adjust(federation)
@@ -155,9 +156,10 @@ class Learner(FederatedEstimator):
 
     @property
     def rounds_to_trust(self) -> int:
-        """The most rounds that calibration and intervals take."""
-        rounds = spec_of(type(self)).calibrates(self.get_params(deep=False)) + bool(self.intervals)
-        return rounds + bool(rounds and not self.makes_site_forests)
+        """The most rounds that calibration, a threshold chosen by a rule and intervals take."""
+        calibrates = spec_of(type(self)).calibrates(self.get_params(deep=False))
+        adjusts = (calibrates or self.intervals) and not self.makes_site_forests
+        return (calibrates or isinstance(self.threshold, str)) + bool(self.intervals) + adjusts
 
     def _asks_to_trust(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that calibration and intervals take."""
@@ -179,7 +181,8 @@ class Learner(FederatedEstimator):
     def trusted(self, federation: Federation, forest: Forest, draws: RowSamples) -> Forest:
         """Return the forest with a calibration curve and errors, as far as they are asked for: a round each."""
         if self.calibrates:
-            forest = with_curve(federation, self.schema_, forest, draws)
+            self._counted = total_unseen(federation, self.schema_, forest, draws)
+            forest = with_curve(self.schema_, forest, self._counted)
         return with_errors(federation, self.schema_, forest, draws) if self.intervals else forest
 
     def _adjust(self, federation: Federation) -> None:
@@ -217,7 +220,10 @@ class Learner(FederatedEstimator):
             raise InputError.about(
                 "threshold", "needs a forest for all sites, and to know which rows trees saw: give a number"
             )
-        return choose_threshold(federation, self.schema_, self.forest_, draws[self.forest_.hash], self.threshold)
+        counted = self._counted
+        if counted is None:
+            counted = total_unseen(federation, self.schema_, self.forest_, draws[self.forest_.hash])
+        return choose_threshold(self.schema_, self.forest_, counted, self.threshold)
 
     def result(self) -> Result:
         """Return what was learnt, for run folders and reports."""

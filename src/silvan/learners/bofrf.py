@@ -81,7 +81,7 @@ class BOFRF(BOFRFParameters, Learner):
         """The most rounds that training can take, where that is known before."""
         if self.clusters is not None:
             return None
-        more = (self.class_weight == "balanced") + isinstance(self.threshold, str) + self.rounds_to_trust
+        more = (self.class_weight == "balanced") + self.rounds_to_trust
         return 3 + 2 * bool(self.recount) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:

@@ -220,8 +220,8 @@ class ReliabilityParameters(Parameters):
     ----------
     calibrate
         Calibrate probabilities by training rows that are each scored by trees which did not learn from them: one curve
-        for all sites, from a sum, which each site adjusts to its own rows and keeps. Rows keep their order by score. See
-        docs/calibration.md. None: only AutoForest does, unless it has ``class_weight`` or no ``bootstrap``.
+        for all sites, from a sum, which each site adjusts to its own rows and keeps. Rows keep their order by score,
+        see docs/calibration.md. None: only AutoForest does, unless it has ``class_weight`` or no ``bootstrap``.
     intervals
         Sum the errors of such rows for ``predict_interval``, ``predict_quantiles`` and ``predict_set``. See
         docs/calibration.md.

@@ -127,13 +127,23 @@ def asks_for_threshold(threshold: object) -> tuple[type[Request], ...]:
     return (CountOutOfBag,) if isinstance(threshold, str) else ()
 
 
-def choose_threshold(federation: Federation, schema: Schema, forest: Forest, draws: RowSamples, rule: str) -> float:
-    """Return the decision threshold for the positive class of two that is best by a rule."""
+def total_unseen(federation: Federation, schema: Schema, forest: Forest, draws: RowSamples) -> np.ndarray:
+    """Return all sites' training rows by score, (tables, 2, scores): one round."""
     schema_blob = federation.blob(schema.to_json().encode())
     request = CountOutOfBag(schema=schema_blob, model=sent_model(federation, forest, {forest.hash: draws}))
-    total: OutOfBagCounts = federation.total(request, check=counts_of(counts=(1, 2, metrics.GRID)))
-    [(negatives, positives)] = total.counts
-    chosen = metrics.best_threshold(metrics.grid_scores(), negatives, positives, rule)
+    total: OutOfBagCounts = federation.total(request, check=counts_of(counts=(tables_of(schema), 2, metrics.GRID)))
+    return total.counts
+
+
+def choose_threshold(schema: Schema, forest: Forest, counts: np.ndarray, rule: str) -> float:
+    """Return the decision threshold for the positive class of two that is best by a rule.
+
+    ``counts`` are rows by score before calibration.
+    """
+    [(negatives, positives)], score = counts, metrics.grid_scores()
+    both = np.stack([1.0 - score, score] if schema.label.positive_code else [score, 1.0 - score], axis=1)
+    score = calibrated(forest, both)[:, schema.label.positive_code]
+    chosen = metrics.best_threshold(score, negatives, positives, rule)
     if np.isnan(chosen):
         raise InputError(
             f"threshold={rule!r} needs training rows of both classes that some trees did not learn from: set "

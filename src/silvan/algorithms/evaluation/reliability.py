@@ -1,8 +1,8 @@
 """How far scores can be trusted: calibration of probabilities, and errors that intervals are made of.
 
-Both come from training rows, each scored by trees that did not learn from it. The coordinator learns sums over sites
-alone: rows by class and score on a grid (``CountOutOfBag``), from which it fits one curve for all sites, and rows by the
-size of their error (``CountErrors``). A forest carries the curve and the errors (``Forest.curve``, ``Forest.errors``).
+Both come from training rows, each scored by trees that did not learn from it. The coordinator learns only sums over
+sites: rows by class and score on a grid (``CountOutOfBag``), from which it fits one curve for all sites, and rows by
+the size of their error (``CountErrors``). A forest carries both (``Forest.curve``, ``Forest.errors``).
 
 A site then adjusts both to its own rows, and keeps what comes of it: the curve is the shared one unless its rows say
 otherwise, and errors are its own where it has enough of them. The order of rows by score stays the same.
@@ -16,7 +16,7 @@ import numpy as np
 
 from silvan import metrics
 from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of, sent_model
-from silvan.algorithms.evaluation.out_of_bag import CountOutOfBag, OutOfBagCounts, tables_of, unseen_rows
+from silvan.algorithms.evaluation.out_of_bag import unseen_rows
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import counts_of, schema_of
@@ -185,16 +185,11 @@ def adjusted(site: Site, schema: Schema, forest: Forest, draws: RowSamples | Non
 
 
 # -- at the coordinator
-def with_curve(federation: Federation, schema: Schema, forest: Forest, draws: RowSamples) -> Forest:
-    """Return the forest with a calibration curve of all sites' rows: one round; as it is, where sites have too few."""
-    request = CountOutOfBag(
-        schema=federation.blob(schema.to_json().encode()), model=sent_model(federation, forest, {forest.hash: draws})
-    )
-    shape = (tables_of(schema), 2, metrics.GRID)
-    total: OutOfBagCounts = federation.total(request, check=counts_of(counts=shape))
-    if not total.counts.sum():
+def with_curve(schema: Schema, forest: Forest, counts: np.ndarray) -> Forest:
+    """Return the forest with the calibration curve of all sites' rows by score; as it is, where there are none."""
+    if not counts.sum():
         return forest
-    return replace(forest, curve=shared_curve(total.counts, schema.n_classes, schema.label.positive_code))
+    return replace(forest, curve=shared_curve(counts, schema.n_classes, schema.label.positive_code))
 
 
 def with_errors(federation: Federation, schema: Schema, forest: Forest, draws: RowSamples) -> Forest:
