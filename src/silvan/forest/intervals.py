@@ -72,9 +72,9 @@ def _errors_of(forest: ForestArrays) -> np.ndarray:
     return not_none(forest.errors)
 
 
-def _least_rows(n: float, coverage: float) -> float:
+def _least_rows(n: float, coverage: Any) -> float:
     """Return how many of ``n`` rows must be inside, so that so large a share of new rows is."""
-    if isinstance(coverage, bool) or not isinstance(coverage, int | float) or not 0.0 < coverage < 1.0:
+    if not isinstance(coverage, int | float) or not 0.0 < coverage < 1.0:
         raise InputError.about("coverage", f"must be between 0 and 1, as 0.9; got {coverage!r}")
     return float(math.ceil((n + 1.0) * coverage - 1e-9))
 
