@@ -170,7 +170,8 @@ class Forest(ForestArrays):
         ``values`` is (rows, features, outputs), and ``base`` (outputs,) is the mean answer for ``background``: rows as
         in X, or X itself if not given. A row's values and ``base`` add up to its ``scores``. A split on an unknown
         feature is averaged by the shares of background rows on its sides, as tree explainers do; exact up to rounding,
-        for columns of categories and for weighted trees too.
+        for columns of categories and for weighted trees too. Of a calibrated forest they are of ``plain()``: of scores
+        before calibration, which is no sum over trees.
         """
         rows, absent = predict.as_rows(self, X)
         behind = rows if background is None else predict.as_rows(self, background)[0]

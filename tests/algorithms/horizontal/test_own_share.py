@@ -320,4 +320,4 @@ def test_saved_and_exported_as_any_forest(tmp_path):
     rows = frame.drop("label")
     np.testing.assert_array_equal(again.predict(rows), model.predict(rows))
     shap = again.shap(rows[:5])
-    np.testing.assert_allclose(shap.values.sum(axis=1) + shap.base, again.scores(rows[:5]), atol=1e-9)
+    np.testing.assert_allclose(shap.values.sum(axis=1) + shap.base, again.plain().scores(rows[:5]), atol=1e-9)
