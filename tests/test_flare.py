@@ -63,7 +63,7 @@ LEARNERS = {
     "long": ("HistogramForest", {"n_estimators": 600, "max_depth": 12, "min_samples_leaf": 2}),
 }
 SUMS = {"forest": "trusted", "bofrf": "masked"}
-MORE = {"forest": '[evaluation]\nimportance = true\ndependence = ["dose"]\nby = ["sex"]\n'}
+MORE = {"forest": 'describe = true\n[evaluation]\nimportance = true\ndependence = ["dose"]\nby = ["sex"]\n'}
 """What a study asks for besides."""
 
 
@@ -78,9 +78,9 @@ def study(learner, more="", sites=SITES):
 
 
 def in_process(sources, learner, sites=SITES, **settings):
-    """Fit the same in one process; between machines BOFRF has a recount by default."""
+    """Fit the same in one process; between machines BOFRF re-estimates leaves by default."""
     kind, parameters = LEARNERS[learner]
-    parameters = {**parameters, "recount": True} if kind == "BOFRF" else parameters
+    parameters = {**parameters, "refit_leaves": True} if kind == "BOFRF" else parameters
     fed = sv.federate_rows({site: sources[site] for site in sites}, test=0.25, **settings)
     return getattr(sv, kind)(**parameters).fit(fed).forest_.hash
 
@@ -273,6 +273,12 @@ def test_same_forest_as_in_one_process(federation, quiet, learner):
         assert any(line.study == quiet.plans[learner].unique_name for line in member.folder.ledger.lines())
 
 
+def test_table_one_is_that_of_one_process(federation, quiet):
+    _, _, sources = federation
+    here = sv.describe(sv.federate_rows({site: sources[site] for site in SITES}, test=0.25))
+    assert quiet.runs["forest"].read().table_one == here
+
+
 def test_every_site_has_the_model(federation, quiet, tmp_path):
     """Signed by the coordinator, with the site's own figures."""
     _, members, _ = federation
@@ -291,7 +297,7 @@ def test_a_site_whose_owner_must_approve(quiet):
     """The study waits, is shown in plain words, and goes on when the owner agrees."""
     assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel", "EvaluateModels", "CountByScore"}
     assert quiet.approved.messages == [kind.name for kind in quiet.shown.leaves]
-    assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (4, 0, sorted(SITES))
+    assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (5, 0, sorted(SITES))
     assert not quiet.left
     assert quiet.runs["forest"].read().status == "done"
 
@@ -359,7 +365,7 @@ def test_a_private_study(federation):
         record = Supervisor(hub, plan).run_to_end().read()
     (row,) = record.evaluation
     assert (record.status, row.site, row.model, row.epsilon) == ("done", "all", "federated", 0.5)
-    assert 0.0 <= row.between["accuracy"][0] <= row.figures["accuracy"] <= row.between["accuracy"][1] <= 1.0
+    assert 0.0 <= row.between["accuracy"][0] <= row.metrics["accuracy"] <= row.between["accuracy"][1] <= 1.0
     for member in members.values():
         lines = [line for line in member.folder.ledger.lines() if line.study == plan.unique_name]
         assert {line.outcome for line in lines} == {"answered"}
@@ -386,7 +392,7 @@ def test_a_forest_that_stays_at_its_site(federation, tmp_path):
         assert sv.Forest.load(written) == here.forests_[site]
         assert (here.forests_[site] == here.forest_) == (site not in record.at_sites)
     figures = {row["site"]: row["auc"] for row in here.evaluate(fed).filter(model="federated").iter_rows(named=True)}
-    told = {row.site: row.figures["auc"] for row in record.evaluation if row.model == "federated"}
+    told = {row.site: row.metrics["auc"] for row in record.evaluation if row.model == "federated"}
     assert {site: told[site] for site in SITES} == {site: figures[site] for site in SITES}
 
 

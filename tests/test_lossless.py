@@ -53,7 +53,7 @@ def test_number_of_sites(task, n_sites):
     "parameters",
     [
         {"bootstrap": False},
-        {"feature_draw": "tree"},
+        {"feature_sampling": "tree"},
         {"max_features": None},
         {"max_features": 1, "max_depth": 7},  # nodes that draw again
         {"max_features": 0.5, "min_samples_leaf": 7},
@@ -154,6 +154,7 @@ def test_sites_of_one_row():
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_columns_absent_reordered_and_empty(task):
     frame = table(task, n=300)
     a, b, c = (frame[100 * i : 100 * i + 100] for i in range(3))

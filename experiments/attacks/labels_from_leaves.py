@@ -16,14 +16,14 @@ from sklearn.datasets import load_breast_cancer
 
 import silvan as sv
 from silvan.algorithms.horizontal.merged_forest import GrowTrees, Trees
-from silvan.algorithms.recount import CountLeafLabels
+from silvan.algorithms.refit_leaves import CountLeafLabels
 from silvan.auditing.labels_from_leaves import solve_for_labels
 from silvan.errors import SilvanError
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest, join_forests
 from silvan.privacy.gate import holding_to
 from silvan.study.parse import parse_remote_study
-from silvan.study.study import text_of
+from silvan.study.study_text import text_of
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import make_key
 

@@ -18,7 +18,8 @@ from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, ROSTER, Record, Run
 from silvan.study.run_study import run_study
 from silvan.study.steps import agree, start_record
-from silvan.study.study import Study, text_of
+from silvan.study.study import Study
+from silvan.study.study_text import text_of
 
 ID = "person"
 
@@ -95,7 +96,14 @@ def make_federation(
     made.agree_later = lambda: agree(made, study)
     for site in sites_of(made).values():
         gate: Any = site.outbox
-        gate.terms = replace(gate.terms, study=made.study, losses=study.losses(made.sites), text=text_of(study))
+        gate.terms = replace(
+            gate.terms,
+            study=made.study,
+            sites=list(made.sites),
+            losses=study.losses(made.sites),
+            epsilon=study.max_epsilon(made.sites),
+            text=text_of(study),
+        )
         if gate.policy.approve:
             gate.approve(made.study, ["*"])
     return made

@@ -43,7 +43,7 @@ _ANSWERED_IN = {
     "silvan.algorithms.evaluation.reliability": ("CountErrors",),
     "silvan.algorithms.evaluation.site_models": ("KeepAdjusted",),
     "silvan.algorithms.horizontal.weigh_halves": ("CompareHalves",),
-    "silvan.algorithms.vertical.linear_fit": (
+    "silvan.algorithms.vertical.linear_steps": (
         "Explain",
         "KeepCoefficients",
         "OfferDirection",
@@ -52,7 +52,7 @@ _ANSWERED_IN = {
     "silvan.algorithms.private.noisy_evaluation": ("CountByScoreWithNoise",),
     "silvan.algorithms.private.noisy_levels": ("NoisyLevel",),
     "silvan.algorithms.private.noisy_rows": ("DisguisedLevel",),
-    "silvan.algorithms.private.tables": (
+    "silvan.algorithms.private.table_counts": (
         "CountColumns",
         "CountPeople",
         "CountScores",
@@ -62,13 +62,17 @@ _ANSWERED_IN = {
     ),
     "silvan.algorithms.class_counts": ("CountClasses",),
     "silvan.algorithms.kept_results": ("KeepResults",),
-    "silvan.algorithms.recount": (
+    "silvan.algorithms.refit_leaves": (
         "CountLeafLabels",
         "CountLeafRows",
     ),
     "silvan.algorithms.shared_bins": (
         "CountFine",
         "CountGrid",
+    ),
+    "silvan.algorithms.describe_columns": (
+        "CountCodes",
+        "DescribeRows",
     ),
     "silvan.algorithms.vertical.columns": ("DescribeColumns",),
     "silvan.algorithms.vertical.encoded": (
@@ -77,10 +81,12 @@ _ANSWERED_IN = {
     ),
     "silvan.algorithms.vertical.encoded_labels": ("EncodeLabels",),
     "silvan.algorithms.vertical.encrypted_labels": ("EncryptLabels",),
-    "silvan.algorithms.vertical.encrypted_splits": (
-        "KeepChosen",
-        "SplitChosen",
+    "silvan.algorithms.vertical.encrypted_decisions": (
         "DecideNodes",
+        "KeepChosen",
+    ),
+    "silvan.algorithms.vertical.encrypted_splits": (
+        "SplitChosen",
         "SumLabels",
     ),
     "silvan.algorithms.vertical.scores_of_rows": (
@@ -91,10 +97,7 @@ _ANSWERED_IN = {
         "KeepShare",
         "ShowShare",
     ),
-    "silvan.algorithms.vertical.prediction": (
-        "GoLeft",
-        "ReachLeaves",
-    ),
+    "silvan.algorithms.vertical.prediction": ("ReachLeaves",),
     "silvan.federation.describe": (
         "CountCategories",
         "CountRows",

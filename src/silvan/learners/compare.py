@@ -37,7 +37,7 @@ class Comparison:
 
     ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean metrics over splits,
     the ``gain`` over what the site has alone with its 95 % interval, corrected for splits that share rows,
-    ``certainty`` in a word, and ``use``, the model with the best mean metric. ``splits`` has every split's metrics.
+    ``certainty`` in a word, and ``best``, the model with the best mean metric. ``splits`` has every split's metrics.
     With ``split="sites"`` each site is evaluated once, by models of the others; there is no local model to gain on.
 
     Parameters
@@ -58,7 +58,7 @@ class Comparison:
     >>> import silvan as sv
     >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease", test=0.5)
     >>> found = sv.compare(fed, {"merged": sv.MergedForest(n_estimators=12, max_depth=3)}, repeats=1)
-    >>> found.figure, found.folds, len(found.splits)
+    >>> found.metric, found.folds, len(found.splits)
     ('auc', 2, 16)
     """
 
@@ -69,7 +69,7 @@ class Comparison:
     split: Literal["rows", "sites"] = "rows"
 
     @property
-    def figure(self) -> str:
+    def metric(self) -> str:
         """The figure that models are compared by."""
         return str(self.frame.columns[3])
 
@@ -84,21 +84,21 @@ class Comparison:
         return html_table(head, rows, note=" ".join(self._caption().split()))
 
     def _cells(self) -> list[tuple[str, ...]]:
-        title = metrics.BY_KEY[self.figure].title
+        title = metrics.BY_KEY[self.metric].title
         gains = self.split == "rows"
         rows: list[tuple[str, ...]] = [
             ("site", "rows", "model", title, "gain", "95 % interval", "")[: 7 if gains else 4]
         ]
-        figures = [abs(value) for value in self.frame[self.figure].to_list() if not math.isnan(value)]
-        digits = digits_of(max(figures, default=0.0))
+        values = [abs(value) for value in self.frame[self.metric].to_list() if not math.isnan(value)]
+        digits = digits_of(max(values, default=0.0))
         before = ""
         for row in self.frame.iter_rows(named=True):
-            value = row[self.figure]
+            value = row[self.metric]
             site = "mean of all" if row["site"] == OVERALL else _short(row["site"], 12)
             cells = (
                 "" if row["site"] == before else site,
                 "" if row["site"] == before else f"{row['rows']:,}",
-                _short(row["model"], 15) + (" *" if row["use"] else ""),
+                _short(row["model"], 15) + (" *" if row["best"] else ""),
                 "none" if math.isnan(value) else f"{value:.{digits}f}",
             )
             rows.append((*cells, *self._gain_cells(row, digits)) if gains else cells)
@@ -122,7 +122,7 @@ class Comparison:
 
     def _caption(self) -> str:
         times = "once" if self.repeats == 1 else f"{self.repeats} times"
-        better = "" if metrics.BY_KEY[self.figure].higher else " Less is better."
+        better = "" if metrics.BY_KEY[self.metric].higher else " Less is better."
         named = f"\nPositive class: {self.frame['positive'][0]}." if "positive" in self.frame.columns else ""
         if self.split == "sites":
             return (
@@ -271,7 +271,7 @@ def without_each(sites: Sequence[str]) -> list[LeftOut]:
 
 
 def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:
-    """Mark at every site the candidate with the best mean figure over splits."""
+    """Mark at every site the candidate with the best mean metric over splits, which is no advice to use it."""
     best = {
         site: best_candidate([row for row in rows if row.site == site], candidates)
         for site in dict.fromkeys(row.site for row in rows)
@@ -310,7 +310,7 @@ def _with_words(rows: list[Row]) -> "pl.DataFrame":
     import polars as pl  # slow to import
 
     words = [None if row.model == LOCAL else certainty(row.gain, row.low, row.high) for row in rows]
-    return metrics_frame(rows).with_columns(pl.Series("certainty", words, pl.String))
+    return metrics_frame(rows).rename({"use": "best"}).with_columns(pl.Series("certainty", words, pl.String))
 
 
 def _by_split(found: list[list[Row]], splits: Sequence[Split]) -> "pl.DataFrame":

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,46 +22,19 @@ from silvan.privacy.file_marks import FileMarks
 from silvan.privacy.fingerprints import fingerprint_of, points_of
 from silvan.privacy.held_columns import check_columns
 from silvan.privacy.ledger import Ledger, Outcome, clean
-from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.budget import Budget, StudyShare
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
 from silvan.privacy.request_sequence import CheckedRequest, StudyLimits, check_sequence
 from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
-from silvan.privacy.study_notes import Part, check_open, note_answer
+from silvan.privacy.study_notes import SumPart, check_open, note_answer
 from silvan.privacy.terms import DeviationError, StudyText, Terms, columns_of
 from silvan.util.readable import count_of
-
-C = TypeVar("C")
-
-REMOVED_LIMITS = {
-    "min_class": "is gone: between machines groups of rows hide the labels of few, and min_test sets how many rows",
-    "tasks": "is gone: it follows from the study, and an approval may set it",
-    "models": "is gone: the study's learner decides how many models a site evaluates",
-    "score_groups": "is gone: it is 5 between machines and 1 in one process",
-    "tolerate": "is gone: the study's learner says how many sites may collude, one if it does not",
-}
-"""Parameters that ``Policy`` had before, and what decides each of them now."""
 
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 """Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
 
 
-def _explains_removed(cls: type[C]) -> type[C]:
-    """Make a class say what became of a parameter that was removed."""
-    init = cls.__init__
-
-    @wraps(init)
-    def checked(self: C, *given: Any, **named: Any) -> None:
-        for name in named:
-            if name in REMOVED_LIMITS:
-                raise InputError.about(name, REMOVED_LIMITS[name])
-        init(self, *given, **named)
-
-    cls.__init__ = checked  # type: ignore[assignment]
-    return cls
-
-
-@_explains_removed
 @dataclass(frozen=True)
 class Policy:
     """What may leave a site, as its owner decides. What a study asks for beyond that follows from its text.
@@ -201,7 +173,7 @@ class Gate(Outbox):
         self.marks.check()
         self._rows_closed = ""
         self._admitted: tuple[Envelope, CheckedRequest] | None = None
-        self._parts: dict[str, Part] = {}  # of sums, by the request's digest, until their answers leave
+        self._parts: dict[str, SumPart] = {}  # of sums, by the request's digest, until their answers leave
         self._thread = threading.local()
 
     @property
@@ -227,8 +199,7 @@ class Gate(Outbox):
         self.check_kind(kind, envelope.study, envelope.over)
         self.check_leaves(kind, getattr(request, "min_leaf", None))
         self.check_trees(request)
-        if self.terms.text is not None or not isinstance(request, Noisy):  # noise protects whatever is asked
-            self.terms.check(site, request)
+        self.terms.check(site, request)
         self._thread.over = envelope.over
         if kind.verb == "total" and self.policy.min_sites > 1 and not isinstance(request, Noisy):
             study, columns = self.terms.approved or envelope.study, columns_of(site, request)
@@ -239,7 +210,7 @@ class Gate(Outbox):
             self.check_sharers(site, request.sharers, envelope.among)
             if request.sharers == 1 or envelope.step is None:
                 # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
-                self.budget.check(draw_name(site, request), request.epsilon)
+                self.budget.check(draw_name(site, request), request.epsilon, self.study_share(envelope.study))
         self._admitted = envelope, self._check_sequence(site, request, envelope)
 
     # -- what a request must fulfil by its kind and settings alone; also checked for all that a study announces
@@ -326,6 +297,10 @@ class Gate(Outbox):
         approval = self._approval(study)
         return _least([self.terms.tasks, None if approval is None else approval.tasks])
 
+    def study_share(self, study: str) -> StudyShare:
+        """Return what a study may cost of the privacy budget."""
+        return StudyShare(study, self.terms.epsilon)
+
     def _approval(self, study: str) -> Approval | None:
         """Return what the owner approved of a study, if approvals are asked for."""
         return self.approvals.find(self.terms.approved or study) if self.policy.approve else None
@@ -371,7 +346,7 @@ class Gate(Outbox):
         if key is not None:
             found = fingerprint_of(reply, points_of(key, site.study))
             if found is not None:
-                self._parts[site.asked] = Part(found, [], request.statistic(site.asked))
+                self._parts[site.asked] = SumPart(found, [], request.statistic(site.asked))
         return reply
 
     def _notes(self, site: Site, envelope: Envelope, request: Request, body: bytes) -> dict[str, bytes]:
@@ -471,6 +446,12 @@ def policy_of(site: Site) -> Policy:
 def most_models(site: Site) -> int | None:
     """Return the maximum number of external models that a site evaluates in a study; None for any number."""
     return site.outbox.terms.models if isinstance(site.outbox, Gate) else None
+
+
+def first_sites(site: Site) -> list[str] | None:
+    """Return the sites that a study begins with, as a site knows them; None if it does not."""
+    known = site.outbox.terms.sites if isinstance(site.outbox, Gate) else None
+    return None if known is None else sorted(known)
 
 
 def _describe(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:

@@ -62,7 +62,7 @@ class Pages:
             return self.refusal(404, "There is no such page.")
         if isinstance(page, File):
             return _send(page)
-        notice = self._notices.get(request.query_params.get("notice", ""))
+        notice = self._notices.pop(request.query_params.get("notice", ""), None)  # shown once: it may be outdated soon
         template, values = environment().get_template(page.template), self._values(page, path, notice)
         return HTMLResponse(await run_in_threadpool(template.render, values))
 

@@ -92,7 +92,7 @@ def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
         chosen = model.chosen_[site]
         assert chosen.measure == ("rmse" if task == "number" else "auc")
         assert chosen.rows == len(part)
-        shown, local = chosen.figures[:, :2], chosen.figures[0, 2]
+        shown, local = chosen.metrics[:, :2], chosen.metrics[0, 2]
         assert np.allclose(shown, figures, rtol=6e-3, equal_nan=True)  # they leave rounded to three digits
         assert np.array_equal(np.isnan(shown), np.isnan(figures))
         if task == "binary":
@@ -109,7 +109,7 @@ def test_with_rows_split_off_all_trees_speak():
         chosen = model.chosen_[site]
         assert chosen.rows == len(held)
         for strategy, forest in enumerate((model.forest_, model.own_[site])):
-            assert chosen.figures[0, strategy] == pytest.approx(
+            assert chosen.metrics[0, strategy] == pytest.approx(
                 roc_auc_score(held.y, forest.scores(held.X)[:, 1]), abs=6e-4
             )
 
@@ -122,10 +122,10 @@ def test_the_paper_chooses_on_the_test_part():
         part = fed.site(site).part(fed.schema, test=True)
         chosen = model.chosen_[site]
         assert chosen.rows == len(part)
-        best = np.nanmax(chosen.figures)
+        best = np.nanmax(chosen.metrics)
         mine = roc_auc_score(part.y, model.forests_[site].scores(part.X)[:, 1])
         assert mine == pytest.approx(best, abs=6e-4)
-        assert chosen.figures[taus.index(model.taus_[site]), STRATEGIES.index(model.strategies_[site])] == best
+        assert chosen.metrics[taus.index(model.taus_[site]), STRATEGIES.index(model.strategies_[site])] == best
     with pytest.raises(InputError, match="protocol='paper' chooses on the test part: set test"):
         fit(federate(parts(table(n=100), 2)), protocol="paper")
 
@@ -148,7 +148,7 @@ def test_honest_choices_do_not_depend_on_test_rows():
     other = fit(again, personal=True)
     assert other.forests_ == model.forests_
     paper = [fit(f, personal=True, protocol="paper").chosen_ for f in (fed, again)]
-    assert any(paper[0][s].figures.tolist() != paper[1][s].figures.tolist() for s in fed.sites)
+    assert any(paper[0][s].metrics.tolist() != paper[1][s].metrics.tolist() for s in fed.sites)
 
 
 # -- how it is decided
@@ -199,7 +199,7 @@ def test_a_site_may_keep_its_local_forest(monkeypatch):
 
 def test_the_paper_knows_no_local_forest():
     model = fit(federate(parts(table(n=300), 2), test=0.2), protocol="paper")
-    assert all(np.isnan(reply.figures[:, 2]).all() for reply in model.chosen_.values())
+    assert all(np.isnan(reply.metrics[:, 2]).all() for reply in model.chosen_.values())
 
 
 def test_figures_of_rows_in_groups_are_of_two_candidates():
@@ -208,8 +208,8 @@ def test_figures_of_rows_in_groups_are_of_two_candidates():
     y = rng.integers(0, 2, 400)
     at = [(0, 0), (0, 1), (1, 0), (1, 1)]
     scores = dict(zip(at, scored(*(share * y + rng.random(400) for share in (0.0, 0.1, 0.9, 0.2))), strict=True))
-    assert not np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True).figures[:, :2]).any()
-    told = ~np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True, groups=5).figures)
+    assert not np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True).metrics[:, :2]).any()
+    told = ~np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True, groups=5).metrics)
     assert told.tolist() == [[True, False, False], [True, False, False]]
 
 
@@ -233,7 +233,7 @@ def test_without_rows_what_was_agreed_stands():
     for known in ({}, {(0, 0): np.zeros((0, 2)), (0, 1): np.zeros((0, 2))}):
         chosen = decide(known, np.zeros(0, int), 2, [0.2], cautious=True)
         assert (chosen.strategy, chosen.measure, chosen.rows) == ("global", "", 0)
-        assert np.isnan(chosen.figures).all()
+        assert np.isnan(chosen.metrics).all()
     # all trees of others abstain, so there is no global ensemble here
     chosen = decide({(0, 1): scored([0.5, 0.4])[0]}, np.array([0, 1]), 2, [0.2], cautious=True)
     assert chosen.strategy == "own"
@@ -350,7 +350,7 @@ def test_what_each_site_should_use():
 def test_base_has_one_tau():
     model = fit(federate(parts(table(), 2)), tau=0.3)
     assert set(model.taus_.values()) == {0.3}
-    assert all(reply.figures.shape == (1, 3) for reply in model.chosen_.values())
+    assert all(reply.metrics.shape == (1, 3) for reply in model.chosen_.values())
 
 
 def test_the_agreed_tau_is_tried_first_and_once(monkeypatch):
@@ -375,7 +375,7 @@ def test_few_rows_are_not_told_of(cautious):
         right, wrong = np.eye(2)[y], np.eye(2)[1 - y]
         chosen = decide({(0, 0): wrong, (0, 1): right}, y, 2, [0.2], cautious=cautious)
         assert chosen.rows == n
-        assert np.isnan(chosen.figures).all() == (n < FLOOR)
+        assert np.isnan(chosen.metrics).all() == (n < FLOOR)
         assert chosen.strategy == STRATEGIES[not cautious or n >= FLOOR]
 
 
@@ -394,7 +394,7 @@ def test_a_share_that_splits_one_row_off_shows_nothing():
     assert len(held) == 1
     chosen = choose(site, msgspec.structs.replace(asked, validation=share))
     assert (chosen.tau, chosen.strategy, chosen.measure, chosen.rows) == (0, "global", "", 1)
-    assert np.isnan(chosen.figures).all()
+    assert np.isnan(chosen.metrics).all()
 
 
 def test_rows_are_not_split_off_by_ever_new_shares():
@@ -441,7 +441,7 @@ def test_forged_trees_tell_of_a_known_patient_only_if_a_site_signs_them(label):
     with fed.working_on("with a site"):
         blobs = [work_of(fed, "there", forged), work_of(fed, "here", own)]
         chosen = fed.ask({"here": msgspec.structs.replace(changed, forests=blobs)})["here"]
-    assert np.sign(chosen.figures[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
+    assert np.sign(chosen.metrics[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
 
 
 # -- lies
@@ -466,10 +466,10 @@ def twisted(changes):
         {"rows": -1},
         {"strategy": "best"},
         {"measure": "luck"},
-        {"figures": np.zeros((1, 2))},
-        {"figures": np.zeros((7, 2), np.float32)},
-        {"figures": np.full((7, 2), np.inf)},
-        {"figures": np.full((7, 2), -1.0)},
+        {"metrics": np.zeros((1, 2))},
+        {"metrics": np.zeros((7, 2), np.float32)},
+        {"metrics": np.full((7, 2), np.inf)},
+        {"metrics": np.full((7, 2), -1.0)},
     ],
     ids=str,
 )

@@ -126,6 +126,7 @@ def test_prediction_is_the_weighted_vote():
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_trees_abstain_where_a_column_is_lacking(task):
     tables = parts(table(task), 3)
     tables["site 1"] = tables["site 1"].drop("age")
@@ -330,7 +331,7 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
         fed.local_sites["site 1"] = fake
         again = fit(fed, validation=0.25)
     assert again.forest_ == model.forest_
-    assert again.chosen_["site 1"].figures.tolist() != model.chosen_["site 1"].figures.tolist()
+    assert again.chosen_["site 1"].metrics.tolist() != model.chosen_["site 1"].metrics.tolist()
 
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.5])

@@ -24,7 +24,8 @@ from silvan.privacy.noise.budget import Budget
 from silvan.privacy.site_folder import KEY, SiteFolder
 from silvan.privacy.terms import Terms
 from silvan.study.parse import check_policy, check_reading, parse_remote_study
-from silvan.study.study import Study, text_of
+from silvan.study.study import Study
+from silvan.study.study_text import text_of
 from silvan.study.toml_lines import Problems, convert_entries, key_lines, read_toml
 from silvan.util.declared import about
 from silvan.util.files import write_whole
@@ -102,7 +103,8 @@ class SiteFiles:
         name, every = study.unique_name if split is None else split.study(study.unique_name), self.sites_of(study)
         sites = every if split is None else split.members(every)
         text, left_out = text_of(study, name), frozenset(every) - frozenset(sites)
-        limits = {"losses": study.losses(every), "tasks": study.max_tasks, "models": study.max_models}
+        limits: dict[str, Any] = {"losses": study.losses(every), "tasks": study.max_tasks, "models": study.max_models}
+        limits["epsilon"] = study.max_epsilon(every)
         terms = Terms(name, sites, **limits, approved=study.unique_name, left_out=left_out, text=text)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 

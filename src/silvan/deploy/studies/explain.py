@@ -9,6 +9,7 @@ import msgspec
 
 from silvan.algorithms.kept_results import KeepResults
 from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.studies.consent import Consent, consent
 from silvan.deploy.studies.send_results import LEAST
 from silvan.deploy.studies.trial import TrialRun, try_out
 from silvan.errors import InputError
@@ -33,6 +34,7 @@ class Explanation(NamedTuple):
     lines: list[str]
     leaves: list[Kind]
     asked: Approval | None  # what an approval of it would hold; None if a trial does not show what would leave
+    consent: Consent | None = None  # what it means for the people in the table; None if the study cannot run
 
 
 def explain(member: SiteFiles, study: Study) -> Explanation:
@@ -49,7 +51,7 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
     lines.append(f"{f'Up to {lost}' if lost else 'None'} of {count_of(len(sites), 'site')} may be lost.")
     if study.left_out:
         lines.append(f"Columns left out: {', '.join(study.left_out)}.")
-    lines += _cost(member, study.parameters.get("epsilon"), study.evaluation.epsilon)
+    lines += _cost(member, study.max_epsilon(sites))
     trial, asked = try_out(study, len(sites)), None
     if trial is not None and study.predict is None:
         trial = TrialRun([*trial.kinds, KeepResults.kind()], trial.tasks)
@@ -64,7 +66,8 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
             each = " in each split" if study.on_splits else ""
             lines.append(f"Models of others that your rows judge: {study.max_models} at most{each}.")
         lines += _refused(member.policy, trial.kinds)
-    return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked)
+    answers = consent(study, sites, member.policy)
+    return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked, answers)
 
 
 def _auditor(study: Study) -> str:
@@ -109,6 +112,11 @@ def _lines(study: Study, sites: list[str]) -> list[str]:
             "and all rows of the site left out evaluate it. Your rows are in every other model, and evaluate the one "
             "without them."
         )
+    if study.group is not None:
+        more.append(
+            f"Your rows of one {study.group!r} are a person's: all of them are test rows or none, and counts of rows "
+            "are of persons. No id leaves."
+        )
     if study.evaluation.by:
         more.append(
             f"Figures of your test rows leave by {', '.join(study.evaluation.by)} too, of large enough subgroups."
@@ -144,7 +152,7 @@ def _results(study: Study, n_sites: int) -> str:
     """Describe what sites are sent at the end."""
     if study.by_columns:
         return "At the end every party has its share of the model, and the label holder is sent the figures."
-    if study.figures == "all":
+    if study.metrics == "all":
         return "At the end every site is sent the model and the figures of all sites, yours too."
     what = (
         "the model, your own figures and those over all sites" if n_sites >= LEAST else "the model and your own figures"
@@ -180,11 +188,10 @@ _SUMS = {
 }
 
 
-def _cost(member: SiteFiles, *epsilons: float | None) -> list[str]:
+def _cost(member: SiteFiles, epsilon: float) -> list[str]:
     budget = member.budget()
     limit = "no limit is set" if budget.limit is None else f"of {budget.limit:g} in all"
     spent = f"Privacy budget: {budget.spent:g} spent ({limit})"
-    epsilon = sum(float(one) for one in epsilons if one is not None)
     if not epsilon:
         return [f"{spent}; this study has no differential privacy, so it costs nothing of it."]
     after = f"{spent}; this study costs up to {epsilon:g}, so {budget.spent + epsilon:g} afterwards."
@@ -199,6 +206,11 @@ def _cost(member: SiteFiles, *epsilons: float | None) -> list[str]:
 def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
     """Describe what a study over columns learns, and what others are told of a party's rows."""
     among = f"columns of the rows that {', '.join(parties)} all have"
+    holder = (
+        "The study does not name the party that holds the label: whoever says so, with the coordinator, can be it."
+        if study.label_holder is None
+        else f"The label is held by {study.label_holder}, and yours computes on no labels but those it signed."
+    )
     if study.predict is not None:
         return [
             f"Predicts {study.label!r} with model {study.predict.model[:12]} of the study {study.name!r}, "
@@ -206,11 +218,13 @@ def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
             f"It is prediction {study.predict.number} with this model; nothing is learnt.",
             _MATCHED[study.match],
             _scored(study),
+            holder,
             "The label holder keeps the predictions, with ids, in its own folder.",
         ]
     lines = [
         f"Learns to predict {study.label!r} by {study.kind} ({_parameters(study)}), from {among}.",
         _MATCHED[study.match],
+        holder,
         "The coordinator is told what your columns, categories and classes are called."
         if study.names == "shown"
         else "The coordinator is told kinds of your columns and how many categories they have; names stay with you.",

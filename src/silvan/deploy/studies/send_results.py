@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from silvan.algorithms.kept_results import MADE_MODEL, OWN_MODEL, SIGNATURE, KeepResults, check_signature, send
+from silvan.algorithms.table_one import TableOne
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.errors import FormatError, InputError, SilvanError
 from silvan.federation import wire
@@ -140,7 +141,7 @@ def _results(run: Run, record: Record, study: Study, site: str, holder: str) -> 
 
 def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Record:
     """Return the copy for a site; in a study over columns only the label's ``holder`` gets figures."""
-    everything = study.figures == "all"
+    everything = study.metrics == "all"
     overall = everything or _sees_overall(record, site, holder)
     whole = (*_SHARED, *(_OF_ALL_SITES if everything else ()), *(_OVERALL if overall else ()))
     return Record(
@@ -148,6 +149,7 @@ def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Recor
         copy_for=site,
         among=[one.name for one in record.sites],
         sites=[one for one in record.sites if everything or record.by == "columns" or one.name == site],
+        table_one=_table_one(record, site, everything=everything, overall=overall),
         choices={name: text for name, text in record.choices.items() if everything or name == site},
         models=[_renamed(model, site) for model in record.models if model.site in ("", site)],
         at_sites=[name for name in record.at_sites if name == site],
@@ -159,6 +161,12 @@ def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Recor
     )
 
 
+def _table_one(record: Record, site: str, *, everything: bool, overall: bool) -> TableOne | None:
+    if record.table_one is None or everything:
+        return record.table_one
+    return record.table_one.seen_by(site, overall=overall)
+
+
 def _renamed(model: Model, site: str) -> Model:
     """Return a model as a site's copy names it: the number in a file's name tells of other sites."""
     return msgspec.structs.replace(model, file=OWN_MODEL if model.site == site and site else MODEL)
@@ -167,7 +175,7 @@ def _renamed(model: Model, site: str) -> Model:
 def _may_see(record: Record, study: Study, site: str, holder: str, row: MetricsRow | Counts) -> bool:
     if record.by == "columns":
         return site == holder
-    if study.figures == "all" or row.site == site:
+    if study.metrics == "all" or row.site == site:
         return True
     noisy = isinstance(row, MetricsRow) and row.epsilon is not None
     return row.site == OVERALL and (noisy or _sees_overall(record, site, holder))
