@@ -68,6 +68,10 @@ _ANSWERED_IN = {
         "CountFine",
         "CountGrid",
     ),
+    "silvan.algorithms.describe_columns": (
+        "CountCodes",
+        "DescribeRows",
+    ),
     "silvan.algorithms.vertical.columns": ("DescribeColumns",),
     "silvan.algorithms.vertical.encoded": (
         "FindValues",

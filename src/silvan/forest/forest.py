@@ -13,7 +13,7 @@ from silvan.errors import FormatError, InputError
 from silvan.forest import predict, silvan_file
 from silvan.forest.arrays import ARRAYS, ForestArrays, not_none
 from silvan.forest.check import check
-from silvan.forest.importance import permutation_importances
+from silvan.forest.importance import Importances, permutation_importances
 from silvan.forest.shap import Shap, shap_values
 from silvan.util.files import write_whole
 from silvan.util.notebook import html_table
@@ -128,7 +128,7 @@ class Forest(ForestArrays):
         decided = predict.decide(self, rows, n_jobs, absent)
         return decided if self.classes is None else self.classes[decided]
 
-    def importances(self, X: Any = None, y: Any = None, repeats: int = 5, random_state: int = 0) -> dict[str, float]:
+    def importances(self, X: Any = None, y: Any = None, repeats: int = 5, random_state: int = 0) -> Importances:
         """Return how much each feature matters, by name.
 
         Without rows: its share in the decrease of impurity, averaged over trees; the shares add up to 1. With rows
@@ -138,7 +138,7 @@ class Forest(ForestArrays):
             return permutation_importances(self, X, y, repeats, random_state)
         if self.gain is None:
             raise InputError("this forest carries no gains; pass rows X and y to learn what matters by shuffling")
-        return dict(zip(self.schema.names, map(float, self.gain), strict=True))
+        return Importances(zip(self.schema.names, map(float, self.gain), strict=True))
 
     def shap(self, X: Any, background: Any = None, n_jobs: int | None = None) -> Shap:
         """Return by how much each feature moves a row's scores away from the mean: Shapley values.

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,14 +45,13 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
+from silvan.forest.importance import Importances
 from silvan.learners.federated_estimator import FederatedEstimator
-from silvan.learners.fixed_fields import REPEATS, fixed_fields, fixed_for_parties, forest_settings
-from silvan.learners.registry import LEARNERS, spec_of
+from silvan.learners.fixed_fields import REPEATS, forest_settings
+from silvan.learners.registry import spec_of
 from silvan.learners.result import ColumnEffects, Result
 from silvan.metrics import decided_at
 from silvan.privacy.announce import RequestPlan
-from silvan.privacy.gate import holding_to
-from silvan.privacy.terms import StudyText
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import RowSampling, make_key
 
@@ -179,24 +177,6 @@ class Learner(FederatedEstimator):
         pooled = [model for name, model in candidates if name == POOLED and isinstance(model, Forest)]
         return {model.hash: RowSamples((len(model),), bootstrap=self.row_sampling()) for model in pooled}
 
-    def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
-        """Hold the coordinator to what the parameters say, at sites of this process: a study of its own."""
-        if not federation.local_sites or type(self).__name__ not in LEARNERS:
-            return nullcontext()
-        schema, parameters = federation.schema, self.get_params(deep=False)
-        by_rows = federation.columns is None
-
-        def fixed(schema: Schema | None) -> Mapping[str, Any]:
-            of_study = {"study": federation.study}
-            if not by_rows:
-                return of_study | fixed_for_parties(parameters)
-            return of_study | fixed_fields(parameters, schema, random_state=self.random_state, **evaluation)
-
-        clusters = not by_rows or parameters.get("clusters") is not None
-        text = StudyText(schema.label.name, fixed, schema=schema if by_rows else None, clusters=clusters)
-        trusting = parameters.get("tolerate") == 0  # sites that trust one another need no share to spare
-        return holding_to(text, federation.local_sites.values(), tolerate=0 if trusting else 1)
-
     @abstractmethod
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest; sets ``forest_`` and ``forests_``."""
@@ -224,14 +204,36 @@ class Learner(FederatedEstimator):
         return self.forest_
 
     def predict(self, X: Any, site: str | None = None) -> np.ndarray:
-        """Predict with the global forest, or with the one that a site should use."""
+        """Predict the class, or the number, of each row.
+
+        Parameters
+        ----------
+        X
+            Rows to predict: a data frame, whose columns are found by name in any order, or an array with the columns in
+            the order of ``schema_``.
+        site
+            A site's name, to predict with the forest that this site should use; None for the global forest.
+
+        Returns
+        -------
+        numpy.ndarray
+            One class or number for each row.
+        """
         forest = self._forest_for(site)
         if self.threshold_ is None or forest.classes is None:
             return forest.predict(X)
         return forest.classes[decided_at(self.threshold_, forest.predict_proba(X), forest.schema.label.positive_code)]
 
     def predict_proba(self, X: Any, site: str | None = None) -> np.ndarray:
-        """Return class probabilities by the global forest, or by the one that a site should use."""
+        """Return class probabilities: a row for each row of ``X``, a column for each class in sorted order.
+
+        Parameters
+        ----------
+        X
+            Rows to predict, as for ``predict``.
+        site
+            A site's name, to predict with the forest that this site should use; None for the global forest.
+        """
         return self._forest_for(site).predict_proba(X)
 
     def predict_log_proba(self, X: Any, site: str | None = None) -> np.ndarray:
@@ -279,7 +281,7 @@ class Learner(FederatedEstimator):
 
     def permutation_importance(
         self, federation: Federation, repeats: int = REPEATS, by: Sequence[str] = ()
-    ) -> dict[str, float]:
+    ) -> Importances:
         """Return how much each column matters to the global forest: those that matter most come first.
 
         Every site shuffles a column within its own test rows; the sum over sites of squared errors says by how much
@@ -303,7 +305,7 @@ class Learner(FederatedEstimator):
         held = self.held_to_text(federation, by=by, repeats=repeats)
         with federation.working_on(f"columns that matter to {type(self).__name__}"), held:
             found = importances(federation, self.schema_, model, self.feature_key(), forest, repeats, by)
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        return Importances(sorted(found.items(), key=lambda item: -item[1]))
 
     def partial_dependence(self, federation: Federation, column: str, grid: Any = None) -> "pl.DataFrame":
         """Return the mean prediction of all sites' test rows with a column set to each of some values.

@@ -279,20 +279,24 @@ class ForestClassifier(ClassifierMixin, _Forest):
     vote: str = "soft"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Grow the forest.
+        """Train the forest.
 
         Parameters
         ----------
         X
-            Rows: an array, or a data frame.
+            Rows to train on, (rows, features): an array, or a data frame, also with text columns. NaN is missing.
         y
-            The column to predict.
+            The class of each row.
         sample_weight
-            Weights of rows; None: all weigh the same.
+            A weight for each row; None for equal weights. Rows of weight 0 are left out.
         groups
             The id of each row's person, where persons have several rows: each tree samples persons and takes one row of
             each, so that rows are counted by person, and a row is out of bag where its person is. To evaluate a model,
             keep persons together too (``sklearn.model_selection.GroupKFold``).
+
+        Returns
+        -------
+        self
         """
         self._settings()
         X, y = self._read_table(X, y)
@@ -332,7 +336,10 @@ class ForestClassifier(ClassifierMixin, _Forest):
             return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class, or with ``vote="hard"`` the one that most trees vote for."""
+        """Return the class of each row of ``X``: the most probable one; with ``vote="hard"`` the one with most votes.
+
+        A data frame must have the columns of ``fit`` in the same order, as scikit-learn requires.
+        """
         rows = self._read(X)
         if self.forest_.combine == "vote":
             return self.classes_[decide(self.forest_, rows, self.n_jobs)]
@@ -392,20 +399,24 @@ class ForestRegressor(RegressorMixin, _Forest):
     max_features: str | int | float | None = 1.0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Grow the forest.
+        """Train the forest.
 
         Parameters
         ----------
         X
-            Rows: an array, or a data frame.
+            Rows to train on, (rows, features): an array, or a data frame, also with text columns. NaN is missing.
         y
-            The column to predict.
+            The number of each row.
         sample_weight
-            Weights of rows; None: all weigh the same.
+            A weight for each row; None for equal weights. Rows of weight 0 are left out.
         groups
             The id of each row's person, where persons have several rows: each tree samples persons and takes one row of
             each, so that rows are counted by person, and a row is out of bag where its person is. To evaluate a model,
             keep persons together too (``sklearn.model_selection.GroupKFold``).
+
+        Returns
+        -------
+        self
         """
         self._settings()
         X, y = self._read_table(X, y)
@@ -426,7 +437,10 @@ class ForestRegressor(RegressorMixin, _Forest):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the mean of the trees' leaves."""
+        """Return the predicted number of each row of ``X``: the mean of the trees' leaves.
+
+        A data frame must have the columns of ``fit`` in the same order, as scikit-learn requires.
+        """
         return self._scores(X)[:, 0]
 
 

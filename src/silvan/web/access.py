@@ -45,6 +45,7 @@ class Access:
     def __init__(self, port: int, host: str = "127.0.0.1", token: str | None = None) -> None:
         self.port, self.host = port, host
         self.token = secrets.token_urlsafe(32) if token is None else token
+        self._once = secrets.token_urlsafe(32)
         self.hosts = {_with_port(name, port) for name in (*LOOPBACK, host)}
         self.cookie = f"silvan_{port}"  # browsers send a machine's cookies to all its ports
 
@@ -52,6 +53,18 @@ class Access:
     def address(self) -> str:
         """The address to open, with the token."""
         return f"http://{_with_port(self.host, self.port)}/?token={self.token}"
+
+    @property
+    def address_once(self) -> str:
+        """The address that ``--open`` opens, with a token that is good for one use: history and logs keep addresses."""
+        return f"http://{_with_port(self.host, self.port)}/?token={self._once}"
+
+    def redeem(self, token: str) -> bool:
+        """Whether a token is the one of ``address_once``; it is not known again."""
+        if not hmac.compare_digest(token.encode(), self._once.encode()):
+            return False
+        self._once = secrets.token_urlsafe(32)
+        return True
 
     @property
     def form_token(self) -> str:
@@ -99,7 +112,8 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == "token"]
         if given:
-            return self._take_token(scope, query) if access.knows(given[-1]) else self._unknown()
+            known = access.knows(given[-1]) or access.redeem(given[-1])
+            return self._take_token(scope, query) if known else self._unknown()
         if not access.knows(cookie_parser(headers.get("cookie", "")).get(access.cookie, "")):
             return self._unknown()
         if scope["method"] == "POST" and headers.get("origin") not in (None, f"http://{host}"):
