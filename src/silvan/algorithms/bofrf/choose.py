@@ -2,10 +2,10 @@
 
 The publications choose on the test part, so that what is measured there afterwards is too good. The default here
 chooses on rows that the trees in question did not see: rows split off before training, or out-of-bag rows, on which
-others' trees always vote and the site's own only if they did not draw the row. After leaf re-estimation all trees have
-drawn rows of the site, and vote on the others. A site leaves what was agreed, the global ensemble at the agreed tau,
-only for something better by more than two standard errors: of many near-equal ensembles, the best on a few rows is best
-by luck.
+others' trees always vote and the site's own only if they did not sample the row. After leaf re-estimation all trees
+have drawn rows of the site, and vote on the others. A site leaves what was agreed, the global ensemble at the agreed
+tau, only for something better by more than two standard errors: of many near-equal ensembles, the best on a few rows is
+best by luck.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ _MOST_TAUS = len(TAUS) + 1
 
 # -- messages
 class Chosen(Reply, frozen=True, kw_only=True):
-    """What a site will use, and what it chose by: rounded figures of all that it tried, on how many rows."""
+    """What a site will use, and what it chose by: rounded metrics of all that it tried, on how many rows."""
 
     tau: int  # its place in the request's list
     strategy: Strategy
