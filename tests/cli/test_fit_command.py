@@ -69,7 +69,7 @@ def test_other_learners(tmp_path, kind):
 
 
 def test_what_each_site_uses(tmp_path):
-    """Of AutoForest: the choices are in the record and on the page, and the forests are evaluated again as they were."""
+    """Of AutoForest: the choices are in the record and on the page, and the forests are evaluated again unchanged."""
     tables = parts(table(n=240), 3)
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
     record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind="AutoForest")
