@@ -77,7 +77,7 @@ def test_a_study_that_cannot_be_tried(member):
     """There are fewer sites than clusters: nothing is approved unless the owner names what may leave."""
     plan = study('kind = "BOFRF"\nclusters = 40')
     assert try_out(plan) is None
-    assert any("cannot be told" in line for line in explain(member, plan).lines)
+    assert any("What would leave is unknown" in line for line in explain(member, plan).lines)
     with pytest.raises(InputError, match=r"name each kind that may leave .--message KIND."):
         approve_study(member, plan)
     assert member.folder.approvals.listed() == []
