@@ -237,7 +237,7 @@ def test_a_study_counts_persons(tmp_path, kind):
     [overall] = [row for row in record.evaluation if (row.site, row.model) == ("all", "federated")]
     assert overall.rows == 36
     assert abs(overall.metrics["auc"] - 0.5) < 0.33
-    assert "Rows are counted by patient: each is in the training set or the test set, with all rows." in shown
+    assert "all rows of one patient are in the training set, or all in the test set." in shown
     assert "patient" not in Run(tmp_path / "run").forest().schema.names
 
 

@@ -380,8 +380,9 @@ def test_columns_that_a_site_lacks_are_missing_or_left_out(joined, tmp_path):
     south.write_csv(tmp_path / "south.csv")
     with changed(members["south"], lambda text: with_table(text, tmp_path / "south.csv")):
         for absent, there in (("missing", True), ("drop", False)):
-            plan = study(f"absent {absent}", f'absent = "{absent}"\nsums = "masked"\nauditor = "Ada"\ntest = 0.3', None)
-            plan = parse_remote_study(plan.text.replace('split = "sites"\n', ""))
+            text = study(f"absent {absent}", 'auditor = "Ada"', repeats=0).text
+            sums = f'test = 0.3\nsums = "masked"\nabsent = "{absent}"'
+            plan = parse_remote_study(text.replace('split = "sites"', sums))
             fresh = {name: JoinedSite(member.path) for name, member in members.items()}
             approve_study(fresh["north"], plan)
             run, _ = run_job(hub, fresh, plan)

@@ -20,9 +20,7 @@ from silvan.data.encode import date_features
 from silvan.errors import RefusedError
 from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
-from silvan.learners.fixed_fields import fixed_for_parties
-from silvan.privacy.gate import Gate, Policy, holding_to
-from silvan.privacy.terms import StudyText
+from silvan.privacy.gate import Gate, Policy
 from silvan.study.parse import parse_remote_study
 from silvan.study.study_text import text_of
 
@@ -68,6 +66,7 @@ OF_COLUMNS = {
 
 @pytest.mark.parametrize("learner", OF_COLUMNS)
 def test_a_changed_field_is_refused_by_parties(learner, monkeypatch):
+    """Whoever fits holds the coordinator to the learner's parameters, in one process too."""
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     X, y = load_breast_cancer(return_X_y=True)
     bank = pl.DataFrame(X[:90, :3]).with_columns(person=pl.Series(range(90)), label=pl.Series(y[:90]))
@@ -76,10 +75,7 @@ def test_a_changed_field_is_refused_by_parties(learner, monkeypatch):
     transport = fuzz_terms.lying(random.Random(0))  # noqa: S311
     federation = sv.federate_columns(tables, id="person", match="keyed", transport=transport, n_jobs=1)
     model, least = OF_COLUMNS[learner]
-    parameters = model.get_params(deep=False)
-    text = StudyText("label", lambda schema: fixed_for_parties(parameters), clusters=True)
-    with holding_to(text, federation.local_sites.values()):
-        model.fit(federation)
+    model.fit(federation)
     transport = federation.transport
     assert transport.let_in == []
     assert transport.outcomes["fixed refused"] + transport.outcomes["agreed refused"] >= least

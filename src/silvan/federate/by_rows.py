@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
 
 import narwhals as nw
-from sklearn.base import clone
 
 from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_forest
 from silvan.data.batches import read_size
@@ -318,7 +317,11 @@ def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) 
     """Check the forests that sites bring, and return them by site."""
     if forests is not None and not isinstance(forests, Mapping):
         raise InputError.about("forests", f"must be a dict of forests by site, got {type(forests).__name__}")
-    pretrained = {str(name): forest for name, forest in (forests or {}).items()}
+    if not forests:
+        return {}
+    from sklearn.base import clone  # here: a site's process has no need of scikit-learn
+
+    pretrained = {str(name): forest for name, forest in forests.items()}
     for name, forest in pretrained.items():
         if name not in sites:
             raise InputError.about("forests", f"names {name!r}, which is not a site; the sites are {', '.join(sites)}")

@@ -54,6 +54,11 @@ class Part:
     def __len__(self) -> int:
         return len(self.X)
 
+    @property
+    def of_persons(self) -> bool:
+        """Whether rows are keyed by persons, who may have several."""
+        return self.row_keys.dtype.names is not None
+
     @staticmethod
     def joined(parts: Sequence["Part"]) -> "Part":
         """Return the rows of several parts as one."""
@@ -66,7 +71,7 @@ class Part:
 
     def one_of_each(self) -> "Part":
         """Return one row of every person, of those that have several."""
-        if self.row_keys.dtype.names is None:
+        if not self.of_persons:
             return self
         rows = self.some(one_of_each(self.row_keys))
         return replace(rows, row_keys=np.ascontiguousarray(rows.row_keys["person"]))
@@ -122,6 +127,11 @@ class StoredPart(Part):
     def row_keys(self) -> np.ndarray:
         """All keys."""
         return self.keys(0, len(self))
+
+    @property
+    def of_persons(self) -> bool:
+        """Whether rows are keyed by persons: known without keys of all rows, which would take memory."""
+        return self.given is not None and self.given.dtype.names is not None
 
     def __len__(self) -> int:
         return len(self.files[0])

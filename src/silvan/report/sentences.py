@@ -223,7 +223,7 @@ def _of_persons(record: Record) -> str:
     group = record.study.get("group")
     if group is None:
         return ""
-    return f"Rows are counted by {group}: each is in the training set or the test set, with all rows."
+    return f"Rows are counted by {group}: all rows of one {group} are in the training set, or all in the test set."
 
 
 def _evaluated_rows(summary: dict[str, Any]) -> str:

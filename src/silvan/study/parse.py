@@ -29,6 +29,8 @@ from silvan.study.study import EvaluationSettings, Predict, Sources, Study
 from silvan.study.toml_lines import BEFORE, Key, Problems, convert_entries, key_lines, parse_toml
 from silvan.util.declared import extras, typed_keys
 
+_NO_NOISE = "describe is for learners without epsilon: no noise protects the numbers of Table 1"
+
 SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy", "predict")
 """Keys that are tables."""
 
@@ -50,6 +52,15 @@ def predicting(study: Study, model: str, number: int) -> Study:
     """Return the study that predicts new rows with the model of another one, for the n-th time."""
     lines = f'[predict]\nstudy = "{study.digest}"\nmodel = "{model}"\nnumber = {number}\n'
     return parse_remote_study(f"{study.text.rstrip()}\n\n{lines}", study.path)
+
+
+def describing(study: Study) -> Study:
+    """Return the study that only describes all rows of another one; raise ``InputError`` where it cannot."""
+    if study.by_columns:
+        raise InputError("describe is for studies over rows, and here parties hold columns of the same rows")
+    if study.private:
+        raise InputError(f"{_NO_NOISE}; leave epsilon out to describe rows that may be described")
+    return msgspec.structs.replace(study, describe="only", test=0.0, split=None, repeats=None)
 
 
 @cache
@@ -191,6 +202,8 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
             yield key, (learner,), "epsilon of metrics is for a forest with epsilon in [learner]; leave it out"
         if not study.holds_out:
             yield key, (test,), "there are no test rows to evaluate on: set test, or leave [evaluation] out"
+    if study.describe and study.private:
+        yield ("describe",), (), _NO_NOISE
     for name in ("importance", "by", "dependence"):
         key = ("evaluation", name)
         if not getattr(study.evaluation, name):

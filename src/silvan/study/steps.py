@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.base import clone
 
 from silvan import metrics
+from silvan.algorithms.describe_columns import describe_plan, describe_tables
 from silvan.algorithms.evaluation.evaluation import FEDERATED, Evaluation, Row, advised
 from silvan.algorithms.evaluation.repeats import folds_of, over_sites, over_splits
 from silvan.algorithms.evaluation.score_groups import places_of
@@ -145,7 +146,10 @@ def request_plan_of(
 
     With ``sampling`` sites agree on a key of draws.
     """
-    request_plan = learner.request_plan(federation)
+    request_plan = describe_plan() if study.describe else RequestPlan((), tasks=0)
+    if study.describe == "only":
+        return request_plan
+    request_plan += learner.request_plan(federation)
     if study.by_columns:
         request_plan += RequestPlan(asks_to_align(study.match), tasks=0)
     if study.on_splits and not federation.local_sites:
@@ -157,6 +161,14 @@ def request_plan_of(
     if sampling:
         request_plan += RequestPlan((DealKey, TakeKey), tasks=0)
     return request_plan
+
+
+def describe_columns(record: Record, federation: Federation, study: Study, listener: Listener) -> None:
+    """Record what the columns hold, if the study asks for it."""
+    if study.describe:
+        with listener.step("Describing columns"), federation.working_on("describing"):
+            record.table_one = describe_tables(federation, study.max_bins)
+        note_traffic(record, federation)
 
 
 def note_training(record: Record, run: Run, federation: Federation, result: Result, seconds: float) -> None:

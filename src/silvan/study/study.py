@@ -34,6 +34,7 @@ from silvan.learners.registry import LEARNERS, HistogramForestParameters, Learne
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
 from silvan.study.toml_lines import Key
+from silvan.tree.fit import Settings
 from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
 
 Sources = dict[str, Path | Query | Table | Partitions]  # tables by site or party
@@ -134,6 +135,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     sums
         who sees the parts of sums over sites: `"trusted"` (whoever adds), `"ring"` or `"masked"` (nobody; three sites
         or more), see [sums](sums.md)
+    describe
+        `true`: before training, quartiles, missing values and categories of all columns, over all sites and at each
+        site whose policy allows it, see [Table 1](describe.md). `"only"`: nothing is trained. Not with `epsilon`
     exclude
         columns that are not features, such as identifiers
     output
@@ -211,6 +215,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     group: Annotated[Text | None, about(default="each row is a person", columns=f"{{key}} {NO_GROUPS}")] = None
     absent: Annotated[Absent, about(columns=_FOR_ROWS)] = "missing"
     sums: Literal["trusted", "ring", "masked"] = "trusted"
+    describe: Annotated[bool | Literal["only"], about(expected="true, false or 'only'", columns=_FOR_ROWS)] = False
     exclude: tuple[str, ...] = ()
     output: Annotated[Text | None, about(default='`"runs/<file name>"`', decides=False)] = None
     id: Annotated[
@@ -354,6 +359,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return self.holds_out or self.on_splits
 
     @property
+    def max_bins(self) -> int:
+        """How closely columns are counted: the bins of a tree."""
+        return int(getattr(self.learner, "max_bins", Settings.max_bins))
+
+    @property
     def private(self) -> bool:
         """Whether its forest is made of noisy counts."""
         return isinstance(self.learner, HistogramForestParameters) and self.learner.epsilon is not None
@@ -384,7 +394,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def max_tasks(self) -> int:
         """The maximum number of tasks: a model, its evaluation, and what columns do; parties may ask for more."""
         explained = self.evaluation.importance + bool(self.evaluation.dependence)
-        return 2 + explained + 2 * self.by_columns
+        return 2 + explained + 2 * self.by_columns + bool(self.describe)
 
     # -- what identifies it
     @property

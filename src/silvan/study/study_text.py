@@ -23,6 +23,7 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
         "grouped": study.group is not None,
         "study": name or study.unique_name,
         "test": lambda share: share in (None, study.test),
+        **({"described": True, "max_bins": study.max_bins} if study.describe else {}),
     }
 
     def fixed(schema: Schema | None) -> Mapping[str, Any]:

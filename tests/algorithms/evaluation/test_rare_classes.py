@@ -1,67 +1,139 @@
-"""A class with few rows, or none, leaves the metrics of the other classes, and is named."""
+"""Rare classes: weights, thresholds chosen on training rows, and a word where a class is never predicted."""
 
 import numpy as np
+import polars as pl
 import pytest
-import sklearn.metrics as sk
-from helpers.studies import federate, table
+from helpers.column_studies import federate as federate_by_columns
+from helpers.column_studies import split, wide
+from helpers.studies import federate, parts, table
+from sklearn import metrics as sk
 
 import silvan as sv
-from silvan import metrics
-from silvan.algorithms.evaluation.score_quality import intervals
-from silvan.tree.sampling import make_key
+from silvan.errors import InputError
 
-KEY = make_key(0, "intervals")
+SMALL = {"n_estimators": 20, "max_depth": 5, "min_samples_leaf": 12}
+LEARNERS = [sv.HistogramForest, sv.MergedForest, sv.BOFRF]
 
 
-def of_classes(*sizes, seed=0):
-    """Scores of two models on rows of some classes, of which some may have none."""
+def rare(n=600, seed=0):
+    """A table in which 25 rows are of the second class, which hardly shows."""
     rng = np.random.default_rng(seed)
-    y = rng.permutation(np.repeat(np.arange(len(sizes)), sizes)).astype(np.int32)
-    raw = [rng.random((len(y), len(sizes))) + np.eye(len(sizes))[y] * weight for weight in (0.2, 0.6)]
-    return [scores / scores.sum(axis=1, keepdims=True) for scores in raw], y
+    y = np.arange(n) < 25
+    X = rng.normal(size=(n, 4)) + 0.7 * y[:, None]
+    frame = pl.DataFrame(X, schema=list("abcd")).with_columns(label=pl.Series(np.where(y, "yes", "no")))
+    return frame.sample(fraction=1.0, shuffle=True, seed=seed)
 
 
-def test_the_auc_is_that_of_the_classes_with_rows():
-    (scores, _), y = of_classes(30, 40, 0, 25)
-    found = metrics.classification(scores, y)
-    aucs = [sk.roc_auc_score(y == c, scores[:, c]) for c in (0, 1, 3)]
-    assert found["auc"] == pytest.approx(np.mean(aucs))
-    assert found["pr_auc"] == pytest.approx(
-        np.mean([sk.average_precision_score(y == c, scores[:, c]) for c in (0, 1, 3)])
-    )
-    assert np.isnan(metrics.classification(scores[:4], np.zeros(4, np.int32))["auc"])
+def rare_federation(**settings):
+    return federate(parts(rare(), 3), test=0.4, **settings)
 
 
-def test_intervals_are_of_the_classes_with_rows():
-    answers, y = of_classes(30, 40, 0, 25)
-    present = [0, 1, 3]
-    without = [answer[:, present] for answer in answers]
-    recoded = np.searchsorted(present, y).astype(np.int32)
-    low, high = intervals(answers, 0, y, 4, KEY)[1]
-    assert 0 < low < high
-    assert [low, high] == intervals(without, 0, recoded, 3, KEY)[1].tolist()
-    gain = metrics.classification(answers[1], y)["auc"] - metrics.classification(answers[0], y)["auc"]
-    assert low < gain < high
+@pytest.mark.parametrize("threshold", ["youden", 0.2])
+@pytest.mark.parametrize("learner", [sv.HistogramForest, sv.AutoForest])
+def test_sensitivity_is_at_the_threshold_that_decides(learner, threshold):
+    """Where a threshold is set, all figures are of what ``predict`` answers."""
+    fed = rare_federation()
+    model = learner(**SMALL, threshold=threshold).fit(fed)
+    found = model.evaluate(fed).filter(model="federated")
+    for site in fed.sites:
+        part = fed.site(site).part(fed.schema, test=True)
+        decided = model.forests_[site].predict_proba(part.X)[:, 1] >= model.threshold_
+        row = found.filter(site=site).row(0, named=True)
+        assert row["threshold"] == pytest.approx(model.threshold_, abs=1e-3)
+        assert row["sensitivity"] == pytest.approx(sk.recall_score(part.y, decided), abs=1e-3)
+        assert row["f1"] == pytest.approx(sk.f1_score(part.y, decided), abs=1e-3)
 
 
-@pytest.mark.parametrize("sizes", [(30, 40, 2), (60, 0, 0), (30, 4, 0)])
-def test_a_class_with_few_rows_has_no_interval(sizes):
-    answers, y = of_classes(*sizes)
-    assert np.isnan(intervals(answers, 0, y, 3, KEY)[1]).all()
+def test_many_classes_that_are_never_predicted_are_one_warning():
+    """A number that is taken for classes has hundreds."""
+    rng = np.random.default_rng(0)
+    frame = pl.DataFrame({"a": rng.normal(size=300), "label": rng.integers(0, 90, 300)})
+    fed = federate(parts(frame, 2), test=0.4, schema=sv.Schema.of(["a"], sv.Label("label", tuple(range(90)))))
+    with pytest.warns(UserWarning, match=r"never predicts \d+ of \d+ classes .* set task='regression'") as said:
+        sv.HistogramForest(**SMALL).fit(fed).evaluate(fed)
+    assert len(said) == 1
 
 
-@pytest.mark.filterwarnings("ignore:the federated model never predicts")
-def test_two_rows_of_a_class_leave_every_auc(recwarn):
-    """The class is in the training rows alone, at one of the sites."""
-    frame = table("several", n=239)
-    frame = frame.with_columns(label=frame["label"].replace({"top": "high"}))
-    rare = frame.with_row_index().with_columns(label=(frame["label"].scatter([5, 9], "rare"))).drop("index")
-    fed = federate({"a": rare[:120], "b": rare[120:]}, test=0.3)
-    assert "rare" in fed.schema.label.classes
-    found = sv.HistogramForest(n_estimators=6, max_depth=4).fit(fed).evaluate(fed)
-    assert found["auc"].is_finite().all()
-    at_b = found.filter(site="b", model="federated")
-    assert at_b["note"][0] == "no test rows of 'rare': metrics are of the other classes"
-    tested = any("no test row is of label = 'rare'" in str(one.message) for one in recwarn)
-    notes = found.filter(site="a", model="federated")["note"][0]
-    assert tested == ("rare" in notes)
+@pytest.mark.parametrize("learner", LEARNERS[:2])
+def test_a_class_that_is_never_predicted_is_named(learner):
+    fed = rare_federation()
+    model = learner(**SMALL).fit(fed)
+    with pytest.warns(UserWarning, match=r"never predicts label = 'yes', though 11 of 241 .* class_weight='balanced'"):
+        frame = model.evaluate(fed)
+    assert frame.filter(site="all", model="federated")["f1"].item() == 0.0
+
+
+@pytest.mark.filterwarnings("ignore:no tree is above tau")
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize(
+    "parameters", [{"class_weight": "balanced"}, {"threshold": "f1"}, {"threshold": "youden"}], ids=str
+)
+def test_a_rare_class_is_predicted_with_weights_or_a_threshold(learner, parameters):
+    fed = rare_federation()
+    model = learner(**SMALL, **parameters).fit(fed)
+    frame = model.evaluate(fed)
+    assert frame.filter(site="all", model="federated")["f1"].item() > 0.08
+    rows = rare()
+    predicted = model.predict(rows)
+    assert (predicted == "yes").any()
+    if model.threshold is not None:
+        kinds = [kind.kind() for kind in model.asks(fed.schema)]
+        assert "CountOutOfBag" in kinds
+        assert np.array_equal(predicted == "yes", model.predict_proba(rows)[:, 1] >= model.threshold_)
+        assert model.rounds_ <= model.expected_rounds
+
+
+def test_figures_are_those_of_the_threshold():
+    fed = rare_federation()
+    model = sv.MergedForest(**SMALL, threshold=0.1).fit(fed)
+    assert model.threshold_ == 0.1
+    tests = [fed.site(site).part(fed.schema, test=True) for site in fed.sites]
+    y = np.concatenate([part.y for part in tests])
+    score = np.concatenate([model.forest_.predict_proba(part.X)[:, 1] for part in tests])
+    row = model.evaluate(fed).filter(site="all", model="federated").to_dicts()[0]
+    assert row["f1"] == pytest.approx(sk.f1_score(y, score >= 0.1))
+    assert row["accuracy"] == pytest.approx(sk.accuracy_score(y, score >= 0.1))
+
+
+@pytest.mark.parametrize("sums", ["trusted", "masked"])
+def test_the_threshold_is_the_same_however_sums_are_made(sums):
+    fed = rare_federation(sums=sums)
+    model = sv.HistogramForest(**SMALL, threshold="youden").fit(fed)
+    assert model.forest_ == sv.HistogramForest(**SMALL).fit(fed).forest_
+    assert model.threshold_ == sv.HistogramForest(**SMALL, threshold="youden").fit(rare_federation()).threshold_
+
+
+@pytest.mark.parametrize(
+    ("learner", "threshold", "message"),
+    [
+        (sv.HistogramForest, "best", "threshold must be 'f1', 'youden'"),
+        (sv.HistogramForest, 1.0, "above 0 and below 1"),
+        (sv.HistogramForest, True, "above 0 and below 1"),
+        (sv.PooledForest, "youden", "cannot be chosen by this learner"),
+        (sv.LocalForest, "f1", "cannot be chosen by this learner"),
+    ],
+)
+def test_thresholds_that_make_no_sense(learner, threshold, message):
+    with pytest.raises(InputError, match=message):
+        learner(2, max_depth=2, threshold=threshold).fit(federate(parts(table(n=60), 2)))
+
+
+def test_thresholds_are_for_two_classes():
+    with pytest.raises(InputError, match="two classes"):
+        sv.MergedForest(2, threshold=0.3).fit(federate(parts(table("several", n=60), 2)))
+
+
+def test_no_threshold_without_rows_that_trees_did_not_see():
+    with pytest.raises(InputError, match="bootstrap=True, or give a number"):
+        sv.HistogramForest(2, max_depth=2, threshold="f1", bootstrap=False).fit(federate(parts(table(n=60), 2)))
+
+
+def test_a_threshold_over_columns(tmp_path):
+    fed = federate_by_columns(split(wide(n=80), 2), test=0.25)
+    model = sv.VerticalForest(5, max_depth=3, threshold=0.9).fit(fed)
+    shares, predicted = model.predict_proba(fed), model.predict(fed)
+    yes = predicted["prediction"] == shares.columns[2]
+    assert (yes == (shares[shares.columns[2]] >= 0.9)).all()
+    assert model.evaluate(fed).filter(model="federated")["accuracy"][0] <= 1.0
+    model.save(tmp_path / "model")
+    assert sv.VerticalForest.load(tmp_path / "model").threshold_ == 0.9

@@ -178,8 +178,6 @@ def resample_auc(
 
 MetricName = Literal["auc", "accuracy", "rmse", ""]
 
-_SURE = 2.0  # standard errors between two models that count as a significant difference: about a 95% CI
-
 
 @dataclass(frozen=True)
 class ScoreQuality:
@@ -196,10 +194,10 @@ class ScoreQuality:
         error = float(np.sqrt((gap * gap).sum() * n / (n - 1))) if n > 1 else np.inf
         return self.merit - other.merit, error
 
-    def beats(self, other: "ScoreQuality") -> bool:
-        """Return whether it is better by more than two standard errors of the difference."""
+    def beats(self, other: "ScoreQuality", errors: float) -> bool:
+        """Return whether it is better by more than so many standard errors of the difference."""
         gain, error = self.lead(other)
-        return gain > _SURE * error
+        return gain > errors * error
 
 
 def score_quality(answer: np.ndarray, y: np.ndarray, n_classes: int, by_pairs: bool = False) -> ScoreQuality:

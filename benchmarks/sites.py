@@ -1,0 +1,75 @@
+"""How many sites can take part? Masked sums over many small sites in one process."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+import silvan as sv
+from benchmarks.common import Goal, Report, whole_peak
+
+SITES = (10, 50, 100, 200)
+ROWS, COLUMNS, TREES, DEPTH = 100, 10, 10, 6
+MOST_SECONDS = 20.0
+
+
+def tables(sites: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Make a small table for each site."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(sites * ROWS, COLUMNS)).astype(np.float32)
+    y = (X[:, 0] + X[:, 1] * X[:, 2] + rng.normal(size=len(X)) > 0).astype(int)
+    return {f"site{i:03}": (X[i::sites], y[i::sites]) for i in range(sites)}
+
+
+def measure(sites: int) -> dict[str, float]:
+    """Train over so many sites: seconds of the clock and of processors, and the whole process's peak of memory."""
+    few = sv.federate_rows(tables(3), sums="masked")
+    sv.HistogramForest(n_estimators=2, max_depth=2).fit(few)  # kernels are compiled
+    fed = sv.federate_rows(tables(sites), sums="masked")
+    begun, spent = time.perf_counter(), time.process_time()
+    model = sv.HistogramForest(n_estimators=TREES, max_depth=DEPTH).fit(fed)
+    return {
+        "seconds": time.perf_counter() - begun,
+        "processor": time.process_time() - spent,
+        "bytes": whole_peak(),
+        "sent": max(one["sent"] for one in model.bytes_.values()),
+    }
+
+
+def in_own_process(sites: int) -> dict[str, float]:
+    """Measure in a process of its own."""
+    words = [sys.executable, "-m", "benchmarks.sites", str(sites)]
+    return dict(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
+
+
+def main() -> None:
+    """Measure and report."""
+    found = {sites: in_own_process(sites) for sites in SITES}
+    rows = [
+        [
+            str(sites),
+            f"{one['seconds']:.1f}",
+            f"{one['processor']:.1f}",
+            f"{one['bytes'] / 1e6:.0f}",
+            f"{one['sent'] / 1e6:.1f}",
+        ]
+        for sites, one in found.items()
+    ]
+    Report(
+        "Many sites",
+        f"{ROWS} x {COLUMNS} rows a site, {TREES} trees of depth {DEPTH}, masked sums, all sites in one process. "
+        "Memory is the peak of the whole process. Every site seals for every other a share of each of its masks, so "
+        "bytes grow with the square of the sites times the neighbours with whom a site shares masks.",
+        ["sites", "s", "processor s", "MB", "sent by a site, MB"],
+        rows,
+        [Goal("200 masked sites, seconds", found[200]["seconds"], most=MOST_SECONDS)],
+    ).publish()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print(json.dumps(measure(int(sys.argv[1]))))
+    else:
+        main()
