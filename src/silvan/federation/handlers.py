@@ -40,6 +40,8 @@ _ANSWERED_IN = {
     "silvan.algorithms.horizontal.histogram_forest": ("GrowLevel",),
     "silvan.algorithms.horizontal.merged_forest": ("GrowTrees",),
     "silvan.algorithms.evaluation.personal_forest": ("ChooseShare",),
+    "silvan.algorithms.evaluation.reliability": ("CountErrors",),
+    "silvan.algorithms.evaluation.site_models": ("KeepAdjusted",),
     "silvan.algorithms.horizontal.weigh_halves": ("CompareHalves",),
     "silvan.algorithms.vertical.linear_steps": (
         "Explain",

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from silvan.errors import FormatError, InputError
-from silvan.forest import predict, silvan_file
+from silvan.forest import intervals, predict, silvan_file
 from silvan.forest.arrays import ARRAYS, ForestArrays, not_none
 from silvan.forest.check import check
 from silvan.forest.importance import Importances, permutation_importances
@@ -60,6 +60,12 @@ class Forest(ForestArrays):
         With "stages" only: the stage of each tree, (trees,), and the weight of each stage, (stages,).
     knots, odds
         With "log_odds" only: the calibration by class, summed leaf values and their log-odds, (classes, points).
+    curve
+        Of classes, with "mean" and "vote": the intercept and slope that map log-odds of scores to calibrated ones,
+        (classes, 2); None for scores as they are.
+    errors
+        With "mean" and "vote": errors on rows that trees did not learn from, and how many rows have at most these,
+        (2, points); what intervals and prediction sets are made of. None: there are none.
 
     Examples
     --------
@@ -118,11 +124,29 @@ class Forest(ForestArrays):
             raise InputError("predict_proba is for classification; this forest predicts a number")
         return self.scores(X, n_jobs)
 
+    def predict_interval(self, X: Any, coverage: float = 0.9, n_jobs: int | None = None) -> np.ndarray:
+        """Return an interval for each row that holds the number for a share of rows: lower and upper ends, (rows, 2).
+
+        It is as wide as errors on rows were that trees did not learn from; infinite where those are too few to tell.
+        """
+        return intervals.predict_interval(self, self.scores(X, n_jobs), coverage)
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95), n_jobs: int | None = None) -> np.ndarray:
+        """Return quantiles of the number of each row, (rows, quantiles): the prediction and quantiles of errors."""
+        return intervals.predict_quantiles(self, self.scores(X, n_jobs), q)
+
+    def predict_set(self, X: Any, coverage: float = 0.9, n_jobs: int | None = None) -> np.ndarray:
+        """Return the classes that are possible: bool (rows, classes), the true one among them for a share of rows.
+
+        A row may have several classes, or none where every class is less probable than most true classes are.
+        """
+        return intervals.predict_set(self, self.scores(X, n_jobs), coverage)
+
     def predict(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
         """Return the class, or the number.
 
-        The class is the one that the trees vote for if ``combine`` is "vote", which need not be the most probable
-        one, and that of the highest score if not.
+        The class is the one that the trees vote for if ``combine`` is "vote" and there is no calibration ``curve``,
+        which need not be the most probable one, and that of the highest score if not.
         """
         rows, absent = predict.as_rows(self, X)
         decided = predict.decide(self, rows, n_jobs, absent)
@@ -146,7 +170,8 @@ class Forest(ForestArrays):
         ``values`` is (rows, features, outputs), and ``base`` (outputs,) is the mean answer for ``background``: rows as
         in X, or X itself if not given. A row's values and ``base`` add up to its ``scores``. A split on an unknown
         feature is averaged by the shares of background rows on its sides, as tree explainers do; exact up to rounding,
-        for columns of categories and for weighted trees too.
+        for columns of categories and for weighted trees too. Of a calibrated forest they are of ``plain()``: of scores
+        before calibration, which is no sum over trees.
         """
         rows, absent = predict.as_rows(self, X)
         behind = rows if background is None else predict.as_rows(self, background)[0]
@@ -200,7 +225,7 @@ class Forest(ForestArrays):
         rows, y = predict.as_rows(self, X)[0], np.asarray(y)
         if y.shape != (len(rows),) or not len(y):
             raise InputError(
-                f"X has {len(rows)} rows and y has shape {y.shape}; there must be one label a row, and rows"
+                f"X has {len(rows)} rows and y has shape {y.shape}; there must be one label per row, and rows"
             )
         if self.classes is None:
             return rows, y.astype(np.float64)
@@ -234,6 +259,8 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
     if any(f.combine != first.combine for f in forests):
         ways = ", ".join(sorted({repr(f.combine) for f in forests}))
         raise InputError(f"forests that combine their trees differently ({ways}) cannot be put together")
+    if any(f.curve is not None or f.errors is not None for f in forests):
+        raise InputError("calibrated forests cannot be put together: each has a curve of its own; take plain() of each")
     if first.combine == "log_odds":
         raise InputError("forests that add log-odds cannot be put together: each has a calibration of its own")
     factors = [1.0] * len(forests) if say is None else say

@@ -2,7 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,9 +13,9 @@ from sklearn.metrics import accuracy_score, r2_score
 from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.evaluation.candidates import (
     NO_THRESHOLDS,
+    AdjustedForest,
     Models,
     Named,
-    PersonalForest,
     SentModel,
     Thresholds,
     sent_model,
@@ -35,7 +37,9 @@ from silvan.algorithms.evaluation.evaluation import (
     evaluate_forests,
     pooled_hash,
 )
-from silvan.algorithms.evaluation.out_of_bag import choose_threshold
+from silvan.algorithms.evaluation.out_of_bag import CountOutOfBag, choose_threshold, total_unseen
+from silvan.algorithms.evaluation.reliability import CountErrors, with_curve, with_errors
+from silvan.algorithms.evaluation.site_models import KeepAdjusted, keep_adjusted
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.vertical.columns import with_all_columns
@@ -86,6 +90,14 @@ class Learner(FederatedEstimator):
     max_samples: float | None = None
     monotonic_cst: Any = None
 
+    # of those that can say how far their scores can be trusted
+    calibrate: bool | None = None
+    intervals: bool = False
+
+    at_sites_: Sequence[str] = ()
+    _adjusted: Mapping[str, AdjustedForest] = MappingProxyType({})
+    _counted: np.ndarray | None = None  # all sites' training rows by score before calibration, where they were counted
+
     forest_: Forest | None
     forests_: dict[str, Forest]
     threshold_: float | None = None
@@ -100,7 +112,8 @@ class Learner(FederatedEstimator):
         given = {name: v for name, v in self.get_params(deep=False).items() if v is not None or name not in later}
         parameters = repr([type(self).__name__, sorted(given.items(), key=str)])
         settings = f"{parameters} {federation.schema.hash}"
-        return RequestPlan(self.asks(federation.schema), min_leaf=self.min_samples_leaf, settings=settings)
+        asks = *self.asks(federation.schema), *self._asks_to_trust(federation.schema)
+        return RequestPlan(asks, min_leaf=self.min_samples_leaf, settings=settings)
 
     def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
@@ -109,16 +122,84 @@ class Learner(FederatedEstimator):
         kinds = (EvaluateModels, CountByScore) if federation.schema.n_classes else (EvaluateModels,)
         models = spec_of(type(self)).models_evaluated(self.get_params(deep=False), by=by)
         models += bool(federation.local_sites)  # the model of pooled rows
-        return RequestPlan(kinds, settings="judging", models=models)
+        return RequestPlan(kinds, settings="evaluating", models=models)
 
     def train(self, federation: Federation) -> None:
         """Check the parameters and grow the forest."""
         settings = self.forest_settings(federation.schema)
         self._check_threshold(federation.schema)
+        self._check_reliability(federation.schema)
+        self._adjusted, self._counted = {}, None
         self.grow(federation, settings, self.feature_key())
+        if self.trusts_rows and not self.makes_site_forests:
+            self._adjust(federation)
         self.__dict__.pop("threshold_", None)  # of an earlier fit
         if self.threshold is not None:
             self.threshold_ = self._threshold(federation)
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether probabilities are calibrated."""
+        return bool(self.schema_.n_classes) and spec_of(type(self)).calibrates(self.get_params(deep=False))
+
+    @property
+    def trusts_rows(self) -> bool:
+        """Whether the forest gets a calibration curve or errors, from rows that trees did not learn from."""
+        return self.calibrates or self.intervals
+
+    @property
+    def makes_site_forests(self) -> bool:
+        """Whether sites make forests, and adjust curves, while the forest is grown."""
+        return False
+
+    @property
+    def rounds_to_trust(self) -> int:
+        """The most rounds that calibration, a threshold chosen by a rule and intervals take."""
+        calibrates = spec_of(type(self)).calibrates(self.get_params(deep=False))
+        adjusts = (calibrates or self.intervals) and not self.makes_site_forests
+        return (calibrates or isinstance(self.threshold, str)) + bool(self.intervals) + adjusts
+
+    def _asks_to_trust(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that calibration and intervals take."""
+        calibrates = bool(schema.n_classes) and spec_of(type(self)).calibrates(self.get_params(deep=False))
+        kinds = (CountOutOfBag,) * calibrates + (CountErrors,) * bool(self.intervals)
+        return (*kinds, KeepAdjusted) if kinds and not self.makes_site_forests else kinds
+
+    def _check_reliability(self, schema: Schema) -> None:
+        if not (self.calibrate or self.intervals):
+            return
+        name = "calibrate" if self.calibrate else "intervals"
+        if self.calibrate and not schema.n_classes:
+            raise InputError.about("calibrate", "is for classes; for numbers there are intervals")
+        if self.is_private:
+            raise InputError.about(name, "sums scores without noise, and the forest has epsilon: leave it out")
+        if not self.bootstrap:
+            raise InputError.about(name, "needs rows that some trees did not learn from: set bootstrap=True")
+
+    def trusted(self, federation: Federation, forest: Forest, draws: RowSamples) -> Forest:
+        """Return the forest with a calibration curve and errors, as far as they are asked for: a round each."""
+        if self.calibrates:
+            self._counted = total_unseen(federation, self.schema_, forest, draws)
+            forest = with_curve(self.schema_, forest, self._counted)
+        return with_errors(federation, self.schema_, forest, draws) if self.intervals else forest
+
+    def _adjust(self, federation: Federation) -> None:
+        """Give the forest a curve and errors, which sites adjust to their own rows and keep."""
+        known = {} if self.forest_ is None else self.draws(federation, [])
+        if self.forest_ is None or self.forest_.hash not in known:
+            raise InputError.about(
+                "calibrate" if self.calibrate else "intervals",
+                "needs a forest for all sites, and to know which rows trees saw: leave it out",
+            )
+        shared = self.trusted(federation, self.forest_, known[self.forest_.hash])
+        forests = {
+            site: replace(forest, curve=shared.curve, errors=shared.errors) for site, forest in self.forests_.items()
+        }
+        self.forest_, self.forests_ = shared, forests
+        draws = self.draws(federation, [])
+        self._adjusted = keep_adjusted(federation, self.schema_, forests, draws)
+        self.forests_ = {site: one.forest for site, one in self._adjusted.items() if one.forest is not None}
+        self.at_sites_ = [site for site, one in self._adjusted.items() if one.forest is None]
 
     def _check_threshold(self, schema: Schema) -> None:
         at = self.threshold
@@ -137,17 +218,23 @@ class Learner(FederatedEstimator):
             raise InputError.about(
                 "threshold", "needs a forest for all sites, and to know which rows trees saw: give a number"
             )
-        return choose_threshold(federation, self.schema_, self.forest_, draws[self.forest_.hash], self.threshold)
+        counted = self._counted
+        if counted is None:
+            counted = total_unseen(federation, self.schema_, self.forest_, draws[self.forest_.hash])
+        return choose_threshold(self.schema_, self.forest_, counted, self.threshold)
 
     def result(self) -> Result:
-        """Return what was learnt, for run folders and reports."""
-        return Result(self.rounds_, self.bytes_, self.forest_, self.forests_, threshold=self.threshold_)
+        """Return what was learned, for run folders and reports."""
+        at_sites = list(self.at_sites_)
+        return Result(
+            self.rounds_, self.bytes_, self.forest_, self.forests_, at_sites=at_sites, threshold=self.threshold_
+        )
 
     def restore(self, forests: Mapping[str, Forest], sites: Sequence[str], threshold: float | None) -> bool:
         """Take the forests of an earlier fit; return False if they are not all that is needed to evaluate it."""
-        if not self.restorable:
-            return False
         self.schema_ = next(iter(forests.values())).schema
+        if not self.restorable or self.trusts_rows:  # sites adjust curves again
+            return False
         self.forest_, self.threshold_ = forests.get(""), threshold
         kept = {site: forests.get(site, forests.get("")) for site in sites}
         self.forests_ = {site: forest for site, forest in kept.items() if forest is not None}
@@ -195,6 +282,10 @@ class Learner(FederatedEstimator):
 
     def _forest_for(self, site: str | None) -> Forest:
         self._check_fitted()
+        if site in self.at_sites_:
+            raise InputError(
+                f"the forest of site {site!r} is made of its own rows and stays there: predict at the site"
+            )
         if site is not None:
             if site not in self.forests_:
                 raise InputError(f"there is no site {site!r}; the sites are {', '.join(self.forests_)}")
@@ -236,6 +327,21 @@ class Learner(FederatedEstimator):
         """
         return self._forest_for(site).predict_proba(X)
 
+    def predict_interval(self, X: Any, coverage: float = 0.9, site: str | None = None) -> np.ndarray:
+        """Return an interval for each row, lower and upper ends, (rows, 2): see ``Forest.predict_interval``.
+
+        For learners fitted with ``intervals=True``, of numbers.
+        """
+        return self._forest_for(site).predict_interval(X, coverage)
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95), site: str | None = None) -> np.ndarray:
+        """Return quantiles of each row's number, (rows, quantiles): see ``Forest.predict_quantiles``."""
+        return self._forest_for(site).predict_quantiles(X, q)
+
+    def predict_set(self, X: Any, coverage: float = 0.9, site: str | None = None) -> np.ndarray:
+        """Return which classes are possible for each row, bool (rows, classes): see ``Forest.predict_set``."""
+        return self._forest_for(site).predict_set(X, coverage)
+
     def predict_log_proba(self, X: Any, site: str | None = None) -> np.ndarray:
         """Return the logarithms of class probabilities."""
         with np.errstate(divide="ignore"):
@@ -275,7 +381,7 @@ class Learner(FederatedEstimator):
             rows = joined_test_rows(federation)
             return self.compare(federation, candidates, (rows.X, rows.y, np.zeros(rows.X.shape[1], np.bool_)))
         held = self.held_to_text(federation, by=by)
-        with federation.working_on(f"judging {type(self).__name__}"), held:
+        with federation.working_on(f"evaluating {type(self).__name__}"), held:
             draws, thresholds = self.draws(federation, candidates), self.thresholds()
             return evaluate(federation, self.schema_, candidates, self.feature_key(), draws, thresholds, by)
 
@@ -294,7 +400,7 @@ class Learner(FederatedEstimator):
         repeats
             How often each column is shuffled.
         by
-            The columns of subgroups, if the model is judged by some: sites then group rows as they do there.
+            The columns of subgroups, if the model is evaluated by some: sites then group rows as they do there.
 
         Returns
         -------
@@ -335,7 +441,7 @@ class Learner(FederatedEstimator):
     ) -> dict[str, tuple[list[Any], np.ndarray]]:
         """Return values of columns with the mean predictions at each, (values, outputs), in one round.
 
-        ``by`` are the columns of subgroups, if the model is judged by some.
+        ``by`` are the columns of subgroups, if the model is evaluated by some.
         """
         forest, model = self._explained(federation)
         grids = [make_grid(self.schema_, forest, column, grid) for column in columns]
@@ -368,7 +474,7 @@ class Learner(FederatedEstimator):
         if federation.columns is not None:
             raise InputError("parties hold columns of the same rows: feature_importances_ says what matters")
         if self.is_private:
-            raise InputError("what columns do is not told with noise, and the forest has epsilon")
+            raise InputError("what columns do cannot be released with noise, and the forest has epsilon")
         return forest, sent_model(federation, forest, self.draws(federation, []), self.thresholds())
 
     def candidates(self, federation: Federation) -> list[Named]:
@@ -390,6 +496,8 @@ class Learner(FederatedEstimator):
 
     def _federated(self) -> Models:
         self._check_fitted()
+        if self._adjusted:
+            return self._adjusted
         return self.forests_ if self.forest_ is None else self.forest_
 
     def pooled_model(self, federation: Federation) -> Forest:
@@ -403,7 +511,7 @@ class Learner(FederatedEstimator):
             if isinstance(model, Settings | Boosting):
                 model = local_models(federation, self.schema_, model, self.feature_key())
             if isinstance(model, Mapping):
-                made = {site: one.forest if isinstance(one, PersonalForest) else one for site, one in model.items()}
+                made = {site: one if isinstance(one, Forest) else one.forest for site, one in model.items()}
                 known = {site: with_all_columns(one, self.schema_) for site, one in made.items() if one is not None}
                 models.append((name, known))
             elif isinstance(model, Forest):

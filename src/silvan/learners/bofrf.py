@@ -45,7 +45,7 @@ class BOFRF(BOFRFParameters, Learner):
     globals_
         The ensemble of all trees that the site uses if it does not use its own, by site.
     strategies_
-        What each site chose: "global" or "own".
+        What each site chose: "global", "own" (its own weighted trees) or "local" (its forest as it grew it).
     taus_
         The tau at which each site uses its ensemble.
     chosen_
@@ -81,7 +81,7 @@ class BOFRF(BOFRFParameters, Learner):
         """The most rounds that training can take, where that is known before."""
         if self.clusters is not None:
             return None
-        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
+        more = (self.class_weight == "balanced") + self.rounds_to_trust
         return 3 + 2 * bool(self.refit_leaves) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
@@ -144,11 +144,14 @@ class BOFRF(BOFRFParameters, Learner):
                 self.own_[site] = one.ensemble(self.tau, site)
                 self.globals_[site] = together[name]
                 tau, own = self.taus_[site], self.strategies_[site] == "own"
+                if self.strategies_[site] == "local":
+                    self.forests_[site] = one.forests[site]
+                    continue
                 agreed = self.own_[site] if own else self.globals_[site]
                 self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None)
 
     def result(self) -> Result:
-        """Return what was learnt, with the weights of trees and the clusters of sites."""
+        """Return what was learned, with the weights of trees and the clusters of sites."""
         found, weights = super().result(), self._weights_by_site()
         return replace(found, weights=weights, clusters=self.clusters_ or {}, distances=self.distances_)
 
@@ -198,7 +201,7 @@ class BOFRF(BOFRFParameters, Learner):
             sizes = tuple(int((self.owners_ == site).sum()) for site in sites)
             together = RowSamples(sizes, tuple(sites), self.row_sampling(), bool(self.refit_leaves) and len(sites) > 1)
             for site, forest in {"": self.forest_, **self.forests_}.items():
-                if self.strategies_.get(site) != "own":
+                if self.strategies_.get(site, "global") == "global":
                     found[forest.hash] = together
                 else:
                     found[forest.hash] = RowSamples((len(forest),), (site,), self.row_sampling())

@@ -19,8 +19,7 @@ from silvan.forest.arrays import class_array
 from silvan.forest.forest import Forest
 from silvan.learners.evaluation_frame import evaluation_frame
 from silvan.learners.fixed_fields import fixed_fields, fixed_for_parties
-from silvan.learners.parameters import write_shared_entries
-from silvan.learners.registry import LEARNERS
+from silvan.learners.parameters import is_registered, write_shared_entries
 from silvan.learners.result import ColumnEffects, Result
 from silvan.privacy.announce import RequestPlan, announce
 from silvan.privacy.gate import holding_to
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 NO_EPSILON = (
-    "of evaluate is for a forest that was fitted with epsilon: noise on metrics hides the rows judged by, not "
+    "of evaluate is for a forest that was fitted with epsilon: noise on metrics hides the test rows, not "
     "those that the forest tells of"
 )
 
@@ -169,7 +168,7 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
         """Hold the coordinator to what the parameters say, at sites of this process: a study of its own."""
-        if not federation.local_sites or type(self).__name__ not in LEARNERS:
+        if not federation.local_sites or not is_registered(type(self)):
             return nullcontext()
         schema, parameters = federation.schema, self.get_params(deep=False)
         by_rows = federation.columns is None
@@ -296,7 +295,7 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def result(self) -> Result:
-        """Return what was learnt, for run folders and reports."""
+        """Return what was learned, for run folders and reports."""
 
     def restore(self, forests: Mapping[str, Forest], sites: Sequence[str], threshold: float | None) -> bool:
         """Take the forests of an earlier fit (``Result.to_keep``); return False if only a new fit will do."""
