@@ -176,6 +176,12 @@ FULL = "full"
 """Code of trouble with a site's disk: the coordinator asks again until there is room."""
 
 
+UNAVAILABLE = "the database of the site's table does not answer now"
+
+LATER = "later"
+"""Code of trouble with the database of a site's table: the coordinator asks again, as for a full disk."""
+
+
 class Trouble(msgspec.Struct, frozen=True):
     """A site could not answer: a code and a fixed text, never a value from its data."""
 

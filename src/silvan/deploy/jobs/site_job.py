@@ -17,12 +17,12 @@ from silvan.deploy.membership.site_files import PREDICTIONS, SiteFiles
 from silvan.deploy.membership.site_log import keep_log, note_error
 from silvan.deploy.studies.notice import notify
 from silvan.deploy.studies.study_table import ChangedTableError, check_study_table, study_source, table_settings
-from silvan.errors import FederationError, InputError, RepeatedError, SilvanError
+from silvan.errors import FederationError, InputError, RepeatedError, SilvanError, UnavailableError
 from silvan.federate.options import make_sums
 from silvan.federation.chunks import ChunkReply, ChunkServer
 from silvan.federation.flare import Answering, JobFolders
 from silvan.federation.keys import Roster
-from silvan.federation.message import Verb
+from silvan.federation.message import UNAVAILABLE, Verb
 from silvan.federation.partitioned_site import site_of
 from silvan.federation.party import Party
 from silvan.federation.signed import Signer
@@ -153,6 +153,8 @@ def _refusal(error: Exception, files: SiteFiles | None, study: Study | None = No
     log.error("%s", error, exc_info=not isinstance(error, SilvanError))
     if files is not None:
         note_error(files.path, "" if study is None else study.unique_name, error)
+    if isinstance(error, UnavailableError):
+        return ChunkReply("later", text=UNAVAILABLE)
     plain = str(error) if isinstance(error, FederationError) else "it cannot take part; its owner is told why"
     return ChunkReply("refused", text=plain)
 

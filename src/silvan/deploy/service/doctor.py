@@ -26,15 +26,17 @@ from silvan.deploy.membership.enrol import ask_coordinator, check_versions, vers
 from silvan.deploy.membership.flare_folder import FlareServer, FlareSite, is_flare_server, is_site, open_site
 from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE
 from silvan.deploy.membership.joined_site import JoinedSite
-from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.membership.site_files import SiteFiles, check_table
 from silvan.deploy.membership.startup_kit import JOBS
 from silvan.deploy.service.process import port_in_use
 from silvan.deploy.service.start_stop import process_of, processes_of
 from silvan.errors import InputError, SilvanError
 from silvan.federation.keys import Roster
 from silvan.privacy.file_marks import FileMarks
+from silvan.study.run_folder import RUN
+from silvan.study.study import Study
 from silvan.util.files import UNREADABLE
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, format_names
 
 MIN_DISK = 1 << 30
 
@@ -107,7 +109,7 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
         yield run_check("certificate", lambda: check_end(startup / "client.crt", startup / "rootCA.pem", renewal))
     if isinstance(site, FlareSite):
         yield run_check("allow list", lambda: _allowed(site.workspace))
-    yield run_check("settings", lambda: f"table {site.settings['table']}")
+    yield run_check("table", lambda: _check_table(site))
     if isinstance(site, JoinedSite):
         yield from _check_connection(site)
         pid = process_of(site).pid
@@ -146,6 +148,28 @@ def _study_port(host: str, port: int) -> Check:
         why = error.strerror or "no answer within 5 s"
         text = f"{host}:{port} cannot be reached ({why}): is the coordinator's server running, does a firewall let it?"
         return Check("study port", "bad", text)
+
+
+def _check_table(site: SiteFiles) -> str:
+    """Read the site's table; raise an error if that fails, or if it lacks columns of studies that are not over."""
+    columns, rows = check_table(site.source(), memory=site.settings.get("memory"))
+    for study in site.studies():
+        if site.declined(study) is not None or (site.results_folder(study) / RUN).is_file():
+            continue
+        wanted = [site.settings.get("id", "")] if study.by_columns else columns_named_by(study)
+        lacking = [column for column in wanted if column and column not in columns]
+        if lacking:
+            raise InputError(
+                f"{site.settings['table']} lacks {format_names(lacking)}, which study {study.name!r} asks for; if it "
+                "is called otherwise, set rename in site.toml"
+            )
+    return f"{site.settings['table']} has {rows} and {count_of(len(columns), 'column')}"
+
+
+def columns_named_by(study: Study) -> list[str]:
+    """Return the columns that a study over rows names: its label, and those of its schema."""
+    named = [] if study.schema is None else list(study.schema.columns)
+    return list(dict.fromkeys([*named, study.label]))
 
 
 def _check_files(member: SiteFiles) -> str:

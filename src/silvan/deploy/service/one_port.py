@@ -1,0 +1,217 @@
+"""The coordinator's one port: sites join over it, and studies run over it.
+
+A caller that wants to join says so in its first message of TLS (ALPN); everybody else is a process of FLARE's and must
+show a certificate that the federation knows *now*: of a site that was taken out, or that two processes answered for,
+connections are refused, and those that are open are closed at once. FLARE itself accepts any certificate that the
+federation's authority signed, until it ends, and does the handshake of one caller after the other.
+"""
+
+import contextlib
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from socket import MSG_PEEK, socket
+from socketserver import ThreadingTCPServer
+from typing import Any
+
+from nvflare.fuel.f3.drivers import tcp_driver
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
+from nvflare.fuel.f3.drivers.socket_conn import SocketConnection
+
+from silvan.deploy.membership.certificates import common_name, key_digest, read_der
+from silvan.deploy.membership.coordinator_folder import CERTIFICATES, HUB, CoordinatorFiles
+from silvan.deploy.membership.enrol import JOINING, make_server
+
+log = logging.getLogger("silvan.port")
+
+HANDSHAKE_SECONDS = 20.0
+"""Seconds that a caller has to say what it wants, and for its handshake."""
+
+BOTH_ALIVE = 8.0
+"""Seconds after which a connection that still speaks, though a newer one has the same key, is another process's."""
+
+_LOOK = 0.25
+"""Seconds between two looks at who is in the federation."""
+
+_HELLO, _CLIENT_HELLO, _ALPN = 22, 1, 16
+"""Numbers of TLS: a record with a handshake, the message in it, and the extension that names protocols."""
+
+
+class Gatekeeper:
+    """Decides by the coordinator's folder who may connect, and closes connections of who may no longer."""
+
+    def __init__(self, hub: CoordinatorFiles, clock: Callable[[], float] = time.monotonic) -> None:
+        self.hub, self.clock = hub, clock
+        self.forget: Callable[[str], None] = lambda site: None  # has FLARE forget that a site is there
+        self._open: dict[WatchedConnection, str] = {}  # with the digest of the key in its certificate
+        self._lock = threading.Lock()
+
+    def admitted(self) -> dict[str, str]:
+        """Return who may connect: names by the digest of the key in their certificate."""
+        own = self.hub.path / CERTIFICATES[1]  # of the process that submits studies
+        content = self.hub.read()
+        found = {key_digest(own.read_bytes()): ""}
+        return found | {one.certificate: name for name, one in content.sites.items() if one.key and not one.stopped}
+
+    def enter(self, connection: "WatchedConnection") -> bool:
+        """Take note of a connection; return whether it may stay."""
+        with self._lock:
+            if connection.key not in self.admitted():
+                return False
+            self._open[connection] = connection.name_of_site
+        return True
+
+    def leave(self, connection: "WatchedConnection") -> None:
+        """Take note that a connection has ended."""
+        with self._lock:
+            self._open.pop(connection, None)
+
+    def heard(self, connection: "WatchedConnection") -> None:
+        """Take note that a connection has brought something; stop a site that two processes answer for."""
+        now, connection.heard_at = self.clock(), self.clock()
+        with self._lock:
+            newer = [c for c in self._open if c.key == connection.key and c.began > connection.began]
+        if any(now - one.began > BOTH_ALIVE for one in newer) and connection.name_of_site:
+            both = " and ".join(sorted({connection.peer, newer[-1].peer}))
+            self.hub.stop_site(connection.name_of_site, f"two processes answered for it at the same time, at {both}")
+            self.look()
+
+    def look(self) -> None:
+        """Close the connections of those who may not connect any more."""
+        admitted = self.admitted()
+        with self._lock:
+            gone = [one for one in self._open if one.key not in admitted]
+        for one in gone:
+            log.warning("%s may not connect any more: its connection from %s is closed", one.name_of_site, one.peer)
+            self.leave(one)
+            one.close()
+        for site in {one.name_of_site for one in gone}:
+            self.forget(site)
+
+    def watch(self) -> None:
+        """Look whenever the coordinator's folder has changed, for as long as the process runs."""
+        known = None
+        while True:
+            with contextlib.suppress(Exception):
+                now = (self.hub.path / HUB).stat().st_mtime_ns
+                if now != known:
+                    self.look()
+                    known = now
+            time.sleep(_LOOK)
+
+
+class WatchedConnection(SocketConnection):  # type: ignore[misc]  # FLARE has no types
+    """A connection of FLARE's, by the certificate that it was made with."""
+
+    def __init__(self, secured: ssl.SSLSocket, connector: Any, gatekeeper: Gatekeeper) -> None:
+        super().__init__(secured, connector, True)
+        certificate = read_der(secured.getpeercert(binary_form=True) or b"")
+        self.key, self.name_of_site = key_digest(certificate), common_name(certificate)
+        self.peer = str(secured.getpeername()[0])
+        self.began = self.heard_at = gatekeeper.clock()
+        self._gatekeeper = gatekeeper
+
+    def process_frame(self, frame: Any) -> None:
+        """Take a frame, and note that it came."""
+        self._gatekeeper.heard(self)
+        super().process_frame(frame)
+
+
+class OnePort(ThreadingTCPServer):
+    """Listens on the coordinator's port in place of FLARE's own server."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, driver: Any, connector: Any, gatekeeper: Gatekeeper) -> None:
+        self.driver, self.connector, self.gatekeeper = driver, connector, gatekeeper
+        self.ssl_context = get_ssl_context(connector.params, ssl_server=True)
+        self.joining = make_server(gatekeeper.hub)
+        params = connector.params
+        host, port = params.get(DriverParams.HOST.value), int(params.get(DriverParams.PORT.value))
+        super().__init__((host, port), None)  # type: ignore[arg-type]  # ``finish_request`` handles
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serve a caller, in a thread of its own."""
+        request.settimeout(HANDSHAKE_SECONDS)
+        hello = first_message(request)
+        if not hello:
+            return  # somebody who only looked whether the port is open
+        if JOINING in protocols_of(hello):
+            self.joining.finish_request(request, client_address)
+            return
+        try:
+            secured = self.ssl_context.wrap_socket(request, server_side=True)
+        except (OSError, ssl.SSLError) as error:
+            log.info("%s was refused: %s", client_address[0], getattr(error, "reason", None) or "no handshake")
+            return
+        with secured:
+            secured.settimeout(None)
+            connection = WatchedConnection(secured, self.connector, self.gatekeeper)
+            if not self.gatekeeper.enter(connection):
+                log.warning("%s from %s was refused: taken out, or stopped", connection.name_of_site, connection.peer)
+                return
+            try:
+                self.driver.add_connection(connection)
+                connection.read_loop()
+                self.driver.close_connection(connection)
+            finally:
+                self.gatekeeper.leave(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Write what went wrong to the log, in a line."""
+        log.info("a caller from %s could not be served", client_address[0], exc_info=log.isEnabledFor(logging.DEBUG))
+
+
+def first_message(request: socket) -> bytes:
+    """Return the first message of a caller, which stays to be read; empty if there is none in time."""
+    end = time.monotonic() + HANDSHAKE_SECONDS
+    with contextlib.suppress(OSError):
+        while time.monotonic() < end:
+            data = request.recv(1 << 14, MSG_PEEK)
+            whole = 5 + int.from_bytes(data[3:5], "big") if len(data) >= 5 else 5
+            if not data or data[0] != _HELLO or len(data) >= min(whole, 1 << 14):
+                return data
+            time.sleep(0.01)
+    return b""
+
+
+def protocols_of(hello: bytes) -> list[str]:
+    """Return the protocols that the first message of TLS names; none for anything else."""
+    found: list[str] = []
+    with contextlib.suppress(IndexError):
+        if hello[0] != _HELLO or hello[5] != _CLIENT_HELLO:
+            return found
+        at = 5 + 4 + 2 + 32  # record, message, version, random numbers
+        at += 1 + hello[at]  # session
+        at += 2 + int.from_bytes(hello[at : at + 2], "big")  # ciphers
+        at += 1 + hello[at]  # compression
+        at += 2
+        while at + 4 <= len(hello):
+            kind, size = (int.from_bytes(hello[at + i : at + i + 2], "big") for i in (0, 2))
+            at += 4
+            if kind == _ALPN:
+                names = hello[at + 2 : at + size]
+                while names:
+                    found.append(names[1 : 1 + names[0]].decode("ascii", "replace"))
+                    names = names[1 + names[0] :]
+            at += size
+    return found
+
+
+def listen_on_one_port(hub: CoordinatorFiles) -> Gatekeeper:
+    """Have FLARE's server listen by ``OnePort`` where it would listen with TLS; return who watches over it."""
+    gatekeeper, flares_own = Gatekeeper(hub), tcp_driver.TcpStreamServer
+
+    def make(driver: Any, connector: Any) -> Any:
+        if get_ssl_context(connector.params, ssl_server=True) is None:  # on loopback, for processes of jobs
+            return flares_own(driver, connector)
+        return OnePort(driver, connector, gatekeeper)
+
+    tcp_driver.TcpStreamServer = make
+    threading.Thread(target=gatekeeper.watch, daemon=True, name="silvan-gatekeeper").start()
+    return gatekeeper
