@@ -297,7 +297,8 @@ def join(
         str | None, Option(metavar="ADDRESS", help="The Dask scheduler; its workers read TABLE.")
     ] = None,
     reading: Annotated[
-        list[str] | None, Option(metavar="KEY=VALUE", help="For the section reading of site.toml: 'decimal=,'; repeatable.")
+        list[str] | None,
+        Option(metavar="KEY=VALUE", help="For the section reading of site.toml: 'decimal=,'; repeatable."),
     ] = None,
 ) -> None:
     """Join a federation: check the table, make keys on this machine, have them signed."""

@@ -28,8 +28,8 @@ from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import (
     FULL,
     LATER,
-    UNAVAILABLE,
     STALE,
+    UNAVAILABLE,
     Envelope,
     Missing,
     Owner,

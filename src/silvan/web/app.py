@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 
 from silvan.errors import InputError, SilvanError
 from silvan.report.html import STYLE
+from silvan.util.acting_user import acting_user
 from silvan.web.access import Access, Guard
 from silvan.web.pages import File, Folder, Page, environment
 
@@ -133,6 +134,7 @@ class Pages:
         action = self.folder.actions().get(request.path_params["action"])
         if action is None:
             return self.refusal(404, "There is nothing of this name to do.")
+        form["by"] = acting_user()
         try:
             text, good = await run_in_threadpool(action, form), True
         except (SilvanError, OSError) as error:

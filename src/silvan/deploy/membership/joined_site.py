@@ -44,6 +44,12 @@ from silvan.util.files import read_json, write_json, write_whole
 
 MEMBER, SETTINGS, ROSTER = "member.json", "site.toml", "roster.json"
 
+COPIES = (
+    "Keep the folder that is the site's, delete the copy, and ask the coordinator to let the site in again (`silvan "
+    "study readmit`)"
+)
+"""What to do where a site's folder is there twice."""
+
 _COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
 # The policy's keys are explained in docs/study.md, the table's in docs/tables.md.
 """
@@ -130,6 +136,11 @@ class JoinedSite(SiteFiles):
             raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
         for name in told.sites:
             check_name("site", name)
+        own = told.sites.get(self.name)
+        if own is None or (own.key and own.key != self.folder.key.public.hex()):
+            raise FederationError("the coordinator has taken this site out, or another has joined in its name; ask why")
+        if own.stopped:
+            raise FederationError(f"the coordinator has stopped this site: {own.stopped}. {COPIES}")
         if not all(keys.key for keys in told.sites.values()):
             return None
         return Roster(

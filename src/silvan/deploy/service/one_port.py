@@ -103,7 +103,7 @@ class Gatekeeper:
             time.sleep(_LOOK)
 
 
-class WatchedConnection(SocketConnection):  # type: ignore[misc]  # FLARE has no types
+class WatchedConnection(SocketConnection):
     """A connection of FLARE's, by the certificate that it was made with."""
 
     def __init__(self, secured: ssl.SSLSocket, connector: Any, gatekeeper: Gatekeeper) -> None:
