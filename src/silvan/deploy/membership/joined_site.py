@@ -31,7 +31,7 @@ from silvan.deploy.membership.coordinator_folder import (
     compare_rosters,
     roster_fingerprint,
 )
-from silvan.deploy.membership.enrol import ask_coordinator, call, versions
+from silvan.deploy.membership.enrol import CoordinatorInfo, ask_coordinator, call, versions
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest
 from silvan.deploy.membership.site_files import STORE, SiteFiles
 from silvan.errors import FederationError, InputError
@@ -136,11 +136,7 @@ class JoinedSite(SiteFiles):
             raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
         for name in told.sites:
             check_name("site", name)
-        own = told.sites.get(self.name)
-        if own is None or (own.key and own.key != self.folder.key.public.hex()):
-            raise FederationError("the coordinator has taken this site out, or another has joined in its name; ask why")
-        if own.stopped:
-            raise FederationError(f"the coordinator has stopped this site: {own.stopped}. {COPIES}")
+        self.check_admitted(told)
         if not all(keys.key for keys in told.sites.values()):
             return None
         return Roster(
@@ -148,6 +144,14 @@ class JoinedSite(SiteFiles):
             {name: read_public(keys.key) for name, keys in told.sites.items()},
             {name: read_public(keys.seal) for name, keys in told.sites.items()},
         )
+
+    def check_admitted(self, told: CoordinatorInfo) -> None:
+        """Raise ``FederationError`` if the coordinator has taken this site out, or has stopped it."""
+        own = told.sites.get(self.name)
+        if own is None or (own.key and own.key != self.folder.key.public.hex()):
+            raise FederationError("the coordinator has taken this site out, or another has joined in its name; ask why")
+        if own.stopped:
+            raise FederationError(f"the coordinator has stopped this site: {own.stopped}. {COPIES}")
 
     def pin_roster(self) -> Roster | None:
         """Keep everybody's keys once all have joined, and return those kept.

@@ -1,9 +1,10 @@
 """The coordinator's one port: sites join over it, and studies run over it.
 
 A caller that wants to join says so in its first message of TLS (ALPN); everybody else is a process of FLARE's and must
-show a certificate that the federation knows *now*: of a site that was taken out, or that two processes answered for,
-connections are refused, and those that are open are closed at once. FLARE itself accepts any certificate that the
-federation's authority signed, until it ends, and does the handshake of one caller after the other.
+show a certificate that the federation knows *now*: connections of a site that was taken out, or that two processes
+answer for, are refused, and closed at once if they are open. FLARE itself accepts any certificate that the federation's
+authority signed, until it ends, lets two processes of one site push each other out for ever, and does the handshake of
+one caller after the other.
 """
 
 import contextlib
@@ -30,8 +31,10 @@ log = logging.getLogger("silvan.port")
 HANDSHAKE_SECONDS = 20.0
 """Seconds that a caller has to say what it wants, and for its handshake."""
 
-BOTH_ALIVE = 8.0
-"""Seconds after which a connection that still speaks, though a newer one has the same key, is another process's."""
+PROCESS = "silvan-process-"
+"""How a site's process names itself as its protocol, by a random number: a copy of the site has another."""
+
+_REMEMBERED = 1000
 
 _LOOK = 0.25
 """Seconds between two looks at who is in the federation."""
@@ -43,10 +46,11 @@ _HELLO, _CLIENT_HELLO, _ALPN = 22, 1, 16
 class Gatekeeper:
     """Decides by the coordinator's folder who may connect, and closes connections of who may no longer."""
 
-    def __init__(self, hub: CoordinatorFiles, clock: Callable[[], float] = time.monotonic) -> None:
-        self.hub, self.clock = hub, clock
+    def __init__(self, hub: CoordinatorFiles) -> None:
+        self.hub = hub
         self.forget: Callable[[str], None] = lambda site: None  # has FLARE forget that a site is there
-        self._open: dict[WatchedConnection, str] = {}  # with the digest of the key in its certificate
+        self._open: set[WatchedConnection] = set()
+        self._processes: dict[str, list[str]] = {}  # that came with a key, the last one last
         self._lock = threading.Lock()
 
     def admitted(self) -> dict[str, str]:
@@ -57,27 +61,33 @@ class Gatekeeper:
         return found | {one.certificate: name for name, one in content.sites.items() if one.key and not one.stopped}
 
     def enter(self, connection: "WatchedConnection") -> bool:
-        """Take note of a connection; return whether it may stay."""
+        """Take note of a connection; return whether it may stay.
+
+        A process that comes back after another one came with its key was not replaced by that: both are alive.
+        """
         with self._lock:
             if connection.key not in self.admitted():
                 return False
-            self._open[connection] = connection.name_of_site
-        return True
+            self._open.add(connection)
+            came = self._processes.setdefault(connection.key, [])
+            both_alive = connection.process in came[:-1]
+            if connection.process and connection.process not in came[-1:]:
+                came.append(connection.process)
+                del came[:-_REMEMBERED]
+        if both_alive:
+            where = sorted({one.peer for one in self._open if one.key == connection.key})
+            what = f"two processes answered for it at the same time, at {' and '.join(where)}"
+            log.warning("%s is stopped: %s", connection.name_of_site, what)
+            self.hub.stop_site(connection.name_of_site, what)
+            self.look()
+            with self._lock:
+                del self._processes[connection.key]
+        return not both_alive
 
     def leave(self, connection: "WatchedConnection") -> None:
         """Take note that a connection has ended."""
         with self._lock:
-            self._open.pop(connection, None)
-
-    def heard(self, connection: "WatchedConnection") -> None:
-        """Take note that a connection has brought something; stop a site that two processes answer for."""
-        now, connection.heard_at = self.clock(), self.clock()
-        with self._lock:
-            newer = [c for c in self._open if c.key == connection.key and c.began > connection.began]
-        if any(now - one.began > BOTH_ALIVE for one in newer) and connection.name_of_site:
-            both = " and ".join(sorted({connection.peer, newer[-1].peer}))
-            self.hub.stop_site(connection.name_of_site, f"two processes answered for it at the same time, at {both}")
-            self.look()
+            self._open.discard(connection)
 
     def look(self) -> None:
         """Close the connections of those who may not connect any more."""
@@ -104,20 +114,14 @@ class Gatekeeper:
 
 
 class WatchedConnection(SocketConnection):
-    """A connection of FLARE's, by the certificate that it was made with."""
+    """A connection of FLARE's, by the certificate that it was made with, and the process that made it."""
 
-    def __init__(self, secured: ssl.SSLSocket, connector: Any, gatekeeper: Gatekeeper) -> None:
+    def __init__(self, secured: ssl.SSLSocket, connector: Any, process: str) -> None:
         super().__init__(secured, connector, True)
         certificate = read_der(secured.getpeercert(binary_form=True) or b"")
         self.key, self.name_of_site = key_digest(certificate), common_name(certificate)
         self.peer = str(secured.getpeername()[0])
-        self.began = self.heard_at = gatekeeper.clock()
-        self._gatekeeper = gatekeeper
-
-    def process_frame(self, frame: Any) -> None:
-        """Take a frame, and note that it came."""
-        self._gatekeeper.heard(self)
-        super().process_frame(frame)
+        self.process = process  # which one of its site; empty for those of jobs
 
 
 class OnePort(ThreadingTCPServer):
@@ -141,7 +145,8 @@ class OnePort(ThreadingTCPServer):
         hello = first_message(request)
         if not hello:
             return  # somebody who only looked whether the port is open
-        if JOINING in protocols_of(hello):
+        said = protocols_of(hello)
+        if JOINING in said:
             self.joining.finish_request(request, client_address)
             return
         try:
@@ -151,7 +156,9 @@ class OnePort(ThreadingTCPServer):
             return
         with secured:
             secured.settimeout(None)
-            connection = WatchedConnection(secured, self.connector, self.gatekeeper)
+            connection = WatchedConnection(
+                secured, self.connector, "".join(one for one in said if one.startswith(PROCESS))
+            )
             if not self.gatekeeper.enter(connection):
                 log.warning("%s from %s was refused: taken out, or stopped", connection.name_of_site, connection.peer)
                 return
