@@ -345,7 +345,7 @@ epsilon = 1.0
 epsilon = 0.5
 """
 NOISY = {"CountPeople", "CountColumns", "CountTables", "CountScores", "CountByScoreWithNoise"}
-FREE = {"Announce", "CloseStudy", "DealKey", "TakeKey", "KeepResults"}
+FREE = {"Announce", "CloseStudy", "CompareLedgers", "DealKey", "TakeKey", "KeepResults"}
 
 
 def test_a_private_study(federation):
@@ -462,7 +462,8 @@ def shakes_hands(port, startup, wait):
 def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
     """SIGKILL in the middle of a study, first to all processes of a site, then to those of the coordinator.
 
-    What is started again goes on from what was kept, and nothing is different: nobody runs the study again. A site whose table has changed meanwhile says so, and goes on when the rows are back.
+    What is started again goes on from what was kept, and nothing is different: nobody runs the study again. A site
+    whose table has changed meanwhile says so, and goes on when the rows are back.
     """
     hub, members, sources = federation
     plan = study("long", sites=PAIR)

@@ -1,7 +1,8 @@
 """Processes of a real federation are killed at random moments; every study ends by itself, with the same forest.
 
-Here a study loses a few processes; `make faults` kills 100, which takes the better part of an hour. ``SILVAN_KILLS=n`` sets how many are killed,
-``SILVAN_KILL_SEED=n`` which and when, and ``SILVAN_KILL_RESULTS=FILE`` keeps a line a study, to go on from.
+Here one study loses a process or two; `make faults` kills 100, which takes the better part of an hour.
+``SILVAN_KILLS=n`` sets how many are killed, ``SILVAN_KILL_SEED=n`` which and when, and ``SILVAN_KILL_RESULTS=FILE``
+keeps a line a study, to go on from.
 """
 
 import os

@@ -28,6 +28,9 @@ log = logging.getLogger("silvan.enrol")
 JOINING = "silvan-join"
 """What callers name as their protocol, by which they are told from processes of FLARE's."""
 
+PROCESS = "silvan-process-"
+"""How a site's process names itself as its protocol, by a random number: a copy of the site has another."""
+
 _MAX_BODY = 1 << 16
 """Bytes of a request."""
 

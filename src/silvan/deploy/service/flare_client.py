@@ -17,10 +17,9 @@ from nvflare.private.fed.app.client.client_train import main as run_client
 from nvflare.private.fed.app.client.client_train import parse_arguments
 from nvflare.private.fed.app.utils import version_check
 
-from silvan.deploy.membership.enrol import ask_coordinator
+from silvan.deploy.membership.enrol import PROCESS, ask_coordinator
 from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_log import note_error
-from silvan.deploy.service.one_port import PROCESS
 from silvan.errors import FederationError, SilvanError
 
 REFUSED = 3

@@ -24,15 +24,12 @@ from nvflare.fuel.f3.drivers.socket_conn import SocketConnection
 
 from silvan.deploy.membership.certificates import common_name, key_digest, read_der
 from silvan.deploy.membership.coordinator_folder import CERTIFICATES, HUB, CoordinatorFiles
-from silvan.deploy.membership.enrol import JOINING, make_server
+from silvan.deploy.membership.enrol import JOINING, PROCESS, make_server
 
 log = logging.getLogger("silvan.port")
 
 HANDSHAKE_SECONDS = 20.0
 """Seconds that a caller has to say what it wants, and for its handshake."""
-
-PROCESS = "silvan-process-"
-"""How a site's process names itself as its protocol, by a random number: a copy of the site has another."""
 
 _REMEMBERED = 1000
 

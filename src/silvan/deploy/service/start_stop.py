@@ -14,7 +14,7 @@ from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import check_table
 from silvan.deploy.service.process import Background, client_arguments, require_flare, server_arguments, wait_for_port
 from silvan.errors import FederationError, InputError
-from silvan.privacy.file_marks import FROM_BACKUP
+from silvan.privacy.file_marks import BEHIND, FROM_BACKUP
 from silvan.privacy.site_folder import KEY
 from silvan.util.files import check_private
 
@@ -75,6 +75,11 @@ def start_site(member: JoinedSite, *, foreground: bool = False) -> Background:
     require_flare()
     for key in (member.path / KEY, member.startup / "client.key"):
         check_private(key)
+    if (member.path / BEHIND).exists():
+        raise InputError(
+            f"the ledger in {member.path} lacks what others know of it: the folder is a copy, or was put back; see "
+            f"what that means by `silvan site restored {member.path}`"
+        )
     marker = member.path / FROM_BACKUP
     if marker.exists():
         raise InputError(
