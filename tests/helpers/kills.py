@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests/helpers/kills.py --n 100 --seed 0 --results kills.jsonl
 
-Every study is of its own, is submitted once and watched by nobody, and loses up to four processes, one after the other,
+Every study is of its own, is submitted once and watched by nobody, and loses up to six processes, one after the other,
 to SIGKILL, most of them during training; whatever was killed is started again, as an init system would. It must end
 with the forest that one process grows. A study has a line of results; one that has a line already is not run again.
 """
@@ -41,7 +41,7 @@ from silvan.study.study import Study
 from silvan.util.files import try_json
 from silvan.util.folder_lock import is_locked
 
-KILLS = 4
+KILLS = 6
 """Processes that a study loses."""
 
 PATIENCE = 600.0
