@@ -106,6 +106,7 @@ def approve(
     from silvan.cli.terminal import print_parts
     from silvan.deploy.membership.flare_folder import is_site
     from silvan.privacy.site_folder import Approval, folder_at
+    from silvan.util.acting_user import acting_user
 
     approvals = folder_at(folder).approvals
     if is_site(folder):  # a site of a federation of machines knows which studies came in
@@ -129,10 +130,13 @@ def approve(
             raise InputError("name the study to withdraw")
         print_parts(approvals_list(approvals.listed()))
     elif withdraw:
-        approvals.withdraw(study)
+        if is_site(folder):
+            member.withdraw(study)
+        else:
+            approvals.withdraw(study)
         print_parts(f"Withdrawn: {clean(study)}")
     else:
-        made = approvals.approve(Approval(study=study, messages=messages or [], tasks=tasks))
+        made = approvals.approve(Approval(study=study, messages=messages or [], tasks=tasks, by=acting_user()))
         print_parts(approvals_list([made]))
 
 

@@ -38,11 +38,11 @@ START = digest(b"silvan ledger")
 _LONGEST = 300
 _ABOUT_LINE, _ABOUT_HEAD = b"silvan ledger line\0", b"silvan ledger head\0"
 
-Outcome = Literal["answered", "refused", "failed", "restored"]
+Outcome = Literal["answered", "refused", "failed", "restored", "decided"]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One answer that left the site, or was refused."""
+    """One answer that left the site or was refused, or something that somebody at the site decided."""
 
     number: int
     at: str
@@ -62,6 +62,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kept: int = 0  # how far the site's other files were by then, see file_marks.py: answers noted in its store,
     charges: int = 0  # and charges to its privacy budget, with their sum
     spent: float = 0.0
+    by: str = ""  # of a decision: whose it was
     behind: int = 0  # lines of this ledger that others know of, and that the owner accepted to be lost
 
     @property
@@ -72,7 +73,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def describe(self) -> str:
         """Return the line as a sentence."""
         where = f"round {self.round}: " if self.round else ""
-        if self.outcome == "answered":
+        if self.outcome in ("answered", "decided"):
             return f"{where}{self.what}, {self.how}"
         return f"{where}{self.outcome}: {self.what} ({self.how})"
 

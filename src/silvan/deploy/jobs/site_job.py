@@ -31,6 +31,7 @@ from silvan.privacy.gate import Gate
 from silvan.privacy.identity.shared_key import restore_sampling_key
 from silvan.study.parse import parse_remote_study
 from silvan.study.study import Study
+from silvan.util.acting_user import owner_of
 
 log = logging.getLogger("silvan.jobs")
 
@@ -69,6 +70,7 @@ class SiteExecutor(Answering):
     def _serve_member(self, member: JoinedSite, study: Study, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site that has joined."""
         remove_old_jobs(folders.root, but=folders.job)
+        member.note_policy(owner_of(member.settings_file))  # it may have been changed without a restart
         member.note_study(study)
         if (member.roster() or member.pin_roster()) is None:
             raise InputError("not all sites have joined")
@@ -77,6 +79,7 @@ class SiteExecutor(Answering):
 
     def _serve_flare_site(self, site: FlareSite, study: Study, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site of a federation that FLARE provisioned: first all introduce themselves."""
+        site.note_policy(owner_of(site.settings_file))
         site.note_study(study)
 
         def begin(everybody: Sequence[SignedKeys]) -> tuple[Receive, Ready]:

@@ -53,12 +53,13 @@ def _start_server(hub: CoordinatorFiles, server: Background) -> None:
         raise FederationError(f"{server.name} did not start: {line or 'see its log'} ({server.log})")
 
 
-def prepare_site(member: JoinedSite) -> list[str]:
+def prepare_site(member: JoinedSite, by: str | None = None) -> list[str]:
     """Check what a site needs to start: its certificate, renewed if it ends soon, its table, everybody's keys.
 
-    Returns what the owner should know.
+    Returns what the owner should know. If the policy was changed, the ledger says that it was started by whom with it.
     """
     lines = []
+    member.note_policy(by)
     if ends_soon(member.certificate):
         member.renew()
         end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"

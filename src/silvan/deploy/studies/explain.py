@@ -21,6 +21,7 @@ from silvan.study.run_folder import Kind
 from silvan.study.steps import describe_kinds
 from silvan.study.study import Study
 from silvan.tree.fit import Settings
+from silvan.util.acting_user import acting_user
 from silvan.util.readable import count_of
 
 _SECRET_LEAF = 20
@@ -153,9 +154,16 @@ def _results(study: Study, n_sites: int) -> str:
 
 
 def approve_study(
-    member: SiteFiles, study: Study, messages: list[str] | None = None, tasks: int | None = None
+    member: SiteFiles,
+    study: Study,
+    messages: list[str] | None = None,
+    tasks: int | None = None,
+    by: str | None = None,
 ) -> Approval:
-    """Approve what ``explain`` shows of a study, for the site's owner, or the kinds and tasks that are named."""
+    """Approve what ``explain`` shows of a study, for the site's owner, or the kinds and tasks that are named.
+
+    ``by`` is who does it: the user of the operating system, if nobody is named.
+    """
     asked = explain(member, study).asked
     if asked is None:
         if not messages:
@@ -170,7 +178,7 @@ def approve_study(
     made = msgspec.structs.replace(asked, messages=messages or asked.messages, tasks=tasks or asked.tasks)
     member.policy.check_approval(made)
     member.undo_decline(study)
-    return member.folder.approvals.approve(made)
+    return member.approve(msgspec.structs.replace(made, by=by or acting_user()))
 
 
 _SUMS = {
