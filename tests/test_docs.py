@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from markdown.extensions.toc import slugify
 
 import silvan
 from silvan.cli.main import app
@@ -27,7 +28,11 @@ def blocks(page, language):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if blocks(page, "python") and page.parent.name != "tutorials"],  # see test_tutorials.py
+    ids=lambda page: page.name,
+)
 def test_code_runs(page, tmp_path, monkeypatch, capsys):
     """As it is written: the blocks of a page one after the other, in an empty folder."""
     monkeypatch.chdir(tmp_path)
@@ -40,6 +45,24 @@ def test_code_runs(page, tmp_path, monkeypatch, capsys):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def anchors(page):
+    """Return the names of a page's headings, as links write them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    titles = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ (.*)$", text, re.M)]
+    return {slugify(title.replace("`", ""), "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_name_headings_that_are_there(page):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text()):
+        other = (page.parent / target) if target else page
+        assert anchor in anchors(other), f"{page.name} links to {target}#{anchor}"
+
+
+def test_every_public_name_is_in_the_list_of_the_interface():
+    assert sorted(re.findall(r"::: silvan\.(\w+)", (ROOT / "docs/api.md").read_text())) == silvan.__all__
 
 
 def named_tests(text):
@@ -199,7 +222,7 @@ def test_study_files_are_read(page, tmp_path):
 
 def command_lines(page):
     """Commands in indented blocks of a page, as they would be typed."""
-    for line in re.findall(r"^ {4}(silvan [^\n]+)", page.read_text(), re.M):
+    for line in re.findall(r"^(?: {4}|\$ )(silvan [^\n]+)", page.read_text(), re.M):
         yield shlex.split(re.split(r"\s{2,}|\s#", line)[0])
 
 
@@ -232,7 +255,6 @@ def test_the_pages_are_built_without_a_warning(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    page = (tmp_path / "site" / "api.html").read_text()
-    assert all(f'id="{name.lower()}"' in page for name in ("HistogramForest", "federate_rows", "Forest"))
+    assert all((tmp_path / "site" / "api" / f"{name}.html").exists() for name in silvan.__all__)
     for html in (tmp_path / "site").rglob("*.html"):  # nothing is loaded from elsewhere
         assert not re.search(r'(?:src|href)="https?://[^"]*\.(?:js|css|woff2?)', html.read_text()), html.name

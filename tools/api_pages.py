@@ -1,16 +1,43 @@
-"""A hook of mkdocs: ``::: silvan.Name`` in a page becomes the signature and docstring of that public name."""
+"""A hook of mkdocs: each public name gets a page with its signature and docstring; ``::: silvan.Name`` links to it."""
 
 import inspect
 import re
 from typing import Any
 
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+_NAMED = re.compile(r"^::: silvan\.(\w+)$", re.M)
 _SECTION = re.compile(r"^([A-Z]\w+)\n-{3,}\n", re.M)
 _ENTRY = re.compile(r"^(\S[^\n]*)\n((?:[ ]{4}[^\n]*\n?|\n)*)", re.M)
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Name the version below every page."""
+    from silvan import __version__
+
+    config.copyright = f"silvan {__version__}"
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page for each public name."""
+    import silvan
+
+    for name in silvan.__all__:
+        files.append(File.generated(config, f"api/{name}.md", content=describe(name)))
+    return files
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return the text of a page with the documentation of the names in it."""
-    return re.sub(r"^::: silvan\.(\w+)$", lambda match: describe(match[1]), markdown, flags=re.M)
+    """Return the text of a page with links to the names in it, each with its first sentence."""
+    return _NAMED.sub(lambda match: f"- [`{match[1]}`](api/{match[1]}.md): {_first_line(match[1])}", markdown)
+
+
+def _first_line(name: str) -> str:
+    import silvan
+
+    return _prose((inspect.getdoc(getattr(silvan, name)) or "").split("\n\n")[0].replace("\n", " "))
 
 
 def describe(name: str) -> str:
@@ -19,7 +46,7 @@ def describe(name: str) -> str:
 
     thing = getattr(silvan, name)
     lines = [
-        f"### {name}",
+        f"# {name}",
         "",
         "```python",
         f"{name}{_signature(thing)}",
@@ -50,7 +77,7 @@ def _is_ours(name: str, member: Any) -> bool:
 
 def _method(owner: str, name: str, member: Any) -> str:
     call = "" if isinstance(member, property) else _signature(member).replace("(self, ", "(").replace("(self)", "()")
-    return f"#### `{name}{call}` {{ #{owner.lower()}-{name.lower()} }}\n\n{_sections(inspect.getdoc(member) or '')}\n"
+    return f"## `{name}{call}` {{ #{owner.lower()}-{name.lower()} }}\n\n{_sections(inspect.getdoc(member) or '')}\n"
 
 
 def _sections(text: str) -> str:

@@ -10,7 +10,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)([^)#\s]+)(#[^)]*)?\)")
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Return the text of a page without links that would lead out of the documents."""
     docs = Path(config["docs_dir"]).resolve()
-    here = Path(page.file.abs_src_path).resolve().parent
+    here = (docs / page.file.src_uri).parent
 
     def one(match: re.Match[str]) -> str:
         target = (here / match[2]).resolve()

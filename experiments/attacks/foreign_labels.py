@@ -14,6 +14,7 @@ from experiments.attacks.outcome import Outcome
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels, party_rows
 from silvan.algorithms.vertical.columns import columns_of
+from silvan.algorithms.vertical.encoded_labels import LabelsForParties
 from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels
 from silvan.algorithms.vertical.encrypted_splits import SumLabels
@@ -32,13 +33,15 @@ _COLUMNS = ("visits", "basket", "age")
 
 
 def run(small: bool) -> list[Outcome]:
-    """Have a party add up labels that nobody signed."""
-    n = 48 if small else 240
-    target = f"rows of {n} whose bins in all columns of a party are read, by a key of the coordinator's own"
-    try:
-        return [Outcome(target, "240 of 240", rows_read(n))]
-    except SilvanError as error:
-        return [Outcome(target, "240 of 240", 0.0, note=str(error).split(": ", 1)[-1])]
+    """Have a party add up labels that nobody signed, or that another party than the study names signed."""
+    n, outcomes = 48 if small else 240, []
+    for signer, how in (("", "by a key of the coordinator's own"), ("spy", "signed by a party that colludes with it")):
+        target = f"rows of {n} whose bins in all columns of a party are read, {how}"
+        try:
+            outcomes.append(Outcome(target, "240 of 240", rows_read(n, signer, holder="bank")))
+        except SilvanError as error:
+            outcomes.append(Outcome(target, "240 of 240", 0.0, note=str(error).split(": ", 1)[-1]))
+    return outcomes
 
 
 def unprotected(n: int) -> float:
@@ -47,10 +50,11 @@ def unprotected(n: int) -> float:
         return rows_read(n)
 
 
-def rows_read(n: int) -> float:
-    """Return for how many rows all bins are read."""
+def rows_read(n: int, signer: str = "", holder: str | None = None) -> float:
+    """Return for how many rows all bins are read; ``signer`` signs the labels, the text names the ``holder``."""
     with mock.patch.object(encrypted_labels, "TESTING", True):
         federation = _federation(n)
+        federation.party("shop").label_holder = holder
         columns = columns_of(federation)
         settings = Settings(n_estimators=1, bootstrap=False)
         with federation.working_on("another model"):
@@ -59,6 +63,11 @@ def rows_read(n: int) -> float:
             numbers = encrypt_rows(key, lanes, np.eye(n, dtype=np.uint8))
             labels = EncryptedLabels(coordinator.rows.hash, key.public.to_bytes(), lanes, numbers)
             blob = federation.blob(wire.encode(labels))
+            if signer:
+                keys = federation.party(signer).keys
+                assert keys is not None  # noqa: S101
+                signature = keys.sign_work(federation.study, federation.task, blob.hash)
+                blob = federation.work(signer, LabelsForParties(labels=wire.encode(labels), signature=signature))
             ground = msgspec.structs.replace(coordinator.context("shop"), labels=blob)
             found = [_read_column(federation, ground, key, lanes, f) for f in range(len(_COLUMNS))]
         truth = _true_bins(federation, msgspec.structs.replace(ground, labels=None))
@@ -80,7 +89,8 @@ def _federation(n: int) -> Federation:
             "age": rng.integers(18, 90, n) * 1.0,
         }
     )
-    return sv.federate_columns({"bank": bank, "shop": shop}, id="person", label="event", match="keyed", n_jobs=1)
+    tables = {"bank": bank, "shop": shop, "spy": pl.DataFrame({"person": person, "more": rng.normal(size=n)})}
+    return sv.federate_columns(tables, id="person", label="event", match="keyed", n_jobs=1)
 
 
 def _read_column(

@@ -269,10 +269,10 @@ def _with_measure(measure: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
 
 
 _FIGURES = {
-    "rf1": "party 1 alone",
-    "rf2": "party 2 alone",
+    "rf1": "party 1 only",
+    "rf2": "party 2 only",
     "flr": "linear, federated",
-    "nonff": "pooled, other draws",
+    "nonff": "pooled, other random numbers",
     "ff": "federated",
 }
 _COST = {"equal": "hash equal to pooled", "rounds": "rounds", "sent_mb": "MB sent by the busier party"}

@@ -1,4 +1,4 @@
-"""Table 1 and Figures 3 to 6: own forests, merged forests and the forest of all rows, on sites drawn three ways.
+"""Table 1 and Figures 3 to 6: local forests, merged forests and the forest of all rows, on sites drawn three ways.
 
 Monte Carlo cross-validation: a tenth of the rows, drawn anew for each seed, is the test part of all models. Every site
 grows 100 trees; the merged forest has 100 in all, drawn from the sites', and so has that of all rows.
@@ -84,7 +84,7 @@ def _judge(forest: Forest | None, rows: pl.DataFrame) -> tuple[float, float]:
 def _compare(
     frame: pl.DataFrame, sites: dict[str, np.ndarray], judged: np.ndarray, seed: int, weighted: bool = True
 ) -> Record:
-    """Fit all models and judge them on the same rows; own forests one by one, and their mean.
+    """Fit all models and judge them on the same rows; local forests one by one, and their mean.
 
     Weighting by size is left out where sites are of equal size.
     """
@@ -248,7 +248,7 @@ def _pooled_above_combined(rows: pl.DataFrame) -> tuple[bool | None, str]:
     return _above(rows.filter(data="BCTCGA"), "pooled", "combined")
 
 
-_MODELS = {"local": "own forests", "combined": "combined", "weighted": "combined, weighted", "pooled": "all rows"}
+_MODELS = {"local": "local forests", "combined": "combined", "weighted": "combined, weighted", "pooled": "all rows"}
 _AUC = {f"{model}_auc": f"{title}, AUC" for model, title in _MODELS.items()}
 _PR = {f"{model}_pr": f"{title}, PR AUC" for model, title in _MODELS.items()}
 
@@ -279,9 +279,9 @@ PAPER = Paper(
             ("data", "sites"),
             {k: v for k, v in _AUC.items() if k != "weighted_auc"},
             claims=(
-                Claim("With more sites the own forests get much worse.", _local_falls),
+                Claim("With more sites the local forests get much worse.", _local_falls),
                 Claim("The combined forest stays near that of all rows.", _combined_stays),
-                Claim("The combined forest is better than the own ones.", _combined_above_local),
+                Claim("The combined forest is better than the local ones.", _combined_above_local),
                 Claim("On HCC it does not fall behind even with the most sites.", _hcc_does_not_differ),
             ),
             drawing=Drawing("sites", "AUC", "data"),
@@ -318,7 +318,7 @@ PAPER = Paper(
             ("data",),
             _AUC,
             claims=(
-                Claim("The combined forest is better than the institutions' own.", _combined_above_local),
+                Claim("The combined forest is better than the institutions' local forests.", _combined_above_local),
                 Claim("The forest of all rows is a little better than the combined one.", _pooled_above_combined),
                 Claim("Both combined forests are below an AUC of 0.9.", _below_90),
             ),

@@ -254,7 +254,9 @@ def _clients_figure(number: int, clients: int) -> Item:
         ("client",),
         {**_F1, **_AUC},
         select=lambda rows: rows.filter(clients=clients),
-        claims=(Claim("The federated forest has a higher F1 than the clients' own.", _federated_above_local),),
+        claims=(
+            Claim("The federated forest has a higher F1 than the clients' local forests.", _federated_above_local),
+        ),
         drawing=Drawing("client", "F1", figures=("local_f1", "federated_f1")),
     )
 
@@ -293,12 +295,12 @@ PAPER = Paper(
             select=_with_form("levels", "tables"),
             claims=(
                 Claim(
-                    "With noise on histograms the model is stable from 0.1 on, if epsilon is that of each count.",
+                    "With noise on histograms the model is stable from 0.1 on, if epsilon holds for each count.",
                     lambda rows: _stable(_with_form("levels")(rows)),
                 ),
                 Claim(
-                    "With noise on histograms the model is stable from 0.1 on, if epsilon is for all that is ever told "
-                    "of a row.",
+                    "With noise on histograms the model is stable from 0.1 on, if epsilon bounds everything disclosed "
+                    "about a row.",
                     lambda rows: _stable_in_all(_with_form("levels")(rows)),
                 ),
                 Claim(

@@ -91,7 +91,7 @@ def _panel(item: Item, name: str, panel: dict[str, list[Point]], styles: dict[st
     told = [p.published for points in panel.values() for p in points if p.published is not None]
     drawing = item.drawing
     labels = [f"{place:g}" if ordered else str(place) for place in places]
-    step = 1 + sum(len(label) + 1 for label in labels) // 32  # as many as have room
+    step = 1 + (max(map(len, labels)) + 1) * len(labels) // 40  # as many as have room
     labels = [label if i % step == 0 else "" for i, label in enumerate(labels)]
     x = Axis([*range(max(len(places), 2))], drawing.x, (*labels, "")[: max(len(places), 2)])
     chart = Chart(f"{item.title}, {name}", x, Axis(nice_scale(min(values + told), max(values + told)), drawing.y))

@@ -16,8 +16,8 @@ from silvan.util.files import write_whole
 from silvan.util.readable import count_of, signed
 
 _HERE = Path(__file__).parent
-BRACKETS = "In brackets: the published figure, and how far ours is from it."
-HELD, NOT_HELD, OPEN = "held", "did not hold", "cannot be told"
+BRACKETS = "In brackets: the published value, and the difference."
+HELD, NOT_HELD, OPEN = "held", "did not hold", "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,15 @@ def write_pages(paper: Paper, outcomes: Outcomes, quick: bool, folder: Path) -> 
     for section in sections:
         if section.svg is not None:
             write_whole(folder / paper.name / section.file, str(section.svg).encode())
+    outcome = outcome_of(sections)
+    drawn = [section for section in sections if section.svg is not None]
     shown: Record = {
         "paper": paper,
         "notes": notes,
         "sections": sections,
-        "outcome": outcome_of(sections),
+        "abstract": [*notes.get("abstract", "").strip().splitlines(), _count(outcome)],
+        "lead": next((one for one in drawn if one.name == notes.get("chart")), drawn[0] if drawn else None),
+        "outcome": outcome,
         "remarks": _remarks(outcomes, quick),
         "absent": [*notes.get("absent", []), *outcomes.absent],
     }
@@ -66,6 +70,13 @@ def write_pages(paper: Paper, outcomes: Outcomes, quick: bool, folder: Path) -> 
     page = folder / paper.name / "page.html"
     write_whole(page, _html(shown).encode())
     return page, sections
+
+
+def _count(outcome: list[tuple[str, str, str]]) -> str:
+    """Return how many claims held, as a sentence."""
+    came = [line[0] for line in outcome]
+    others = [f"{came.count(one)} {one}" for one in (NOT_HELD, OPEN) if one in came]
+    return f"Of {count_of(len(came), 'claim')}, {', '.join([f'{came.count(HELD)} held', *others])}."
 
 
 def outcome_of(sections: list[Section]) -> list[tuple[str, str, str]]:
@@ -178,23 +189,24 @@ def _chart(item: Item, rows: pl.DataFrame, published: dict[tuple[str, str, str],
 
 def _markdown(shown: Record) -> str:
     paper, notes = shown["paper"], shown["notes"]
-    lines = [f"# {paper.title}", ""]
-    lines += [f"- **{came}** ({where}): {text}" for came, where, text in shown["outcome"]]
-    lines += ["", *(f"{text}\n" for text in shown["remarks"])]
-    lines += [f"{notes['about'].strip()}\n"] if "about" in notes else []
-    lines += [f"    silvan reproduce {paper.name}", ""]
+    lines = [f"# {paper.title}", "", *shown["abstract"], ""]
+    lines += [f"> **Method.** {notes['about'].strip()}".replace("\n", "\n> "), ""] if "about" in notes else []
+    lines += [f"![{one.title}]({paper.name}/{one.file})\n" for one in shown["sections"] if one is shown["lead"]]
+    lines += [f"{text}\n" for text in shown["remarks"]]
+    lines += ["To run it again:", "", f"    silvan reproduce {paper.name}", "", "## Claims", ""]
+    lines += [*(f"- **{came}** ({where}): {text}" for came, where, text in shown["outcome"]), ""]
     if shown["absent"]:
-        lines += ["Not run, for want of data or packages:", "", *(f"- {text}" for text in shown["absent"]), ""]
+        lines += ["Not run, because data or packages are missing:", "", *(f"- {text}" for text in shown["absent"]), ""]
     for section in shown["sections"]:
         lines += [f"## {section.heading}: {section.title}", ""]
         lines += [f"Published: {section.published}\n"] if section.published else []
         if section.rows:
-            lines += [f"Of {section.seeds}.\n"] if section.seeds else []
+            lines += [f"Mean of {section.seeds}.\n"] if section.seeds else []
             lines += [f"{BRACKETS}\n"] if any("(" in cell for row in section.rows for cell in row[1:]) else []
             lines += [_row(section.head), "| --- " * len(section.head) + "|", *map(_row, section.rows), ""]
         else:
             lines += ["Not run.", ""]
-        if section.svg is not None:
+        if section.svg is not None and section is not shown["lead"]:
             lines += [f"![{section.title}]({paper.name}/{section.file})", ""]
         lines += [f"Why they differ: {section.why}\n"] if section.why else []
     return "\n".join(lines).rstrip() + "\n"

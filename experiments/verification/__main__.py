@@ -35,6 +35,7 @@ STUDIES = {
     "histograms, ring sums": lambda: study_of(HISTOGRAM, 'sums = "ring"'),
     "histograms, masked sums": lambda: study_of(HISTOGRAM, 'sums = "masked"'),
     "histograms with noise": lambda: study_of(NOISY, sections=f"[evaluation]\nepsilon = 1.0\n{SCHEMA}"),
+    "another positive class": lambda: study_of(HISTOGRAM + '\nthreshold = "youden"', 'positive = "no"'),
     "merged trees": lambda: study_of(MERGED),
     "linear, by columns": lambda: study_of(LINEAR, 'sums = "masked"'),
     "trees, by columns": lambda: study_of(VERTICAL),

@@ -22,7 +22,8 @@ from silvan.federation.message import Blob, Request
 from silvan.federation.outgoing import Asked
 from silvan.federation.store import digest
 from silvan.privacy.close_study import Statement
-from silvan.study.run_folder import JOURNAL, Run
+from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, SHARES, Run
+from silvan.study.verify import OF_THE_RUN
 
 Told = Callable[[], str | None]
 """What a deviation did, once the study is over."""
@@ -265,22 +266,65 @@ def forged_statement(folder: Path, rng: np.random.Generator) -> str | None:
     return _rewrite(folder / JOURNAL, lambda q, site, kind: kind == Statement.__name__, change, rng)
 
 
-def another_model(folder: Path, rng: np.random.Generator) -> str | None:
-    """Name another model, or another metric, in the record of the run."""
+def another_result(folder: Path, rng: np.random.Generator) -> str | None:
+    """Change something in the record of the run that follows from the replies."""
     run = Run(folder)
     record = run.read()
-    if rng.random() < 0.5 and record.evaluation:
-        row = record.evaluation[int(rng.integers(len(record.evaluation)))]
-        known = [name for name, value in row.figures.items() if value is not None]
-        if known:
-            row.figures[known[0]] = float(row.figures[known[0]] or 0.0) + 0.01
+    names = [name for name in record.__struct_fields__ if name not in OF_THE_RUN]
+    for name in rng.permutation(names).tolist():
+        other = other_value(getattr(record, name), rng)
+        if other is not None:
+            setattr(record, name, other)
             run.write(record)
-            return "a metric"
-    if not record.models:
+            return f"{name} in the record"
+    return None
+
+
+def other_value(value: Any, rng: np.random.Generator) -> Any:
+    """Return another value, which a record may hold as well; None if there is none."""
+    if isinstance(value, msgspec.Struct):
+        for name in rng.permutation(value.__struct_fields__).tolist():
+            other = other_value(getattr(value, name), rng)
+            if other is not None:
+                return msgspec.structs.replace(value, **{name: other})
         return None
-    record.models = [msgspec.structs.replace(record.models[0], hash="0" * 64), *record.models[1:]]
-    run.write(record)
-    return "a model"
+    if isinstance(value, list | tuple) and value:
+        place = int(rng.integers(len(value)))
+        other = other_value(value[place], rng)
+        return None if other is None else type(value)([*value[:place], other, *value[place + 1 :]])
+    if isinstance(value, dict) and value:
+        key = list(value)[int(rng.integers(len(value)))]
+        other = other_value(value[key], rng)
+        return None if other is None else {**value, key: other}
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return value + "x" if isinstance(value, str) and value else None
+
+
+def another_file(folder: Path, rng: np.random.Generator) -> str | None:
+    """Put another model, or other metrics, where those of the study are; the record stays as it is."""
+    made = [path for name in (MODEL, EVALUATION, SHARES) for path in [folder / name, *(folder / name).rglob("*")]]
+    files = [path for path in made if path.is_file()]
+    if not files:
+        return None
+    path = files[int(rng.integers(len(files)))]
+    data = bytearray(path.read_bytes())
+    data[int(rng.integers(len(data)))] ^= 1
+    path.write_bytes(data)
+    return f"a bit of {path.name}"
+
+
+def unnamed_site(federation: Federation, rng: np.random.Generator) -> Told:
+    """Run the study without one of its sites, as if it had never had it."""
+    site = list(federation.sites)[int(rng.integers(len(federation.sites)))]
+    if len(federation.sites) <= max(2, federation.sums.least) or federation.columns is not None:
+        return lambda: None
+    federation.sites = [name for name in federation.sites if name != site]
+    for key in [key for key in federation.traffic if key[0] == site]:
+        del federation.traffic[key]
+    return lambda: f"site {site!r} was never asked"
 
 
 DURING: dict[str, DuringStudy] = {
@@ -289,10 +333,12 @@ DURING: dict[str, DuringStudy] = {
     "another cut point": another_cut_point,
     "an extra request": extra_request,
     "a dropped site": dropped_site,
+    "a site that is never named": unnamed_site,
 }
 AFTERWARDS: dict[str, Afterwards] = {
     "a sum in the journal": journal_sum,
     "a reply in the journal": journal_reply,
     "a forged statement": forged_statement,
-    "a model or metric": another_model,
+    "a result in the record": another_result,
+    "a file of the results": another_file,
 }

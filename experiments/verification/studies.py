@@ -95,7 +95,14 @@ def make_federation(
     made.agree_later = lambda: agree(made, study)
     for site in sites_of(made).values():
         gate: Any = site.outbox
-        gate.terms = replace(gate.terms, study=made.study, losses=study.losses(made.sites), text=text_of(study))
+        gate.terms = replace(
+            gate.terms,
+            study=made.study,
+            sites=list(made.sites),
+            losses=study.losses(made.sites),
+            epsilon=study.max_epsilon(made.sites),
+            text=text_of(study),
+        )
         if gate.policy.approve:
             gate.approve(made.study, ["*"])
     return made

@@ -11,6 +11,10 @@ def test_labels_that_nobody_signed_read_the_columns_of_a_party():
     assert foreign_labels.unprotected(48) == 48
 
 
+def test_labels_of_a_party_that_colludes_read_the_columns_of_another_unless_the_text_names_the_holder():
+    assert foreign_labels.rows_read(48, signer="spy") == 48  # tests/attacks/test_attacks.py names the holder
+
+
 @pytest.mark.parametrize("each", [True, False])
 def test_changed_sums_read_labels_unless_they_are_signed(each):
     """A decision for each level alone does not help: a coordinator may begin a task for each row."""

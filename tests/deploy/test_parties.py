@@ -25,6 +25,7 @@ from silvan.federation import wire
 from silvan.federation.flare import AbortedError
 from silvan.federation.message import Envelope
 from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.identity.identity import Introduce, introduce
 from silvan.report.summary import summarise
 from silvan.study.parse import predicting
 from silvan.study.run_folder import REPORT
@@ -198,6 +199,9 @@ def test_what_the_owner_is_told(joined):
     assert "partitions then tell which rows share a label" in text
     assert "bank, lab, shop all have" in text
     assert "names stay with you" in text
+    assert "does not name the party that holds the label" in text
+    named = study("named", more='label_holder = "bank"\n', **SMALL)
+    assert "The label is held by bank" in " ".join(explain(shop, named).lines)
     safe = " ".join(explain(shop, study("safe", **SMALL, min_samples_leaf=20)).lines)
     assert "partitions then tell" not in safe
     asked = explain(shop, predicting(STUDIES["forest"], "0" * 64, 1))
@@ -258,6 +262,22 @@ def test_a_site_that_cannot_be_a_party_says_why(joined, more, said):
             make_site(JoinedSite(shop.path), STUDIES["forest"])
     finally:
         set_up(shop, paths["shop"], joined[3]["shop"])
+
+
+@pytest.mark.parametrize(
+    ("party", "holder", "said"),
+    [
+        ("bank", "bank", ""),
+        ("shop", "bank", ""),
+        ("bank", "shop", "this table has it too: exclude the column"),
+        ("shop", "shop", "this table lacks it"),
+    ],
+)
+def test_the_party_that_the_text_names_holds_the_label(joined, party, holder, said):
+    """Labels themselves: tests/attacks/test_vertical_attacks.py."""
+    made = make_site(JoinedSite(joined[1][party].path), study("held", more=f'label_holder = "{holder}"\n', **SMALL))
+    with pytest.raises(RefusedError, match=said or "have not agreed on a key"):
+        introduce(made, Introduce())
 
 
 def test_a_model_is_needed(joined):

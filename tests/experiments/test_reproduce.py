@@ -50,7 +50,7 @@ def test_what_is_missing_is_named_and_the_rest_is_run(tmp_path):
     page = (tmp_path / "small.md").read_text()
     assert "- **held** (figure 1): AUC falls. AUC 0.801 with 2 sites, 0.651 with 5." in page
     assert "**did not hold** (figure 1): AUC rises." in page
-    assert "**cannot be told** (table 2): Open." in page
+    assert "**inconclusive** (table 2): Open." in page
     assert "| here, 2 | 0.801 ± 0.001 | 4 |" in page
     html = (tmp_path / "small" / "page.html").read_text()
     assert "A small paper &lt;of ours&gt;" in html
@@ -254,7 +254,7 @@ def test_every_experiment_can_be_listed():
         runs, items = {run.name for run in paper.runs}, {item.name for item in paper.items}
         assert {item.run for item in paper.items} == runs
         assert {item for item, _, _ in paper.published()} <= items
-        assert set(paper.notes()) - {"about", "absent"} <= items
+        assert set(paper.notes()) - {"abstract", "about", "chart", "absent"} <= items
         for run_ in paper.runs:
             quick, full = (list(run_.cases(quick)) for quick in (True, False))
             assert len({run_.key(settings) for settings in full}) == len(full)
@@ -282,7 +282,7 @@ def test_pages_of_nothing(tmp_path):
     """No case could be run: the page says so, and claims cannot be told."""
     outcomes = engine.plan_paper(small_paper.PAPER, [], False, tmp_path)
     _, sections = write_pages(small_paper.PAPER, outcomes, False, tmp_path)
-    assert {came for section in sections for _, came, _ in section.claims} == {"cannot be told"}
+    assert {came for section in sections for _, came, _ in section.claims} == {"inconclusive"}
     assert "Not run." in (tmp_path / "small.md").read_text()
 
 

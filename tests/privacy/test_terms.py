@@ -15,6 +15,7 @@ from sklearn.datasets import load_breast_cancer
 import silvan as sv
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.algorithms.vertical import encrypted_labels
+from silvan.data.encode import date_features
 from silvan.errors import RefusedError
 from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
@@ -108,6 +109,14 @@ def test_a_request_by_a_schema_with_a_column_that_the_study_excludes(excluded, a
     reply = send(site(outbox=gate), CountGrid(schema=named), blobs=[data], over=["here"])
     assert (reply.kind == "GridCounts") is allowed
     assert allowed or "does not allow this schema" in trouble(reply).text
+
+
+@pytest.mark.parametrize("how", ['exclude = ["seen"]', 'split = { by = "seen", test = "last 20%" }'])
+def test_parts_of_a_date_that_the_study_leaves_out_are_not_in_its_schema(how):
+    text = text_of(parse_remote_study(f'name = "s"\nlabel = "y"\n{how}\n[learner]\nkind = "HistogramForest"\n'))
+    for column, allowed in (("seen", False), ("born", True)):
+        schema = sv.Schema.of([*date_features(column, ("year", "month"))], sv.Label("y", (0, 1)))
+        assert text.allows(schema) is allowed
 
 
 def leaving_out(federation, *kinds):

@@ -55,6 +55,7 @@ def test_a_study_over_columns():
     assert (study.match, study.names, study.predict) == ("psi", "coded", None)
     assert parse_remote_study('match = "keyed"\nnames = "shown"\n' + COLUMNS).names == "shown"
     assert not parse_remote_study(GOOD).by_columns
+    assert parse_remote_study('label_holder = "bank"\n' + COLUMNS).label_holder == "bank"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_a_study_over_columns():
         ('sampling = "published"', "the label holder draws rows"),
         ('match = "names"', "match must be 'keyed' or 'psi'"),
         ('id = "x"', "each party names its own column of ids"),
+        ('label_holder = "pub"', "label_holder must be one of sites, got 'pub'"),
     ],
 )
 def test_what_a_study_over_columns_cannot_have(line, said):

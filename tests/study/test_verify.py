@@ -1,9 +1,11 @@
 """Verification of studies: honest ones pass, whatever they are made of, and each deviation is found and named."""
 
+import shutil
+
 import msgspec
 import numpy as np
 import pytest
-from experiments.verification.deviations import AFTERWARDS, DURING
+from experiments.verification.deviations import AFTERWARDS, DURING, other_value
 from experiments.verification.studies import (
     HISTOGRAM,
     LINEAR,
@@ -25,8 +27,9 @@ from silvan.federation import wire
 from silvan.federation.journal import Journal
 from silvan.federation.keys import Key, Roster
 from silvan.study import verify
-from silvan.study.run_folder import JOURNAL, Run
-from silvan.study.verify import note_verification, verify_study
+from silvan.study.parse import parse_remote_study
+from silvan.study.run_folder import JOURNAL, Record, Run
+from silvan.study.verify import OF_THE_RUN, note_verification, verify_study
 
 HONEST = {
     "trusted": study_of(HISTOGRAM),
@@ -141,6 +144,45 @@ def test_a_study_that_was_not_closed(tmp_path, monkeypatch):
     assert "there is no statement of 'site 0', 'site 1', 'site 2'" in verify_study(tmp_path).sentence
 
 
+def test_a_site_that_was_left_out_from_the_beginning_is_named(tmp_path):
+    """No sum tells: sites of merged trees are asked one by one."""
+    study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrecount = false\n')
+    fed = make_federation(study, tmp_path, exclude=["sex"])
+    DURING["a site that is never named"](fed, np.random.default_rng(0))
+    carry_out(study, tmp_path, fed)
+    assert (
+        "site 'site 0' took part in a study of 'site 0', 'site 1', 'site 2', and the run folder has one of 'site 0', "
+        "'site 1'" in verify_study(tmp_path).deviations
+    )
+
+
+def test_every_other_result_in_the_record_is_named(honest, tmp_path):
+    shutil.copytree(honest, tmp_path / "copy")
+    run, rng = Run(tmp_path / "copy"), np.random.default_rng(0)
+    record, changed = run.read(), set()
+    for name in set(Record.__struct_fields__) - OF_THE_RUN - {"format", "version", "sites"}:
+        other = other_value(getattr(record, name), rng)
+        if other is not None:
+            setattr(record, name, other)
+            changed.add(f"{name} in run.json does not follow from the replies")
+    run.write(record)
+    found = set(verify_study(run.folder).deviations)
+    assert found >= changed
+    assert len(changed) > 20
+    assert found - changed == {"evaluation.csv does not follow from the replies"}
+
+
+@pytest.mark.parametrize("name", ["model.silvan", "evaluation.csv"])
+@pytest.mark.parametrize("how", ["changed", "removed"])
+def test_another_file_of_the_results_is_named(honest, tmp_path, name, how):
+    shutil.copytree(honest, tmp_path / "copy")
+    path = tmp_path / "copy" / name
+    path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
+    if how == "removed":
+        path.unlink()
+    assert verify_study(tmp_path / "copy").deviations == [f"{name} does not follow from the replies"]
+
+
 @pytest.mark.parametrize("kind", [*DURING, *AFTERWARDS])
 def test_random_deviations_are_found(tmp_path, kind):
     """One of each kind; ``python -m experiments.verification`` tries a thousand."""
@@ -212,6 +254,7 @@ def test_the_command(tmp_path):
         [
             "16 requests compared with what the sites signed, and 6 sums with their fingerprints.",
             "Result: sums and decisions verified by Ada.",
+            f"Model: {Run(tmp_path).read().models[0].hash}.",
         ],
     )
     assert "Verification: sums and decisions verified by Ada." in (tmp_path / "report.html").read_text()

@@ -289,6 +289,8 @@ def verify(
     for text in found.unverified:
         print_wrapped(f"Not verified: {text}")
     print_wrapped(f"Result: {found.sentence}.")
+    for model in Run(run).read().models if found.passed else ():
+        print_wrapped(f"Model{f' of {model.site}' if model.site else ''}: {model.hash}.")
     if roster is None and found.passed:
         print_wrapped(
             "The keys are those in the run folder: compare its roster.json with what the sites say their keys are, or "

@@ -32,7 +32,18 @@ WHOLE, TEXT = "whole numbers", "text"
 Match = Literal["keyed", "psi"]
 """How rows are matched: by digests of all ids, which the coordinator sees, or by private set intersection."""
 
-_OWN = ("id_column", "match", "seals", "seed", "given", "show_names", "only_study", "predictions", "model")
+_OWN = (
+    "id_column",
+    "match",
+    "seals",
+    "seed",
+    "given",
+    "show_names",
+    "only_study",
+    "predictions",
+    "model",
+    "label_holder",
+)
 
 
 class Ids(NamedTuple):
@@ -52,7 +63,8 @@ class Party(Site):
     it seals the shared key for. By a ``seed`` a study can be repeated: the same rows are drawn again. ``given`` says
     what the columns mean, if that is agreed beforehand. With ``show_names`` the coordinator is told what columns,
     categories and classes are called. A party whose store outlives a study is at work on ``only_study``: its
-    keys are drawn anew for each. ``predictions`` is the file that predictions of its rows are written to, if it takes
+    keys are drawn anew for each. ``label_holder`` is the party that holds the label by the study's text, if that names
+    it. ``predictions`` is the file that predictions of its rows are written to, if it takes
     any; in a study that only predicts, ``model`` is the one model that it is asked about.
     """
 
@@ -71,12 +83,14 @@ class Party(Site):
         only_study: str | None = None,
         predictions: Path | None = None,
         model: str | None = None,
+        label_holder: str | None = None,
         **more: Any,
     ) -> None:
         super().__init__(name, source, settings, **more)
         self.id_column, self.match, self.seals, self.seed = id_column, match, dict(seals or {}), seed
         self.given, self.show_names = given, show_names
         self.only_study, self.predictions, self.model = only_study, predictions, model
+        self.label_holder = label_holder
 
     def own_settings(self) -> dict[str, Any]:
         """Return what a party is made with besides a site's settings."""
@@ -124,6 +138,13 @@ class Party(Site):
         """Raise ``RefusedError`` if a key is for another study than the party is at work on."""
         if self.only_study not in (None, study):
             raise RefusedError("the key is for another study")
+
+    def check_label(self) -> None:
+        """Raise ``RefusedError`` if the study's text names another party, or this one, for the label's holder."""
+        if self.label_holder is None or self.has_label == (self.name == self.label_holder):
+            return
+        here = "this table has it too: exclude the column" if self.has_label else "this table lacks it"
+        raise RefusedError(f"the label is held by {self.label_holder!r}, by the study's text, and {here}")
 
     def check_model(self, model: str) -> None:
         """Raise ``RefusedError`` if the study is about another model."""

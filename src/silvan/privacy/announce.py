@@ -130,7 +130,7 @@ def _check_cost(site: Site, gate: Gate, request: Announce) -> list[str]:
         if request.sharers == 1:
             load_opendp()
         named = msgspec.structs.replace(request, over=sorted(request.over))
-        gate.budget.admit(digest(wire.encode(named)), request.epsilon)
+        gate.budget.admit(digest(wire.encode(named)), request.epsilon, gate.study_share(site.study))
     except RefusedError as error:
         return [str(error)]
     return []

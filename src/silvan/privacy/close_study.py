@@ -25,6 +25,7 @@ from silvan.federation.outgoing import LoggedQuestion
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest, fingerprint_key_name
 from silvan.privacy.fingerprints import PRIME, ROOM, Points, fingerprint_of, points_of
+from silvan.privacy.gate import first_sites
 from silvan.privacy.identity.shared_key import key_of_pair, share_fingerprint_key
 from silvan.privacy.study_notes import Answered, Part, answered_in, close, closing_answer, find_part
 from silvan.util.readable import count_of
@@ -61,6 +62,7 @@ class Statement(SignedReply, frozen=True, kw_only=True):
     silvan: str
     study: str
     site: str
+    sites: list[str] | None  # that the study began with, as this one knows them
     sums_digest: str  # what the coordinator committed itself to
     answered: list[Answered]
     prints: list[HiddenPrint]
@@ -109,6 +111,7 @@ def close_study_here(site: Site, request: CloseStudy) -> Statement:
         silvan=version("silvan"),
         study=site.study,
         site=site.name,
+        sites=first_sites(site),
         sums_digest=request.sums_digest,
         answered=answered_in(site.store, site.study),
         prints=[_hidden_print(site, one, over) for one, over in listed],

@@ -23,7 +23,7 @@ from silvan.privacy.file_marks import FileMarks
 from silvan.privacy.fingerprints import fingerprint_of, points_of
 from silvan.privacy.held_columns import check_columns
 from silvan.privacy.ledger import Ledger, Outcome, clean
-from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.budget import Budget, StudyShare
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
 from silvan.privacy.request_sequence import CheckedRequest, StudyLimits, check_sequence
@@ -239,7 +239,7 @@ class Gate(Outbox):
             self.check_sharers(site, request.sharers, envelope.among)
             if request.sharers == 1 or envelope.step is None:
                 # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
-                self.budget.check(draw_name(site, request), request.epsilon)
+                self.budget.check(draw_name(site, request), request.epsilon, self.study_share(envelope.study))
         self._admitted = envelope, self._check_sequence(site, request, envelope)
 
     # -- what a request must fulfil by its kind and settings alone; also checked for all that a study announces
@@ -325,6 +325,10 @@ class Gate(Outbox):
         """Return the maximum number of tasks of a study, by its text and its approval; None for any number."""
         approval = self._approval(study)
         return _least([self.terms.tasks, None if approval is None else approval.tasks])
+
+    def study_share(self, study: str) -> StudyShare:
+        """Return what a study may cost of the privacy budget."""
+        return StudyShare(study, self.terms.epsilon)
 
     def _approval(self, study: str) -> Approval | None:
         """Return what the owner approved of a study, if approvals are asked for."""
@@ -471,6 +475,12 @@ def policy_of(site: Site) -> Policy:
 def most_models(site: Site) -> int | None:
     """Return the maximum number of external models that a site evaluates in a study; None for any number."""
     return site.outbox.terms.models if isinstance(site.outbox, Gate) else None
+
+
+def first_sites(site: Site) -> list[str] | None:
+    """Return the sites that a study begins with, as a site knows them; None if it does not."""
+    known = site.outbox.terms.sites if isinstance(site.outbox, Gate) else None
+    return None if known is None else sorted(known)
 
 
 def _describe(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:

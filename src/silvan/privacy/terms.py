@@ -67,7 +67,7 @@ class StudyText:
         if schema.label.name != self.label or _text(schema.label.positive) != _text(self.positive):
             return False
         task = "classification" if schema.n_classes else "regression"
-        return self.task in (None, task) and self.excluded.isdisjoint(schema.names)
+        return self.task in (None, task) and self.excluded.isdisjoint(schema.columns)
 
 
 def _text(name: Class | None) -> str | None:
@@ -91,6 +91,8 @@ class Terms:
         The maximum number of models and evaluations.
     models
         The maximum number of external models that it evaluates at the site.
+    epsilon
+        The most that the study may cost of the site's privacy budget; None for as much as is left.
     tolerate
         How many other sites may collude with the coordinator: the noise on a sum is enough without their shares, also
         where sites are lost. Between machines it is one, since every site knows its own share.
@@ -107,6 +109,7 @@ class Terms:
     losses: int | None = None
     tasks: int | None = None
     models: int | None = None
+    epsilon: float | None = None
     tolerate: int = 1
     approved: str | None = None
     left_out: frozenset[str] = frozenset()

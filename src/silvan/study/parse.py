@@ -157,6 +157,8 @@ def _of_date_split(study: Study, split: DateSplit) -> Iterator[tuple[Key, tuple[
 
 def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
     """Yield what does not go together: the key to change, the others that it is about, and why."""
+    if study.label_holder is not None and study.label_holder not in (study.site_names or [study.label_holder]):
+        yield ("label_holder",), (("sites",),), f"label_holder must be one of sites, got {study.label_holder!r}"
     learner, test = ("learner", "epsilon"), ("test",)
     if study.label in study.exclude:
         yield ("exclude",), (("label",),), f"exclude {EXCLUDES_LABEL.format(study.label)}"

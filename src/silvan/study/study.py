@@ -159,6 +159,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         a person or machine that verifies the study when it is done, see [verification](verification.md): sees all sums
         over sites and all replies, as the coordinator does, and is named in what owners approve. The coordinator keeps
         the journal for it
+    label_holder
+        the party that holds the label: the others compute on labels that it signed, and on no others. Without it they
+        take the word of the coordinator and of the party that says so
     figures
         `"own"`: at the end a site is sent its own metrics and those over all sites; `"all"`: everybody's
     sites
@@ -247,6 +250,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "secret"
     auditor: Annotated[Text | None, about(default="nobody", here=_REMOTE, decides=False)] = None
+    label_holder: Annotated[
+        Text | None,
+        about(default="the party that has the label", here=_REMOTE, rows=_FOR_PARTIES, decides=False),
+    ] = None
     figures: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
 
     # -- sections
@@ -397,6 +404,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many of its sites the study may lose: none without a quorum."""
         return 0 if self.quorum is None else max(0, len(sites) - self.quorum)
 
+    def max_epsilon(self, sites: Sequence[str]) -> float:
+        """Return the most that it may cost of a site's privacy budget.
+
+        Where sites share the noise on a sum, a site that is lost has the others draw theirs again.
+        """
+        once = (self.parameters.get("epsilon") or 0.0) + (self.evaluation.epsilon or 0.0)
+        return float(once) * (1 if self.parameters.get("noise") == "site" else 1 + self.losses(sites))
+
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the result, as plain data; sections without any are left out."""
         not_of, found = "columns" if self.by_columns else "rows", {}
@@ -472,6 +487,8 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
     }
 
     def fixed(schema: Schema | None) -> Mapping[str, Any]:
+        if study.predict is not None:  # nothing is learnt
+            return of_study
         if study.by_columns:
             return {**of_study, **fixed_for_parties(parameters)}
         of_learner = fixed_fields(

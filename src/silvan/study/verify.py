@@ -7,12 +7,14 @@ what is not, is in docs/verification.md.
 """
 
 import math
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,20 +31,24 @@ from silvan.federation.outgoing import LoggedQuestion
 from silvan.federation.signed import is_owned
 from silvan.federation.store import digest
 from silvan.federation.transport import Transport
-from silvan.learners.result import Result
 from silvan.privacy.close_study import CloseStudy, Statement, check_sums, describe_question, sums_digest
 from silvan.privacy.identity.shared_key import share_fingerprint_key
 from silvan.privacy.study_notes import Answered
 from silvan.study.listener import Listener
 from silvan.study.parse import parse_remote_study
-from silvan.study.run_folder import JOURNAL, ROSTER, Model, NotKept, Record, Run, split_journal
+from silvan.study.run_folder import EVALUATION, JOURNAL, ROSTER, RUN, Record, Run, split_journal
 from silvan.study.run_study import run_study
 from silvan.study.steps import agree, start_record
 from silvan.study.study import Study
 from silvan.util.readable import count_of, format_names
 
 _CLOSE = 1e-9
-"""By how much, relatively, metrics may differ that another machine computed."""
+"""By how much, relatively, numbers may differ that another machine computed."""
+
+OF_THE_RUN = frozenset(
+    ("made", "seconds", "versions", "fingerprint", "bytes", "traffic", "received", "verification", "copy_for", "among")
+)
+"""What ``run.json`` says of one run of a study and of its machine: it does not follow from the replies."""
 
 
 @dataclass
@@ -88,6 +94,10 @@ def verify_study(folder: str | Path, roster: Roster | None = None) -> Verificati
     """
     run = Run(folder)
     record, study = run.read(), _read_study(run)
+    if study.predict is not None:
+        raise InputError(
+            f"{run.folder}: predictions of new rows are not verified; verify the study that made the model"
+        )
     if not run.file(JOURNAL).is_file():
         raise InputError(
             f"{run.file(JOURNAL)} is not there, and without it nothing can be verified: a coordinator keeps it for "
@@ -172,30 +182,19 @@ class _ReplayJournal(Journal):
         """Leave the file where it is."""
 
 
-class _Replayed(NotKept):
-    """A run of which only the hashes of models are kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hashes: set[str] = set()
-
-    def save_models(self, result: Result) -> list[Model]:
-        """Note the hashes of the models."""
-        shared = [] if result.shared is None else [result.shared.hash]
-        self.hashes.update([*shared, *(forest.hash for forest in result.to_keep.values())])
-        return []
-
-
 @dataclass
 class _Replay:
-    """A study as it was run again: its federations, one more for each split, and where it stopped, if it did."""
+    """A study as it was run again: its federations, one more for each split, and where it stopped, if it did.
+
+    ``run`` is the run folder that is verified, ``again`` the one that the study makes now.
+    """
 
     study: Study
     run: Run
+    again: Run
     roster: Roster
     sites: list[str]
     federations: list[Federation] = field(default_factory=list)
-    models: _Replayed = field(default_factory=_Replayed)
     stopped: str = ""
 
     def go(self) -> Record:
@@ -207,7 +206,7 @@ class _Replay:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
-                run_study(self.study, federation, self.models, record, Listener(), secret_sampling=self.study.secret)
+                run_study(self.study, federation, self.again, record, Listener(), secret_sampling=self.study.secret)
         except _NotInJournalError:
             self.stopped = "the journal has no answer to it"
         except SilvanError as error:
@@ -248,35 +247,49 @@ class _Replay:
 
 
 def _verify(run: Run, record: Record, study: Study, roster: Roster, found: Verification) -> None:
-    replay = _Replay(study, run, roster, [site.name for site in record.sites])
-    again = replay.go()
-    for federation in replay.federations:
-        _verify_federation(replay, federation, found)
-        federation.close()
-    if replay.stopped:
-        last = replay.federations[-1].questions
-        if not found.deviations:
+    with tempfile.TemporaryDirectory() as folder:
+        replay = _Replay(study, run, Run(folder), roster, [site.name for site in record.sites])
+        again = replay.go()
+        for federation in replay.federations:
+            _verify_federation(replay, federation, found)
+            federation.close()
+        if not replay.stopped:
+            found.deviations += _compare_results(record, again)
+            found.deviations += _compare_files(record, run, replay.again)
+        elif not found.deviations:
+            last = replay.federations[-1].questions
             what = f"{describe_question(last[-1])}: " if last else ""
             found.deviations.append(f"{replay.name_of(replay.federations[-1])}{what}{replay.stopped}")
-        return
-    known = {model.hash for model in record.models}
-    if known != replay.models.hashes:
-        found.deviations.append("the model in the run folder is not the one that follows from the replies")
-    if not _alike(record, again):
-        found.deviations.append("the metrics in the run folder are not those that follow from the replies")
 
 
-def _alike(one: Record, other: Record) -> bool:
-    """Whether two records have the same metrics."""
-    a, b = ([(row.site, row.model, row.group, row.figures) for row in r.evaluation + r.subgroups] for r in (one, other))
-    return [row[:3] for row in a] == [row[:3] for row in b] and all(
-        left.keys() == right.keys() and all(_close(left[key], right[key]) for key in left)
-        for (*_, left), (*_, right) in zip(a, b, strict=True)
-    )
+def _compare_results(record: Record, again: Record) -> Iterator[str]:
+    """Yield what of a record does not follow from the replies."""
+    one, other = (msgspec.to_builtins(of) for of in (record, again))
+    for name in one:
+        if name not in OF_THE_RUN and not _alike(one[name], other[name]):
+            yield f"{name} in run.json does not follow from the replies"
 
 
-def _close(a: float | None, b: float | None) -> bool:
-    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=_CLOSE, abs_tol=_CLOSE)
+def _compare_files(record: Record, run: Run, again: Run) -> Iterator[str]:
+    """Yield the files of the model and its metrics that are not those that the study makes."""
+    if again.file(EVALUATION).is_file():  # the record's metrics are compared; the file must have the same
+        again.write_evaluation(record.evaluation)
+    for made in sorted(again.folder.rglob("*")):
+        name = str(made.relative_to(again.folder))
+        path = run.file(name)
+        if made.is_file() and name != RUN and (not path.is_file() or path.read_bytes() != made.read_bytes()):
+            yield f"{name} does not follow from the replies"
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values of plain data are the same, but for rounding on another machine."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=_CLOSE, abs_tol=_CLOSE)
+    return type(one) is type(other) and bool(one == other)
 
 
 def _verify_federation(replay: _Replay, federation: Federation, found: Verification) -> None:
@@ -321,6 +334,11 @@ def _read_statements(federation: Federation, roster: Roster) -> tuple[dict[str, 
         named = (statement.site, statement.study) == (site, federation.study)
         if len(bodies) > 1 or not named or not is_owned(roster, owner, federation.study, digest(statement.work())):
             faults.append(f"the statement of site {site!r} is not signed by it, or was changed")
+        elif statement.sites not in (None, sorted(federation.sites)):
+            faults.append(
+                f"site {site!r} took part in a study of {format_names(statement.sites or [])}, and the run folder has "
+                f"one of {format_names(federation.sites)}"
+            )
         else:
             statements[site] = statement
     missing = [site for site in federation.sites if site not in statements and site not in federation.lost]

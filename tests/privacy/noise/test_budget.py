@@ -8,6 +8,7 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
+from experiments.attacks import epsilon_beyond_the_text
 from helpers.asking import send, trouble
 from helpers.limits import limited
 from helpers.private_study import budgets, federate, schema, spent
@@ -26,9 +27,10 @@ from silvan.federation.store import digest
 from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.ring import Hop
 from silvan.privacy.gate import Clock, Gate
-from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.budget import Budget, StudyShare
 from silvan.privacy.noise.noisy_request import read_epsilon
 from silvan.privacy.terms import Terms
+from silvan.study.parse import parse_remote_study
 
 # -- the books
 
@@ -47,6 +49,41 @@ def test_charged_once_and_up_to_the_limit():
     budget.charge("c", 0.4, "last")
     assert [(charge.what, charge.epsilon) for charge in budget.charges()] == [("first", 0.6), ("last", 0.4)]
     assert budget.left == 0.0
+
+
+def test_a_study_spends_no_more_than_its_text_says():
+    budget = Budget(1.0)
+    one, other = StudyShare("one", 0.5), StudyShare("other", 0.5)
+    budget.charge("a", 0.3, "", one)
+    for refuse in (budget.check, budget.admit, lambda draw, cost, study: budget.charge(draw, cost, "", study)):
+        with pytest.raises(RefusedError, match=r"may cost epsilon 0\.5 by its text, of which 0\.3 is spent"):
+            refuse("b", 0.3, one)
+    budget.charge("a", 0.3, "", other)  # the same answer again costs nobody anything
+    budget.charge("b", 0.5, "", other)
+    with pytest.raises(RefusedError, match="used up"):
+        budget.charge("c", 0.3, "")
+
+
+@pytest.mark.parametrize(
+    ("more", "most"),
+    [
+        ("", 1.0),
+        ("[evaluation]\nepsilon = 0.5\n", 1.5),
+        ('noise = "site"\n', 1.0),
+    ],
+)
+@pytest.mark.parametrize("quorum", [None, 2])
+def test_what_a_study_may_cost_follows_from_its_text(more, most, quorum):
+    """A site that is lost has the others draw their shares of the noise again."""
+    head = "" if quorum is None else f"quorum = {quorum}\n"
+    text = f"{head}test = 0.5\n[schema]\nlabel = {{ classes = [0, 1] }}\n[learner]\nepsilon = 1.0\n{more}"
+    again = 1 if quorum is None or "site" in more else 2
+    assert parse_remote_study(text).max_epsilon(["a", "b", "c"]) == most * again
+
+
+def test_a_coordinator_spends_all_that_a_site_has_where_the_text_does_not_bind_it():
+    """tests/attacks tries the same where it does."""
+    assert epsilon_beyond_the_text.epsilon_spent(held=False)[0] > 9.0
 
 
 def test_costs_add_up_exactly():

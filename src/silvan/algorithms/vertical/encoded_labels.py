@@ -159,7 +159,8 @@ def check_objective(settings: Settings) -> None:
 def check_signed(party: Party, labels: Blob) -> None:
     """Refuse labels unless the party that holds them signed them for the task at hand; it takes no others' itself."""
     signers = {owner.site for owner in party.owners(labels.hash) if owner.task == party.task}
-    if not (party.name in signers if party.has_label else signers):
+    holder = party.name if party.has_label else party.label_holder
+    if not (signers if holder is None else holder in signers):
         raise RefusedError("the labels are not signed, for this task, by the party that holds them")
 
 

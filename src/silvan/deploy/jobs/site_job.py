@@ -211,6 +211,7 @@ def _make_party(member: SiteFiles, study: Study, roster: Roster | None, n_jobs: 
         given=study.schema,
         show_names=study.names == "shown",
         only_study=study.unique_name,
+        label_holder=None if study.predict is not None else study.label_holder,  # rows to predict have no label
         predictions=None if study.predict is None else member.path / PREDICTIONS / f"{study.folder}.csv",
         model=None if study.predict is None else study.predict.model,
         store=member.store,

@@ -104,7 +104,8 @@ class SiteFiles:
         name, every = study.unique_name if split is None else split.study(study.unique_name), self.sites_of(study)
         sites = every if split is None else split.members(every)
         text, left_out = text_of(study, name), frozenset(every) - frozenset(sites)
-        limits = {"losses": study.losses(every), "tasks": study.max_tasks, "models": study.max_models}
+        limits: dict[str, Any] = {"losses": study.losses(every), "tasks": study.max_tasks, "models": study.max_models}
+        limits["epsilon"] = study.max_epsilon(every)
         terms = Terms(name, sites, **limits, approved=study.unique_name, left_out=left_out, text=text)
         return Gate(self.policy, self.budget(), self.folder.ledger, self.folder.approvals, terms, self.store)
 

@@ -50,7 +50,7 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
     lines.append(f"{f'Up to {lost}' if lost else 'None'} of {count_of(len(sites), 'site')} may be lost.")
     if study.left_out:
         lines.append(f"Columns left out: {', '.join(study.left_out)}.")
-    lines += _cost(member, study.parameters.get("epsilon"), study.evaluation.epsilon)
+    lines += _cost(member, study.max_epsilon(sites))
     trial, asked = try_out(study, len(sites)), None
     if trial is not None and study.predict is None:
         trial = TrialRun([*trial.kinds, KeepResults.kind()], trial.tasks)
@@ -188,11 +188,10 @@ _SUMS = {
 }
 
 
-def _cost(member: SiteFiles, *epsilons: float | None) -> list[str]:
+def _cost(member: SiteFiles, epsilon: float) -> list[str]:
     budget = member.budget()
     limit = "no limit is set" if budget.limit is None else f"of {budget.limit:g} in all"
     spent = f"Privacy budget: {budget.spent:g} spent ({limit})"
-    epsilon = sum(float(one) for one in epsilons if one is not None)
     if not epsilon:
         return [f"{spent}; this study has no differential privacy, so it costs nothing of it."]
     after = f"{spent}; this study costs up to {epsilon:g}, so {budget.spent + epsilon:g} afterwards."
@@ -207,6 +206,11 @@ def _cost(member: SiteFiles, *epsilons: float | None) -> list[str]:
 def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
     """Describe what a study over columns learns, and what others are told of a party's rows."""
     among = f"columns of the rows that {', '.join(parties)} all have"
+    holder = (
+        "The study does not name the party that holds the label: whoever says so, with the coordinator, can be it."
+        if study.label_holder is None
+        else f"The label is held by {study.label_holder}, and yours computes on no labels but those it signed."
+    )
     if study.predict is not None:
         return [
             f"Predicts {study.label!r} with model {study.predict.model[:12]} of the study {study.name!r}, "
@@ -214,11 +218,13 @@ def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
             f"It is prediction {study.predict.number} with this model; nothing is learnt.",
             _MATCHED[study.match],
             _scored(study),
+            holder,
             "The label holder keeps the predictions, with ids, in its own folder.",
         ]
     lines = [
         f"Learns to predict {study.label!r} by {study.kind} ({_parameters(study)}), from {among}.",
         _MATCHED[study.match],
+        holder,
         "The coordinator is told what your columns, categories and classes are called."
         if study.names == "shown"
         else "The coordinator is told kinds of your columns and how many categories they have; names stay with you.",

@@ -67,6 +67,7 @@ class RowDigests(msgspec.Struct, frozen=True):
 def introduce(site: Site, request: Introduce) -> Introduction:
     """Describe the party's columns, rows and ids."""
     party = party_of(site)
+    party.check_label()
     ids = party.ids
     good = ids.kind and not ids.missing and not ids.repeated and party.match == "keyed"
     digests = row_digests(party) if good else np.zeros((0, WORDS), np.uint64)

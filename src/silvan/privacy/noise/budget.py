@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS charge (
     epsilon REAL NOT NULL,
     what TEXT NOT NULL,
     at REAL NOT NULL,
+    study TEXT NOT NULL,
     answer BLOB
 );
 CREATE TABLE IF NOT EXISTS admitted (study TEXT PRIMARY KEY);
@@ -50,6 +51,16 @@ class Charge(NamedTuple):
     at: float
     what: str
     epsilon: float
+
+
+class StudyShare(NamedTuple):
+    """A study, and the most that it may cost of the budget; None: as much as is left."""
+
+    name: str = ""
+    most: float | None = None
+
+
+WITHOUT_SHARE = StudyShare()
 
 
 class Budget:
@@ -86,29 +97,29 @@ class Budget:
         with self._using() as db:
             return float(max(Fraction(self.limit) - _spent(db), Fraction(0)))
 
-    def check(self, draw: str, epsilon: float) -> None:
+    def check(self, draw: str, epsilon: float, study: StudyShare = WITHOUT_SHARE) -> None:
         """Raise an error if a draw costs more than is left, unless it was charged before."""
         with self._using() as db:
             if not _known(db, draw):
                 check_epsilon(epsilon)
-                self._check_affordable(db, epsilon)
+                self._check_affordable(db, epsilon, study)
 
-    def admit(self, study: str, epsilon: float) -> None:
+    def admit(self, announced: str, epsilon: float, study: StudyShare = WITHOUT_SHARE) -> None:
         """Raise an error if a study costs more than is left, unless it was admitted before: what it paid is kept."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")
-            if db.execute("SELECT 1 FROM admitted WHERE study = ?", (study,)).fetchone() is None:
-                self._check_affordable(db, epsilon, "all that is about to be asked costs")
-                db.execute("INSERT INTO admitted VALUES (?)", (study,))
+            if db.execute("SELECT 1 FROM admitted WHERE study = ?", (announced,)).fetchone() is None:
+                self._check_affordable(db, epsilon, study, "all that is about to be asked costs")
+                db.execute("INSERT INTO admitted VALUES (?)", (announced,))
 
-    def charge(self, draw: str, epsilon: float, what: str) -> None:
+    def charge(self, draw: str, epsilon: float, what: str, study: StudyShare = WITHOUT_SHARE) -> None:
         """Charge for a draw of noise, permanently, before it is drawn; once for one name."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")  # nobody else may charge between the check and the entry
             if not _known(db, draw):
                 check_epsilon(epsilon)
-                self._check_affordable(db, epsilon)
-                _insert(db, draw, float(epsilon), what)
+                self._check_affordable(db, epsilon, study)
+                _insert(db, draw, float(epsilon), what, study.name)
 
     # -- what it knows of the ledger beside it, and the ledger of it
 
@@ -175,7 +186,16 @@ class Budget:
                 self._db.close()
                 self._db = None
 
-    def _check_affordable(self, db: sqlite3.Connection, epsilon: float, what: str = "this question costs") -> None:
+    def _check_affordable(
+        self, db: sqlite3.Connection, epsilon: float, study: StudyShare, what: str = "this question costs"
+    ) -> None:
+        if study.most is not None:
+            by_study = _spent(db, study.name)
+            if by_study + Fraction(epsilon) > Fraction(study.most) + _SLACK:
+                raise RefusedError(
+                    f"the study may cost epsilon {study.most:g} by its text, of which {float(by_study):g} is spent, "
+                    f"and {what} {epsilon:g}"
+                )
         spent = _spent(db)
         if self.limit is not None and spent + Fraction(epsilon) > Fraction(self.limit) + _SLACK:
             raise RefusedError(
@@ -218,10 +238,11 @@ def _known(db: sqlite3.Connection, draw: str) -> bool:
     return db.execute("SELECT 1 FROM charge WHERE draw = ?", (draw,)).fetchone() is not None
 
 
-def _insert(db: sqlite3.Connection, draw: str, epsilon: float, what: str) -> None:
-    db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, NULL)", (draw, epsilon, what, time.time()))
+def _insert(db: sqlite3.Connection, draw: str, epsilon: float, what: str, study: str = "") -> None:
+    db.execute("INSERT INTO charge VALUES (?, ?, ?, ?, ?, NULL)", (draw, epsilon, what, time.time(), study))
 
 
-def _spent(db: sqlite3.Connection) -> Fraction:
-    # a sum in SQLite would round
-    return sum((Fraction(row[0]) for row in db.execute("SELECT epsilon FROM charge")), Fraction(0))
+def _spent(db: sqlite3.Connection, study: str | None = None) -> Fraction:
+    """Return what was charged, by one study or by all; a sum in SQLite would round."""
+    known = db.execute("SELECT epsilon FROM charge WHERE ?1 IS NULL OR study = ?1", (study,))
+    return sum((Fraction(row[0]) for row in known), Fraction(0))

@@ -20,7 +20,7 @@ from silvan.federation.cache import CacheKey
 from silvan.federation.message import Request
 from silvan.federation.site import Site
 from silvan.federation.store import digest
-from silvan.privacy.noise.budget import Budget
+from silvan.privacy.noise.budget import WITHOUT_SHARE, Budget, StudyShare
 from silvan.privacy.noise.laplace import Noise, check_epsilon, load_opendp
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -109,7 +109,7 @@ def drawn_once(site: Site, request: Noisy, kind: type[T], draw: Callable[[], T])
     budget, name = _budget(site), draw_name(site, request)
     known = budget.kept(name)
     if known is None:
-        budget.charge(name, request.epsilon, request.describe())
+        budget.charge(name, request.epsilon, request.describe(), _study_share(site))
         try:
             answer = wire.encode(draw())
         except Exception as error:
@@ -133,6 +133,12 @@ def settle_shares(site: Site, request: Request, members: Sequence[str], survivor
     """
     if isinstance(request, Noisy) and request.sharers > 1:
         _budget(site).settle(draw_name(site, request, members), survivors)
+
+
+def _study_share(site: Site) -> StudyShare:
+    """Return what the study at hand may cost of the site's budget."""
+    share: Callable[[str], StudyShare] | None = getattr(site.outbox, "study_share", None)
+    return WITHOUT_SHARE if share is None else share(site.study)
 
 
 def _budget(site: Site) -> Budget:
