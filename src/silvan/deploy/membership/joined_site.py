@@ -148,7 +148,7 @@ class JoinedSite(SiteFiles):
     def check_admitted(self, told: CoordinatorInfo) -> None:
         """Raise ``FederationError`` if the coordinator has taken this site out, or has stopped it."""
         own = told.sites.get(self.name)
-        if own is None or (own.key and own.key != self.folder.key.public.hex()):
+        if own is None or (own.key and own.key != self.folder.public().hex()):
             raise FederationError("the coordinator has taken this site out, or another has joined in its name; ask why")
         if own.stopped:
             raise FederationError(f"the coordinator has stopped this site: {own.stopped}. {COPIES}")
