@@ -14,6 +14,7 @@ from silvan.deploy.studies.trial import TrialRun, try_out
 from silvan.errors import InputError
 from silvan.federation.handlers import HANDLERS
 from silvan.privacy.gate import Policy
+from silvan.privacy.ledger_heads import CompareLedgers
 from silvan.privacy.noise.noisy_request import Noisy
 from silvan.privacy.site_folder import Approval
 from silvan.study.parse import check_parameters
@@ -52,8 +53,9 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
         lines.append(f"Columns left out: {', '.join(study.left_out)}.")
     lines += _cost(member, study.max_epsilon(sites))
     trial, asked = try_out(study, len(sites)), None
-    if trial is not None and study.predict is None:
-        trial = TrialRun([*trial.kinds, KeepResults.kind()], trial.tasks)
+    if trial is not None:  # between machines ledgers are compared first, and results are kept last
+        last = [] if study.predict is not None else [KeepResults.kind()]
+        trial = TrialRun([CompareLedgers.kind(), *trial.kinds, *last], trial.tasks)
     if trial is None:
         lines.append("What would leave cannot be told: a trial of the study fails. It can only be approved by kind.")
     else:
