@@ -559,9 +559,9 @@ def test_a_copy_of_a_site_spends_no_budget_twice(federation, quiet, tmp_path):
     plan = parse_remote_study(PRIVATE.replace('"private"', '"copied"'))
     process_of(north).stop()
     start_site(JoinedSite(copy))
-    with with_policy(JoinedSite(copy), "epsilon = 1.5"):
-        with pytest.raises(FederationError, match="'north' refused CompareLedgers: its ledger lacks what others know"):
-            Supervisor(hub, plan).run_to_end()
+    refused = pytest.raises(FederationError, match="'north' refused CompareLedgers: its ledger lacks what others know")
+    with with_policy(JoinedSite(copy), "epsilon = 1.5"), refused:
+        Supervisor(hub, plan).run_to_end()
     assert budget_of(copy) == 0.0
     with pytest.raises(SilvanError, match="silvan site restored"):
         start_site(JoinedSite(copy))
