@@ -129,7 +129,7 @@ def federation(tmp_path_factory, server):
         sources["west"] = put_into(server, everything[2::3])
     with hasty_sites():
         hub, members = start_stop.make_local(folder, sources)
-    copy = folder / "copy of north"
+    copy = folder / "copy-of-north"
     shutil.copytree(folder / "north", copy)
     (copy / "site.pid").unlink()  # there is one only where the site runs
     try:
@@ -555,7 +555,7 @@ def test_a_copy_of_a_site_spends_no_budget_twice(federation, quiet, tmp_path):
     """Where it runs in place of the site it stops itself; where it runs beside the site, both are stopped."""
     hub, members, sources = federation
     north = members["north"]
-    copy = north.path.parent / "copy of north"  # it was made before the first study
+    copy = north.path.parent / "copy-of-north"  # it was made before the first study
     plan = parse_remote_study(PRIVATE.replace('"private"', '"copied"'))
     process_of(north).stop()
     start_site(JoinedSite(copy))

@@ -106,3 +106,10 @@ def test_a_site_that_is_stopped_does_not_start(member):
     CoordinatorFiles(member.path.parent / "hub").stop_site("north", "two processes answered for it")
     with pytest.raises(SilvanError, match="the coordinator has stopped this site: two processes answered for it"):
         prepare_site(JoinedSite(member.path))
+
+
+def test_a_folder_with_a_space_in_its_path_is_refused(tmp_path):
+    """FLARE cuts the command that starts a job at spaces, so that every study would fail."""
+    (tmp_path / "my sites").mkdir()
+    with pytest.raises(SilvanError, match="FLARE starts no job in a folder with a space in its path"):
+        make_hub(tmp_path / "my sites")

@@ -132,6 +132,7 @@ class CoordinatorFiles:
         _check_port(port)
         if (path / HUB).exists():
             raise InputError(f"{path}: there is a federation already")
+        check_place(path)
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         path = path.resolve()
@@ -347,6 +348,12 @@ def check_name(what: str, name: str) -> None:
         raise InputError.wrong(
             what, "of small letters, digits and hyphens, at most 41 of them, and not 'all', 'server' or 'admin'", name
         )
+
+
+def check_place(path: Path) -> None:
+    """Raise ``InputError`` for a folder from which FLARE cannot start a job: it cuts commands at spaces."""
+    if any(c.isspace() for c in str(path.resolve())):
+        raise InputError(f"{path}: FLARE starts no job in a folder with a space in its path; name another folder")
 
 
 def _check_host(host: str) -> None:

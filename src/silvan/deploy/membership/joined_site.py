@@ -28,6 +28,7 @@ from silvan.deploy.membership.coordinator_folder import (
     Invite,
     Membership,
     check_name,
+    check_place,
     compare_rosters,
     roster_fingerprint,
 )
@@ -84,6 +85,7 @@ class JoinedSite(SiteFiles):
         """
         if (path / MEMBER).exists():
             raise InputError(f"{path}: a site is here already; name another folder")
+        check_place(path)
         trusted = invite.trusted
         told = ask_coordinator(*invite.service)
         told.check(versions())
