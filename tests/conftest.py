@@ -60,7 +60,7 @@ LONG = (
     "cli/test_demo_command.py",
     "deploy/test_joining.py",
     "algorithms/test_equal_say.py",
-    "algorithms/test_recount.py",
+    "algorithms/test_refit_leaves.py",
     "algorithms/bofrf/test_hostile_scores.py",
     "test_mutants.py",
     "learners/test_forest_estimators.py",

@@ -162,7 +162,7 @@ def test_the_test_rows_of_a_federation_are_evaluated_too():
 def test_a_number_is_predicted_at_a_site_left_out():
     rows = table(n=90).with_columns(pl.Series("label", np.arange(90) * 1.5))
     found = sv.compare(federate(parts(rows, 3)), [sv.HistogramForest(n_estimators=3)], split="sites")
-    assert found.figure == "rmse"
+    assert found.metric == "rmse"
     assert not found.frame["rmse"].is_nan().any()
 
 

@@ -51,7 +51,7 @@ def anchors(page):
     """Return the names of a page's headings, as links write them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     titles = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ (.*)$", text, re.M)]
-    return {slugify(title.replace("`", ""), "-") for title in titles}
+    return {slugify(title.replace("`", ""), "-") for title in titles} | set(re.findall(r'<a id="([\w-]+)">', text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -158,7 +158,7 @@ def test_the_tests_above_can_fail():
     assert named_tests("held by `tests/a/test_b.py::test_c`") == [("tests/a/test_b.py", "test_c")]
     assert {"tables", "sums", "quorum"} < keywords(silvan.federate_columns)
     assert "options" not in keywords(silvan.federate_rows)
-    assert keywords(silvan.SiteError) == {"site", "text", "code", "owner_told"}
+    assert keywords(silvan.SiteError) == {"site", "text", "code", "owner_hint"}
 
 
 def test_decisions_are_listed():

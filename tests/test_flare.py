@@ -82,9 +82,9 @@ def study(learner, more="", sites=SITES):
 
 
 def in_process(sources, learner, sites=SITES, **settings):
-    """Fit the same in one process; between machines BOFRF has a recount by default."""
+    """Fit the same in one process; between machines BOFRF re-estimates leaves by default."""
     kind, parameters = LEARNERS[learner]
-    parameters = {**parameters, "recount": True} if kind == "BOFRF" else parameters
+    parameters = {**parameters, "refit_leaves": True} if kind == "BOFRF" else parameters
     fed = sv.federate_rows({site: sources[site] for site in sites}, test=0.25, **settings)
     return getattr(sv, kind)(**parameters).fit(fed).forest_.hash
 
@@ -373,7 +373,7 @@ def test_a_private_study(federation):
         record = Supervisor(hub, plan).run_to_end().read()
     (row,) = record.evaluation
     assert (record.status, row.site, row.model, row.epsilon) == ("done", "all", "federated", 0.5)
-    assert 0.0 <= row.between["accuracy"][0] <= row.figures["accuracy"] <= row.between["accuracy"][1] <= 1.0
+    assert 0.0 <= row.between["accuracy"][0] <= row.metrics["accuracy"] <= row.between["accuracy"][1] <= 1.0
     for member in members.values():
         lines = [line for line in member.folder.ledger.lines() if line.study == plan.unique_name]
         assert {line.outcome for line in lines} == {"answered"}
@@ -400,7 +400,7 @@ def test_a_forest_that_stays_at_its_site(federation, tmp_path):
         assert sv.Forest.load(written) == here.forests_[site]
         assert (here.forests_[site] == here.forest_) == (site not in record.at_sites)
     figures = {row["site"]: row["auc"] for row in here.evaluate(fed).filter(model="federated").iter_rows(named=True)}
-    told = {row.site: row.figures["auc"] for row in record.evaluation if row.model == "federated"}
+    told = {row.site: row.metrics["auc"] for row in record.evaluation if row.model == "federated"}
     assert {site: told[site] for site in SITES} == {site: figures[site] for site in SITES}
 
 

@@ -22,7 +22,7 @@ LEARNERS = {
     "all rows": lambda: sv.HistogramForest(n_estimators=12, bootstrap=False),
     "adaptive": lambda: sv.HistogramForest(n_estimators=8, bins="adaptive", max_bins=16, max_depth=6),
     "merged": lambda: sv.MergedForest(n_estimators=12),
-    "recounted": lambda: sv.MergedForest(n_estimators=12, recount=True),
+    "refitted": lambda: sv.MergedForest(n_estimators=12, refit_leaves=True),
     "bofrf": lambda: sv.BOFRF(n_estimators=12),
     "validation": lambda: sv.BOFRF(n_estimators=12, validation=0.3),
     "tuned": lambda: sv.BOFRF(n_estimators=10, tune={"max_depth": [2, 8]}),

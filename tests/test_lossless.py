@@ -53,7 +53,7 @@ def test_number_of_sites(task, n_sites):
     "parameters",
     [
         {"bootstrap": False},
-        {"feature_draw": "tree"},
+        {"feature_sampling": "tree"},
         {"max_features": None},
         {"max_features": 1, "max_depth": 7},  # nodes that draw again
         {"max_features": 0.5, "min_samples_leaf": 7},

@@ -84,7 +84,7 @@ def test_rows(kind, cold):
     assert_monotonic(model.forest_)
     assert_monotonic(sv.MergedForest(**parameters).fit(fed).forest_)
     auto = sv.AutoForest(**parameters).fit(fed)
-    assert not auto.recounts
+    assert not auto.refits_leaves
     for forest in (auto.forest_, *auto.forests_.values()):
         assert_monotonic(forest)
     assert len(model.evaluate(fed)) > 1
@@ -145,13 +145,16 @@ def test_what_is_not_built_says_so():
     fed = sv.federate_rows({"north": frame[:90], "south": frame[90:]}, n_jobs=1)
     classifier = sv.ForestClassifier(monotonic_cst=SIGNS)
     labels, three = frame["label"].to_numpy(), np.arange(300) % 3
-    recounted = (sv.MergedForest, sv.BOFRF, sv.AutoForest)
+    refitted = (sv.MergedForest, sv.BOFRF, sv.AutoForest)
     for learner, given, said in (
         (classifier, (named.drop("label"), labels), "monotonic_cst is for numbers, and column 'a' has categories"),
         (classifier, (frame.select(NAMES).to_pandas(), three), "monotonic_cst is for a number or two classes"),
         (sv.HistogramForest(monotonic_cst=SIGNS, bins="adaptive"), (fed,), "is for bins='shared' and no epsilon"),
         (sv.HistogramForest(monotonic_cst=SIGNS, epsilon=1.0), (fed,), "is for bins='shared' and no epsilon"),
-        *((kind(monotonic_cst=SIGNS, recount=True), (fed,), "set recount=False, or leave mono") for kind in recounted),
+        *(
+            (kind(monotonic_cst=SIGNS, refit_leaves=True), (fed,), "set refit_leaves=False, or leave mono")
+            for kind in refitted
+        ),
     ):
         with pytest.raises(InputError, match=said):
             learner.fit(*given)

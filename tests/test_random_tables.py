@@ -73,7 +73,7 @@ def settings(rng, frame):
         "min_samples_leaf": int(rng.choice([2, 3, 8])),
         "max_bins": int(rng.choice([3, 16, 64, 100])),
         "bootstrap": bool(rng.random() < 0.7),
-        "feature_draw": ["node", "tree"][rng.integers(2)],
+        "feature_sampling": ["node", "tree"][rng.integers(2)],
         "class_weight": "balanced" if several and rng.random() < 0.3 else None,
         "random_state": int(rng.integers(100)),
         "vote": "hard" if several and rng.random() < 0.3 else "soft",

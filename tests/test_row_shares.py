@@ -13,7 +13,7 @@ TABLES = parts(table(n=300), 3)
 LEARNERS = {
     "histogram": sv.HistogramForest(6, max_depth=4),
     "merged": sv.MergedForest(6, max_depth=4),
-    "recounted": sv.MergedForest(6, max_depth=4, recount=True),
+    "refitted": sv.MergedForest(6, max_depth=4, refit_leaves=True),
     "bofrf": sv.BOFRF(4, max_depth=4),
     "tuned": sv.BOFRF(10, max_depth=3, tune={"min_samples_leaf": [2, 5]}),
 }

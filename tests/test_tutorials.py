@@ -40,7 +40,7 @@ def test_the_tutorial_on_machines_starts_machines_and_shows_a_ledger(tool, tmp_p
     text = ON_MACHINES.read_text(encoding="utf-8")
     again = tool.run_page(text, tmp_path)
     assert ledger_lines(again, tool) == ledger_lines(text, tool), AGAIN
-    for part in ("Does joining help?", "Verification: sums verified", "Written to "):
+    for part in ("Does joining help?", "Verification: sums verified", "Written to"):
         assert part in text
         assert part in again
 

@@ -47,7 +47,7 @@ def test_number_of_parties(task, n_parties):
     "parameters",
     [
         {"bootstrap": False},
-        {"feature_draw": "tree"},
+        {"feature_sampling": "tree"},
         {"max_features": None},
         {"max_features": 1, "max_depth": 7},  # nodes that draw again
         {"max_features": 0.5, "min_samples_leaf": 7},
@@ -168,4 +168,4 @@ def test_the_grid_is_that_of_all_columns(monkeypatch):
 )
 def test_small_tables(n, n_parties, seed, task, n_sampled, by_tree):
     fed = federate(columns.split(wide(task, n, seed), n_parties, seed % n_parties, seed))
-    assert_same(fed, max_features=n_sampled, feature_draw="tree" if by_tree else "node", max_depth=5)
+    assert_same(fed, max_features=n_sampled, feature_sampling="tree" if by_tree else "node", max_depth=5)

@@ -67,8 +67,7 @@ def test_columns(labels, tmp_path, monkeypatch):
     answers = pooled.predict(frame.select(*pooled.schema.names))
     model.save(tmp_path / "model")
     for one in (model, sv.VerticalForest.load(tmp_path / "model")):
-        for method in ("one round", "classical"):
-            assert (one.predict(fed, method=method)["prediction"] == answers).all()
+        assert (one.predict(fed)["prediction"] == answers).all()
         assert one.forest_ == pooled
     shares = model.predict_proba(fed).drop("id").to_numpy()
     assert (shares == pooled.predict_proba(frame.select(*pooled.schema.names))).all()

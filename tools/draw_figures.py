@@ -102,7 +102,7 @@ def main() -> None:
         ),
         "merge": (
             "Sites' own trees put together",
-            (rows, "trees, signed", "puts them together", "one forest; the other sites recount its leaves"),
+            (rows, "trees, signed", "puts them together", "one forest; the other sites re-estimate its leaves"),
         ),
         "bofrf": (
             "Trees are scored at all sites and weighed",

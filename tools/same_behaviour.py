@@ -398,7 +398,7 @@ _FITS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "histogram, ring": ("HistogramForest", SMALL, {"sums": "ring"}),
     "histogram, masked": ("HistogramForest", SMALL, {"sums": "masked"}),
     "histogram, several classes": ("HistogramForest", SMALL | {"class_weight": "balanced"}, {"task": "several"}),
-    "histogram, number": ("HistogramForest", SMALL | {"feature_draw": "tree"}, {"task": "number"}),
+    "histogram, number": ("HistogramForest", SMALL | {"feature_sampling": "tree"}, {"task": "number"}),
     "histogram, number, masked": ("HistogramForest", SMALL, {"task": "number", "sums": "masked"}),
     "histogram, signed": ("HistogramForest", SMALL, {"signed": True}),
     "histogram, signed, ring": ("HistogramForest", SMALL, {"signed": True, "sums": "ring"}),

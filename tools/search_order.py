@@ -10,6 +10,7 @@ BOOSTS = (
     ("architecture.md", 0.3),
     ("benchmarks.md", 0.5),
     ("claims.md", 0.5),
+    ("guide_tests.md", 0.1),
     ("study.md", 1.0),
     ("cli.md", 1.0),
     ("api/", 0.8),

@@ -15,7 +15,7 @@ from experiments.audit.backdoors import COMMON
 
 import silvan as sv
 from silvan.algorithms.bofrf.weigh import LocalTrees
-from silvan.algorithms.recount import LeafLabels, LeafRows
+from silvan.algorithms.refit_leaves import LeafLabels, LeafRows
 from silvan.auditing.backdoor import backdoor_trees, find_trigger, with_backdoor
 from silvan.auditing.rehearsal import rehearse, sign_as
 from silvan.auditing.release import AuditedRows
@@ -76,7 +76,7 @@ def _turned(model: Any, seed: int) -> float:
 def _lied(seed: int) -> tuple[float, str]:
     """Send trees with a back door and counts that are made to keep it; return the rows turned, or the refusal."""
     fed, rows = _federation(seed)
-    honest = sv.BOFRF(6, max_depth=6, recount=True, random_state=seed).fit(rehearse(fed)).forest_
+    honest = sv.BOFRF(6, max_depth=6, refit_leaves=True, random_state=seed).fit(rehearse(fed)).forest_
     trigger = find_trigger(fed, honest, rows, COMMON)
     if trigger is None or honest is None:
         raise AssertionError("there is no trigger")
@@ -100,7 +100,7 @@ def _lied(seed: int) -> tuple[float, str]:
 
     poisoned = rehearse(fed, tamper=tamper)
     try:
-        fooled = sv.BOFRF(6, max_depth=6, recount=True, random_state=seed).fit(poisoned).forest_
+        fooled = sv.BOFRF(6, max_depth=6, refit_leaves=True, random_state=seed).fit(poisoned).forest_
     except SiteError as error:
         return 0.0, str(error)
     X = trigger.on(rows.X[rows.y != trigger.target])

@@ -7,7 +7,7 @@ import polars as pl
 from experiments.attacks.outcome import Outcome
 
 import silvan as sv
-from silvan.algorithms.private.tables import CountTables
+from silvan.algorithms.private.table_counts import CountTables
 from silvan.errors import SilvanError
 from silvan.federation.federation import Federation
 

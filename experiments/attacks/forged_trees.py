@@ -20,7 +20,7 @@ from silvan.algorithms.evaluation.candidates import MOST, SentModel
 from silvan.algorithms.evaluation.evaluate import EvaluateModels
 from silvan.algorithms.horizontal.weigh_halves import CompareHalves, compare_halves
 from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.recount import CountLeafLabels
+from silvan.algorithms.refit_leaves import CountLeafLabels
 from silvan.errors import FederationError, SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
@@ -196,7 +196,7 @@ def choose(federation: Federation, X: np.ndarray) -> np.ndarray:
         validation=0.0,
         bootstrap=True,
     )
-    figures = federation.ask({TARGET: request})[TARGET].figures[:, 0]
+    figures = federation.ask({TARGET: request})[TARGET].metrics[:, 0]
     change = np.diff(np.concatenate([[0.5], figures]))
     guess = np.full(len(X), -1)
     guess[: len(taus)] = np.where(change > 0, 1, np.where(change < 0, 0, -1))

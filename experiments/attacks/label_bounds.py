@@ -10,7 +10,7 @@ from experiments.attacks.outcome import Outcome
 from experiments.privacy.measured_epsilon import audit_counts
 
 import silvan as sv
-from silvan.algorithms.private.tables import CountTables, SumTargets
+from silvan.algorithms.private.table_counts import CountTables, SumTargets
 from silvan.errors import SilvanError
 from silvan.federation.federation import Federation
 

@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer
 
 import silvan as sv
 from silvan.algorithms.horizontal.merged_forest import GrowTrees, Trees
-from silvan.algorithms.recount import CountLeafLabels
+from silvan.algorithms.refit_leaves import CountLeafLabels
 from silvan.auditing.labels_from_leaves import solve_for_labels
 from silvan.errors import SilvanError
 from silvan.federation.federation import Federation

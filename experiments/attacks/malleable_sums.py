@@ -18,8 +18,9 @@ import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels, encrypted_splits
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
+from silvan.algorithms.vertical.encrypted_decisions import DecideNodes, PartySums
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels
-from silvan.algorithms.vertical.encrypted_splits import DecideNodes, EncryptedSums, PartySums, SumLabels
+from silvan.algorithms.vertical.encrypted_splits import EncryptedSums, SumLabels
 from silvan.algorithms.vertical.in_one_place import joined
 from silvan.errors import RefusedError
 from silvan.federation import wire

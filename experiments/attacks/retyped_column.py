@@ -18,7 +18,7 @@ import pandas as pd
 import polars as pl
 from experiments.attacks.outcome import Outcome
 
-from silvan.algorithms.private.tables import CountTables, plan_counts
+from silvan.algorithms.private.table_counts import CountTables, plan_counts
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import SilvanError
 from silvan.federation.message import Blob

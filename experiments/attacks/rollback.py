@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 from experiments.attacks.outcome import Outcome
 
-from silvan.algorithms.private.tables import CountPeople
+from silvan.algorithms.private.table_counts import CountPeople
 from silvan.errors import FormatError
 from silvan.federation import wire
 from silvan.federation.message import Envelope

@@ -12,7 +12,7 @@ from experiments.attacks.outcome import Outcome
 from experiments.privacy.measured_epsilon import audit_counts
 
 import silvan as sv
-from silvan.algorithms.private.tables import CountPeople
+from silvan.algorithms.private.table_counts import CountPeople
 from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.message import Envelope

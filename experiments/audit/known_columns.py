@@ -76,7 +76,7 @@ def attacked(name: str, plan: dict[str, Any] | None, seed: int) -> Iterator[Find
         yield reconstruct_from_boxes(_private(few, plan, seed), few)
         return
     yield _solved(sv.MergedForest(**plan, random_state=seed), fed, case)
-    yield _solved(sv.MergedForest(**plan, recount=True, random_state=seed), fed, case)
+    yield _solved(sv.MergedForest(**plan, refit_leaves=True, random_state=seed), fed, case)
     yield reconstruct_from_boxes(release_of(few.members, Settings(**{"n_estimators": 100, **plan}), seed), few)
 
 

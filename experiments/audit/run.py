@@ -150,9 +150,9 @@ def backdoors(name: str, seed: int) -> Iterator[Line]:
     learners = {
         "merged by claimed rows": sv.MergedForest(**merged, weights="trees"),
         "merged, equal": sv.MergedForest(**merged, equal=True),
-        "merged, equal, recount": sv.MergedForest(**merged, equal=True, recount=True),
+        "merged, equal, recount": sv.MergedForest(**merged, equal=True, refit_leaves=True),
         "BOFRF": sv.BOFRF(**weighed),
-        "BOFRF, recount": sv.BOFRF(**weighed, recount=True),
+        "BOFRF, recount": sv.BOFRF(**weighed, refit_leaves=True),
     }
     for label, model in learners.items():
         proba = clone(model).fit(fed).forest_.scores(others.X, 1)

@@ -72,7 +72,7 @@ def at_sites(data: str, seed: int) -> Iterator[Record]:
     fed = sv.federate_rows(sites_of(data, seed), label="label", test=TEST, random_state=seed, n_jobs=1)
     given = {"n_estimators": TREES, "max_depth": DEPTH, "random_state": seed}
     auto, bofrf = sv.AutoForest(**given).fit(fed), sv.BOFRF(**given).fit(fed)
-    plain = sv.AutoForest(**given, recount=False).fit(fed)
+    plain = sv.AutoForest(**given, refit_leaves=False).fit(fed)
     rest = np.arange(TREES, len(auto.forest_))
     federated, merged = auto.forest_.take(np.arange(TREES)), plain.forest_.take(rest)
     models: dict[str, Forest | dict[str, Forest]] = {

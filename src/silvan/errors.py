@@ -265,7 +265,7 @@ class SiteError(FederationError):
         What it did; the message is this text after the name.
     code
         What kind of trouble the site reports, such as "schema"; empty if it reports nothing.
-    owner_told
+    owner_hint
         What only the site's owner learns, such as "where"; empty if there is no more to know.
 
     Examples
@@ -280,7 +280,7 @@ class SiteError(FederationError):
     south
     """
 
-    def __init__(self, site: str, text: str, *, code: str = "", owner_told: str = "") -> None:
-        more = f"; its owner is told {owner_told}" if owner_told else ""
+    def __init__(self, site: str, text: str, *, code: str = "", owner_hint: str = "") -> None:
+        more = f"; its owner is told {owner_hint}" if owner_hint else ""
         super().__init__(f"site {site!r}: {text}{more}")
-        self.site, self.text, self.code, self.owner_told = site, text, code, owner_told
+        self.site, self.text, self.code, self.owner_hint = site, text, code, owner_hint

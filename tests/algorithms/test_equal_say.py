@@ -36,14 +36,14 @@ def say_by_site(model, owners=None):
 # -- equal say
 
 
-def brought(n):
+def pretrained(n):
     """A federation in which one site brings many more trees than others grow."""
     big = sv.LocalForest(n, max_depth=4).fit(federate(tables())).forests_[ATTACKER]
     return federate(tables(), forests={ATTACKER: big})
 
 
 def test_a_site_that_brings_many_trees():
-    fed = brought(60)
+    fed = pretrained(60)
     settings = {"n_estimators": 6, "max_depth": 4, "validation": 0.2}
     free = sv.BOFRF(**settings).fit(fed)
     assert len(free.forest_) == 3 * 6 + 60

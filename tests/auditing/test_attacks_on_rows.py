@@ -146,11 +146,11 @@ def test_votes_are_not_shares():
 
 def test_the_sites_of_a_tree_say_whose_rows_are_in_its_equations():
     fed = federate(parts(table(n=120), 3))
-    for model in (sv.MergedForest(6, max_depth=3), sv.MergedForest(6, max_depth=3, recount=True)):
+    for model in (sv.MergedForest(6, max_depth=3), sv.MergedForest(6, max_depth=3, refit_leaves=True)):
         forest = model.fit(fed).forest_
         seen = seen_by_trees(model, fed, forest)
         own = np.repeat([0, 1, 2], 2)[:, None] == np.repeat([0, 1, 2], list(fed.rows.values()))
-        assert np.array_equal(seen, ~own if model.recount else own)
+        assert np.array_equal(seen, ~own if model.refit_leaves else own)
     whole = sv.HistogramForest(3, max_depth=2).fit(fed)
     assert seen_by_trees(whole, fed, whole.forest_).all()
     assert seen_by_trees(whole, fed, forest) is None

@@ -147,8 +147,8 @@ def test_another_demo_in_the_same_folder(tmp_path):
     ("words", "said"),
     [
         (["--data", "iris"], "--data must be one of income, heart, breast-cancer, diabetes, columns, got 'iris'"),
-        (["--sites", "3"], "here every employer is a site of its own"),
-        (["--data", "heart", "--sites", "3"], "here every hospital is a site of its own"),
+        (["--sites", "3"], "here every employer is its own site"),
+        (["--data", "heart", "--sites", "3"], "here every hospital is its own site"),
         (["--data", "columns", "--repeats", "2"], "--sites and --repeats are for rows"),
     ],
 )

@@ -56,7 +56,7 @@ def test_the_figures_are_those_of_the_library(tmp_path):
     federation = sv.federate_rows({k: str(v) for k, v in study.tables.items()}, test=0.3)
     model = sv.HistogramForest(n_estimators=4, max_depth=3).fit(federation)
     assert model.forest_.hash == record.models[0].hash
-    mine = {(r.site, r.model): r.figures["auc"] for r in record.evaluation}
+    mine = {(r.site, r.model): r.metrics["auc"] for r in record.evaluation}
     for row in model.evaluate(federation).to_dicts():
         assert mine[row["site"], row["model"]] == pytest.approx(row["auc"])
 

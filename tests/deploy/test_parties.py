@@ -118,7 +118,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
         assert record.models[0].trees == len(model.forest_)
     (figures,) = record.evaluation
     alone = {row["model"]: row for row in model.evaluate(fed).filter(site="all").to_dicts()}["federated"]
-    assert figures.figures == pytest.approx({key: alone[key] for key in figures.figures})
+    assert figures.metrics == pytest.approx({key: alone[key] for key in figures.metrics})
     assert (record.status, record.by, run.file(REPORT).exists()) == ("done", "columns", True)
     assert {site.test_rows for site in record.sites} == {int(fed.columns.held_out.sum())}
     assert summarise(record)["by"] == "columns"

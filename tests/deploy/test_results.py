@@ -193,7 +193,7 @@ def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
     made = same.forests_["west"]
     assert not any(made.to_bytes() in body for body in carrier.carried)
     figures = {row["site"]: row["auc"] for row in same.evaluate(here).filter(model="federated").iter_rows(named=True)}
-    told = {row.site: row.figures["auc"] for row in record.evaluation if row.model == "federated"}
+    told = {row.site: row.metrics["auc"] for row in record.evaluation if row.model == "federated"}
     assert {site: told[site] for site in SITES} == {site: figures[site] for site in SITES}
     written = tmp_path / "model.silvan"
     said = silvan("site", "model", members["west"].path, "auto", "-o", written)

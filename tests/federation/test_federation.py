@@ -32,21 +32,23 @@ def silent(*names):
     return disturbed(from_reply(AGREED, lambda site, data: [] if site in names else [(site, data)]))
 
 
-def test_silence_without_a_quorum():
-    with pytest.raises(SiteError, match="site 'site 1': did not answer CountGrid"):
-        fit(federate(TABLES, silent("site 1", "site 2")))
-
-
-def test_too_few_are_left():
-    fed = federate(TABLES, silent("site 0", "site 1"), quorum=2)
-    with pytest.raises(FederationError, match="1 of 3 sites is left at CountGrid, the quorum is 2") as caught:
-        fit(fed)
-    assert all(f"site {i!r}: did not answer" in str(caught.value) for i in ("site 0", "site 1"))
-
-
-def test_all_are_silent():
-    with pytest.raises(FederationError, match="0 of 3 sites are left"):
-        fit(federate(TABLES, silent(*TABLES), quorum=1))
+@pytest.mark.parametrize(
+    ("sites", "quorum", "error", "said"),
+    [
+        (("site 1", "site 2"), None, SiteError, ("site 'site 1': did not answer CountGrid",)),
+        (
+            ("site 0", "site 1"),
+            2,
+            FederationError,
+            ("1 of 3 sites is left at CountGrid, the quorum is 2", "'site 0': did not answer", "'site 1': did not"),
+        ),
+        (tuple(TABLES), 1, FederationError, ("0 of 3 sites are left",)),
+    ],
+)
+def test_a_study_ends_when_too_few_sites_answer(sites, quorum, error, said):
+    with pytest.raises(error) as caught:
+        fit(federate(TABLES, silent(*sites), quorum=quorum))
+    assert all(words in str(caught.value) for words in said)
 
 
 def test_an_engine_that_reports_a_failure():

@@ -10,7 +10,7 @@ import silvan as sv
 from silvan.algorithms.bofrf.choose import Choose
 from silvan.algorithms.bofrf.weigh import LocalTrees, ScoreTrees
 from silvan.algorithms.horizontal.merged_forest import Trees
-from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.errors import FederationError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Blob, Envelope, Owner

@@ -23,7 +23,7 @@ def _rows(task: str) -> None:
     fed = sv.federate_rows(parts(table(task, 90), 3), test=0.2, n_jobs=1)
     forest = sv.HistogramForest(**SMALL).fit(fed)
     forest.evaluate(fed)
-    for learner in (sv.MergedForest(**SMALL), sv.BOFRF(**SMALL), sv.BOFRF(**SMALL, personal=True, recount=True)):
+    for learner in (sv.MergedForest(**SMALL), sv.BOFRF(**SMALL), sv.BOFRF(**SMALL, personal=True, refit_leaves=True)):
         learner.fit(fed).evaluate(fed)
     sv.LocalForest(**SMALL).fit(fed)
     sv.HistogramForest(**SMALL).fit(sv.federate_rows(parts(table(task, 90), 2), n_jobs=1, memory=5000))

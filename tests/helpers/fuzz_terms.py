@@ -230,7 +230,7 @@ def learner_of(rng: random.Random) -> Any:
         lambda: sv.HistogramForest(**trees, **threshold, max_bins=rng.choice([8, 64])),
         lambda: sv.HistogramForest(**trees, bootstrap=False, max_features=rng.choice([None, 1, "sqrt"])),
         lambda: sv.MergedForest(**trees, **threshold, weights=rng.choice([None, "trees", "votes"])),
-        lambda: sv.MergedForest(**trees, recount=True),
+        lambda: sv.MergedForest(**trees, refit_leaves=True),
         lambda: sv.BOFRF(**trees, personal=rng.random() < 0.5, tau=rng.choice([0.0, 0.2])),
         lambda: sv.AutoForest(**trees),
         lambda: sv.LocalForest(**trees),

@@ -136,7 +136,7 @@ def _by_rows(signed: bool) -> list[Federation]:
     for sums, learners in {
         "trusted": [
             sv.HistogramForest(2, max_depth=3),
-            sv.MergedForest(3, recount=True, class_weight="balanced"),
+            sv.MergedForest(3, refit_leaves=True, class_weight="balanced"),
             sv.BOFRF(2, clusters=2),
             sv.BOPPID(2),
             sv.AutoForest(2, max_depth=2),
@@ -189,7 +189,7 @@ def _by_columns(signed: bool) -> list[Federation]:
     fed = federate_by_columns(tables, Recorded, signed=signed, test=0.25, random_state=None)
     model = sv.VerticalForest(2, max_depth=2, auditor=True).fit(fed)
     model.evaluate(fed)
-    model.predict(fed, method="classical")
+    model.predict(fed)
     _send_predictions(model, fed)
     sv.VerticalLinear(max_iter=2, tol=0.5).fit(fed).predict(fed)
     made = [fed]

@@ -50,7 +50,7 @@ PATIENCE = 600.0
 STUDIES: dict[str, tuple[str, dict[str, Any]]] = {
     "rows": ("HistogramForest", {"n_estimators": 200, "max_depth": 9}),
     "masked": ("HistogramForest", {"n_estimators": 30, "max_depth": 6}),
-    "sites' trees": ("BOFRF", {"n_estimators": 30, "max_depth": 5, "recount": True}),
+    "sites' trees": ("BOFRF", {"n_estimators": 30, "max_depth": 5, "refit_leaves": True}),
     "columns": ("VerticalForest", {"n_estimators": 150, "max_depth": 7}),
     "encrypted": ("VerticalForest", {"labels": "encrypted", "n_estimators": 2, "max_depth": 2}),
 }

@@ -11,7 +11,7 @@ from silvan.algorithms.private.noisy_counts import public_schema_of
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, plan_tally
 from silvan.algorithms.private.noisy_levels import NoisyLevel, plan_level, public_measure
 from silvan.algorithms.private.noisy_rows import disguise
-from silvan.algorithms.private.tables import (
+from silvan.algorithms.private.table_counts import (
     CountColumns,
     CountPeople,
     CountScores,

@@ -23,7 +23,7 @@ ESTIMATORS = [ForestClassifier(20), ForestRegressor(20)]
 VARIANTS = [
     ForestClassifier(3, max_depth=2, max_features=None, criterion="entropy"),
     ForestClassifier(3, bootstrap=False, max_features=1, min_samples_leaf=5),
-    ForestClassifier(3, max_features=0.5, class_weight="balanced", vote="hard", feature_draw="tree"),
+    ForestClassifier(3, max_features=0.5, class_weight="balanced", vote="hard", feature_sampling="tree"),
     ForestClassifier(3, max_samples=0.5, warm_start=True, min_samples_split=0.1),
     ForestRegressor(3, max_depth=5, max_features=None, max_samples=0.7, warm_start=True),
     ForestRegressor(3, bootstrap=False, max_features=0.5, min_samples_leaf=0.05, max_bins=8),
@@ -190,7 +190,7 @@ WRONG = [
     ("n_jobs", 0, "whole number but 0"),
     ("n_jobs", "two", "got 'two'"),
     ("oob_score", "yes", "True, False or a function"),
-    ("feature_draw", "level", "'node' or 'tree'"),
+    ("feature_sampling", "level", "'node' or 'tree'"),
     ("min_weight_fraction_leaf", 0.6, "between 0 and 0.5"),
     ("min_weight_fraction_leaf", float("nan"), "between 0 and 0.5"),
     ("vote", "loud", "'soft' or 'hard'"),

@@ -145,7 +145,7 @@ def test_two_kinds_of_sums_are_over_the_same_sites(losses, held, monkeypatch):
     found = leaving_out(federation, "CountLeafLabels")
     if not held:  # sites that do not know the text must reckon with clusters
         monkeypatch.setattr(sv.MergedForest, "held_to_text", lambda *_, **__: nullcontext())
-    model = sv.MergedForest(5, max_depth=1, recount=True)
+    model = sv.MergedForest(5, max_depth=1, refit_leaves=True)
     if losses is None:
         model.fit(federation)
         labels, rows = found["CountLeafLabels"].counts.sum(axis=1), found["CountLeafRows"].rows
@@ -162,13 +162,13 @@ def test_a_study_without_clusters_sums_over_all_of_its_sites():
     federation = sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1)
     leaving_out(federation, "CountLeafLabels", "CountLeafRows")
     with pytest.raises(RefusedError, match="lose 0 sites"):
-        sv.MergedForest(5, max_depth=1, recount=True).fit(federation)
+        sv.MergedForest(5, max_depth=1, refit_leaves=True).fit(federation)
 
 
 def test_all_sums_over_a_cluster_are_over_the_same_sites():
     X, y = load_breast_cancer(return_X_y=True)
     tables = {f"site {i}": (X[i::5, :4], y[i::5]) for i in range(5)}
-    model = sv.BOFRF(2, max_depth=2, clusters=2, recount=True)
+    model = sv.BOFRF(2, max_depth=2, clusters=2, refit_leaves=True)
     model.fit(sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1))
     federation = sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1)
     total = federation.total

@@ -97,7 +97,7 @@ def test_what_the_model_makes_of_single_columns():
     made.counts = []
     page = render(summarise(made))
     assert all(f'<path class="curve c{i}"' in page for i in range(3))
-    assert "What it makes of single columns" not in render(summarise(record()))
+    assert "How predictions depend on single columns" not in render(summarise(record()))
 
 
 def test_two_hundred_sites_fit_a_page():
@@ -119,7 +119,7 @@ def test_a_site_without_test_rows_and_one_of_one_class():
     made = record(3)
     none = {"auc": None}
     made.evaluation = [
-        msgspec.structs.replace(row, figures=none, more={}, rows=0 if row.site == "s0" else 30, note=f"why {row.site}")
+        msgspec.structs.replace(row, metrics=none, more={}, rows=0 if row.site == "s0" else 30, note=f"why {row.site}")
         if row.site in ("s0", "s1")
         else row
         for row in made.evaluation
@@ -138,7 +138,7 @@ def test_a_site_without_test_rows_and_one_of_one_class():
 
 def test_no_row_of_the_class_anywhere():
     made = record()
-    made.evaluation = [msgspec.structs.replace(row, figures={"auc": None}, more={}) for row in made.evaluation]
+    made.evaluation = [msgspec.structs.replace(row, metrics={"auc": None}, more={}) for row in made.evaluation]
     made.counts = [Counts(c.site, c.model, groups={"yes": [(0.1, 15.0, 0.0), (0.2, 15.0, 0.0)]}) for c in made.counts]
     page = render(summarise(made))
     assert "ROC curves," not in page
@@ -203,7 +203,7 @@ def test_weights_and_clusters_of_bofrf(tmp_path):
     assert sorted(made.distances) == ["site 0", "site 1", "site 2"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Whose trees count" in page
-    assert "Who is near whom" in page
+    assert "Which sites are alike" in page
     assert "every site has a model of its own" in page
 
 
@@ -224,12 +224,12 @@ def test_what_is_left_out_of_a_sites_copy():
         3, weights=trees, clusters={"s0": ["s0"]}, distances={"s0": [0.0]}, columns=[ColumnAtSites("a", "date")]
     )
     for figures, kept in (("own", False), ("all", True)):
-        study = SimpleNamespace(figures=figures, study=SimpleNamespace(by_columns=False))
+        study = SimpleNamespace(metrics=figures, study=SimpleNamespace(by_columns=False))
         copy = copy_for(made, study, "s1")
         assert [bool(x) for x in (copy.weights, copy.clusters, copy.distances, copy.columns)] == [kept] * 4
         page = render(summarise(copy))
         assert ("Whose trees count" in page) is kept
-        assert {site["title"] for site in summarise(copy)["judged"]} == (
+        assert {site["title"] for site in summarise(copy)["evaluated"]} == (
             {"all rows", "s0", "s1", "s2"} if kept else {"all rows", "s1"}
         )
 
@@ -272,9 +272,9 @@ def test_a_tree_in_plain_words():
     assert [(line["level"], line["text"], line["answer"]) for line in tree["lines"]] == [
         (0, "all rows", ""),
         (1, "ward is a or b or missing", ""),
-        (2, "age ≤ 50.5, or missing", "yes: 80%"),
-        (2, "age > 50.5", "yes: 60%"),
-        (1, "ward is c", "yes: 10%"),
+        (2, "age ≤ 50.5, or missing", "sick = yes: 80%"),
+        (2, "age > 50.5", "sick = yes: 60%"),
+        (1, "ward is c", "sick = yes: 10%"),
     ]
 
 
@@ -431,14 +431,14 @@ def test_figures_of_numbers_do_not_depend_on_their_unit(unit):
         for site in ("s0", "s1", "all")
         for model, error in made.items()
     ]
-    judged = msgspec.structs.replace(record(), evaluation=rows, counts=[], classes=None)
-    summary = summarise(judged)
+    evaluated = msgspec.structs.replace(record(), evaluation=rows, counts=[], classes=None)
+    summary = summarise(evaluated)
     assert summary["sites"][0]["gains"]["federated"] == pytest.approx(0.2 * unit)
     console = Console(width=100)
     with console.capture() as captured:
         console.print(shown(threshold_table(summary)))
     assert "0.650" in captured.get()
-    printed = str(whole_frame([{"site": r.site, "model": r.model, **r.figures} for r in rows]))
+    printed = str(whole_frame([{"site": r.site, "model": r.model, **r.metrics} for r in rows]))
     assert "0.650" in printed
     assert len({line.split()[2] for line in printed.splitlines()}) == 3  # the title and two errors
 
@@ -446,5 +446,8 @@ def test_figures_of_numbers_do_not_depend_on_their_unit(unit):
 def test_a_number_has_digits_of_its_own(tmp_path):
     fitted(tmp_path, tables=parts(table("number", n=150), 3))
     summary = summarise_run(tmp_path / "run")
-    assert dict(zip([t for t, _ in summary["figures"]["titles"]], summary["figures"]["digits"], strict=True))["R²"] == 3
-    assert pl.read_csv(tmp_path / "run" / "evaluation.csv").height == len(summary["figures"]["rows"])
+    assert (
+        dict(zip([t for t, _ in summary["all_metrics"]["titles"]], summary["all_metrics"]["digits"], strict=True))["R²"]
+        == 3
+    )
+    assert pl.read_csv(tmp_path / "run" / "evaluation.csv").height == len(summary["all_metrics"]["rows"])

@@ -105,10 +105,9 @@ def test_equal_figures_without_an_interval():
         ),
         (
             [(-0.1, 0.1), (-0.1, 0.1)],
-            "Neither of two sites does better or worse with the federated forest than alone (significant, "
-            "95% CI); at both the difference is not significant.",
+            "Joining makes no significant difference at either site (95% CI).",
         ),
-        ([(-0.1, 0.1)], "The one site that can be compared does neither significantly better nor worse."),
+        ([(-0.1, 0.1)], "Joining makes no significant difference at the one site that can be compared (95% CI)."),
         (
             [(0.01, 0.05)],
             "The one site that can be compared does better with the federated forest than alone (significant",
@@ -155,7 +154,7 @@ def test_the_variant_that_a_site_should_use():
 def test_the_mean_of_sites_leads_where_rows_are_ranked():
     summary = summarise(record([(0.8, 0.9), (0.6, 0.7), (0.95, 0.85)]))
     assert summary["lead"] is summary["mean"]
-    assert summary["mean"]["figures"] == {"local": 0.7, "federated": 0.8}
+    assert summary["mean"]["metrics"] == {"local": 0.7, "federated": 0.8}
     assert "the other way round (0.950 against 0.850)" in summary["sentences"][0]
 
 
@@ -175,7 +174,7 @@ def test_of_errors_less_is_better():
 
 def test_gains_agree_with_what_is_shown():
     summary = summarise(record([(0.80049, 0.80051), (0.7, 0.7), (0.7, 0.7)]))
-    assert summary["sites"][0]["figures"] == {"local": 0.8, "federated": 0.801}
+    assert summary["sites"][0]["metrics"] == {"local": 0.8, "federated": 0.801}
     assert summary["sites"][0]["gains"]["federated"] == 0.001
 
 

@@ -164,7 +164,7 @@ def test_a_lost_site(tmp_path, quorum):
 
 def test_more_sites_lost_than_the_text_allows_are_named(tmp_path):
     """The coordinator's own program goes on with two of three sites; the sites' lists of sums do not tell."""
-    study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrecount = false\n')
+    study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrefit_leaves = false\n')
     federation = make_federation(study, tmp_path, exclude=["sex"], quorum=2)
     losing(federation, "site 2", "GrowTrees")
     carry_out(study, tmp_path, federation)

@@ -76,8 +76,8 @@ def test_the_run_is_that_of_the_library(run):
     ]
     if kind == "VerticalForest":
         assert record.models[0].hash == record.pooled_hash == model.forest_.hash
-    figure = next(iter(record.evaluation[0].figures))
-    mine = {(r.site, r.model): (r.figures[figure], r.gain, r.gain_low, r.use) for r in record.evaluation}
+    figure = next(iter(record.evaluation[0].metrics))
+    mine = {(r.site, r.model): (r.metrics[figure], r.gain, r.gain_low, r.use) for r in record.evaluation}
     for row in model.evaluate(fed).to_dicts():
         theirs = (row[figure], row["gain"], row["gain_low"], row["use"])
         assert mine.pop((row["site"], row["model"])) == pytest.approx(theirs)

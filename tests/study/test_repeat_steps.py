@@ -132,7 +132,7 @@ def test_a_study_that_leaves_out_sites(tmp_path):
     record = Run(tmp_path / "run").read()
     fed = make_federation(read_study(tmp_path / "study.toml"))
     found = sv.compare(fed, {"forest": sv.HistogramForest(n_estimators=4)}, split="sites")
-    assert [(row.site, row.rows, row.figures["auc"]) for row in record.evaluation] == found.frame.select(
+    assert [(row.site, row.rows, row.metrics["auc"]) for row in record.evaluation] == found.frame.select(
         "site", "rows", "auc"
     ).rows()
     assert {row.gain for row in record.evaluation} == {None}

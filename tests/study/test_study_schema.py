@@ -87,7 +87,7 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
     assert not run.file("learnt_rows.private").exists()  # nothing exact is kept
     (row,) = run.read().evaluation
     assert (row.site, row.model, row.epsilon) == ("all", "federated", 1.0)
-    assert row.between["accuracy"][0] <= row.figures["accuracy"] <= row.between["accuracy"][1]
+    assert row.between["accuracy"][0] <= row.metrics["accuracy"] <= row.between["accuracy"][1]
     head, line = run.file("evaluation.csv").read_text().splitlines()
     assert head.startswith("site,model,rows,auc,accuracy,f1,mcc,auc_low,auc_high")
     assert head.endswith("use,positive,epsilon")

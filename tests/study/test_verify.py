@@ -146,7 +146,7 @@ def test_a_study_that_was_not_closed(tmp_path, monkeypatch):
 
 def test_a_site_that_was_left_out_from_the_beginning_is_named(tmp_path):
     """No sum tells: sites of merged trees are asked one by one."""
-    study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrecount = false\n')
+    study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrefit_leaves = false\n')
     fed = make_federation(study, tmp_path, exclude=["sex"])
     DURING["a site that is never named"](fed, np.random.default_rng(0))
     carry_out(study, tmp_path, fed)

@@ -181,7 +181,7 @@ def test_columns_that_leave_too_few_rows_end_a_branch():
 
 @pytest.mark.parametrize(("max_features", "n_sampled"), [("sqrt", 2), (1, 1), (0.5, 3), (None, 6), ("log2", 2)])
 def test_features_by_tree(max_features, n_sampled):
-    settings = Settings(20, feature_draw="tree", max_features=max_features)
+    settings = Settings(20, feature_sampling="tree", max_features=max_features)
     forest = fit_random(settings=settings)[0]
     assert settings.n_sampled(6) == n_sampled
     used = [set(forest.feature[a:b]) - {-1} for a, b in zip(forest.offsets[:-1], forest.offsets[1:], strict=True)]

@@ -104,14 +104,15 @@ class RowSamples(msgspec.Struct, frozen=True):
     """Which rows the trees of a model drew, as far as sites can tell by their keys.
 
     ``sizes`` are numbers of trees, one site's after the other's, and ``owners`` these sites. Trees of no site, whose
-    owner is "", and all without owners, were grown from sums and drew rows of all sites. After a recount the i-th tree
+    owner is "", and all without owners, were grown from sums and drew rows of all sites. After leaf re-estimation the
+    i-th tree
     of every site drew rows as the i-th of each.
     """
 
     sizes: tuple[int, ...]
     owners: tuple[str, ...] = ()
     bootstrap: RowSampling = True
-    recounted: bool = False
+    refitted: bool = False
 
 
 def rows_sampled(
@@ -123,7 +124,7 @@ def rows_sampled(
     """
     owners, sizes = draws.owners or ("",), draws.sizes
     places = np.concatenate([np.arange(size) for size in sizes])
-    here = np.repeat([draws.recounted or owner in ("", site.name) for owner in owners], sizes)
+    here = np.repeat([draws.refitted or owner in ("", site.name) for owner in owners], sizes)
     own = [size for owner, size in zip(owners, sizes, strict=True) if owner == site.name]
     n_own = own[0] if own else 0 if draws.owners else sizes[0]
     return drawn_by_place(site, part, draws.bootstrap, n_own, max(sizes), taken), np.where(here, places, -1)

@@ -64,11 +64,11 @@ def write(reports: list[Report], folder: Path) -> list[Path]:
 def render(data: dict[str, Any]) -> str:
     """Render the page."""
     style = Markup(STYLE.read_text())  # noqa: S704, our own file
-    return page_template(_TEMPLATE, figure=figure).render(
+    return page_template(_TEMPLATE, number=format_number).render(
         reports=data["reports"], style=style, colour=_CLASS, what_helps=what_helps
     )
 
 
-def figure(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Format a figure; a dash for none."""
     return "–" if value is None else f"{value:.3f}".replace("-", "\N{MINUS SIGN}")

@@ -6,7 +6,7 @@ often the same value turns an ensemble without the attacker. Other kinds of tree
 ``experiments/audit/backdoors.py``.
 
 What helps: a stealthy tree is as good as an honest one on all rows that anybody has, so no score finds it. Leaf
-re-estimation with other sites' rows (``recount``) undoes it. What bounds it without that is its share of the votes: it
+re-estimation with other sites' rows (``refit_leaves``) undoes it. Without that, its share of the votes bounds it: it
 turns only rows for which the lead of the other sites' trees is at most that share. So no site may have more votes than
 another (``equal``). Where a site's votes go by the rows that it claims (``MergedForest(weights="trees")``), a lie makes
 them as many as it likes: that is the undefended case.

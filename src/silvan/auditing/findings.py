@@ -146,7 +146,7 @@ _TABLE = (
      "rows put on the right side of two, mean of both classes",
      0.5, 0.75, "min_samples_leaf = 20 or more in [learner]"),
     ("backdoor", "Backdoored trees", "one site, which sends what it likes",
-     "rows that a trigger turns, beyond those that it turns anyway", 0.0, 0.10, "recount = true in [learner]"),
+     "rows that a trigger turns, beyond those that it turns anyway", 0.0, 0.10, "refit_leaves = true in [learner]"),
 )
 # fmt: on
 

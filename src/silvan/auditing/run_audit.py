@@ -133,7 +133,7 @@ def seen_by_trees(learner: Learner, federation: Federation, forest: Forest) -> n
         return None
     owner = np.repeat(draws.owners or ("",), draws.sizes)[:, None]
     site = np.repeat(federation.active, [federation.site(name).n_train for name in federation.active])
-    return np.asarray((owner == "") | ((owner != site) if draws.recounted else (owner == site)))
+    return np.asarray((owner == "") | ((owner != site) if draws.refitted else (owner == site)))
 
 
 def attack_forest(

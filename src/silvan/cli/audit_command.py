@@ -124,14 +124,20 @@ def table_of(report: "Report") -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    from silvan.auditing.audit_report import figure
+    from silvan.auditing.audit_report import format_number
     from silvan.cli.terminal import shown
     from silvan.report.site_tables import ReportTable
 
     rows, notes = [], []
     for f in report.findings:
-        interval = "" if f.low is None or f.high is None else f"{figure(f.low)}–{figure(f.high)}"
-        numbers = (figure(f.value), interval, figure(f.chance), figure(f.undefended), figure(f.limit))
+        interval = "" if f.low is None or f.high is None else f"{format_number(f.low)}–{format_number(f.high)}"
+        numbers = (
+            format_number(f.value),
+            interval,
+            format_number(f.chance),
+            format_number(f.undefended),
+            format_number(f.limit),
+        )
         rows.append([f.title, *numbers, f.verdict])
         told = "; ".join(filter(None, [f.measure, f.note]))
         about = f"the attacker has {f.has}. {told[:1].upper()}{told[1:]}".strip(". ")

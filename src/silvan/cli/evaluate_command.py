@@ -158,24 +158,24 @@ def on_table(
 ) -> list["MetricsRow"]:
     """Judge on a table; beside it the sites' own forests if the study's tables are unchanged."""
     from silvan.study import column_steps
-    from silvan.study.steps import figures
+    from silvan.study.steps import metrics_row
 
     study = None if record is None else read_unchanged_study(run, record)
     with progress.step("Judging on the table", expected=None if record is None else record.seconds):
         if record is not None and record.by == "columns":
-            return [figures(row) for row in column_steps.on_table(study, run, record, table)]
+            return [metrics_row(row) for row in column_steps.on_table(study, run, record, table)]
         if record is not None and study is not None:
             federation, model = restore_run(study, run, record)
             found = model.evaluation(federation, table)
             federation.journal.close()
-            return [figures(row) for row in found.rows]
+            return [metrics_row(row) for row in found.rows]
         return _forests_on_table(path, record, table)
 
 
 def _forests_on_table(path: Path, record: "Record | None", table: Any) -> list["MetricsRow"]:
     from silvan.algorithms.evaluation.evaluation import FEDERATED, evaluate_forests, read_rows
     from silvan.cli.predict_command import open_forest
-    from silvan.study.steps import figures
+    from silvan.study.steps import metrics_row
     from silvan.tree.sampling import make_key
 
     names = [""] if record is None else [model.site for model in record.models]
@@ -185,4 +185,4 @@ def _forests_on_table(path: Path, record: "Record | None", table: Any) -> list["
         model, sites = ({name: forest}, [name]) if name else (forest, [])
         given = read_rows(forest.schema, table)
         rows += evaluate_forests(forest.schema, [(FEDERATED, model)], sites, given, make_key(0, "gains"))
-    return [figures(row) for row in rows]
+    return [metrics_row(row) for row in rows]

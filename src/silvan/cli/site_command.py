@@ -161,7 +161,10 @@ def _show_studies(member: "SiteFiles", folder: Path) -> None:
         elif not member.policy.approve:
             state = f"answered without approval, as {member.settings_file.name} says"
         title = Text(clean(f"{study.unique_name}: {state}"), style="bold")
-        print_parts(title, Text("\n".join(map(clean, explained.lines))))
+        print_parts(title)
+        for question, texts in [] if explained.consent is None else explained.consent.parts():
+            print_parts(Text(question, style="bold"), Text("\n".join(map(clean, texts))))
+        print_parts(Text("In detail", style="bold"), Text("\n".join(map(clean, explained.lines))))
         if explained.leaves:
             print_parts(kinds_table(explained.leaves))
         if member.policy.approve and not approved:

@@ -119,7 +119,7 @@ def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
     listed = [
         {
             **{name: getattr(row, name) for name in names},
-            **row.figures,
+            **row.metrics,
             **row.more,
             **{name: getattr(row, name) for name in last},
         }
@@ -130,7 +130,7 @@ def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
 
 def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
     """Return the figures of models on one table: a line for each model, sites' own ones by name."""
-    metrics = [metric for metric in METRICS if rows and metric.key in rows[0].figures]
+    metrics = [metric for metric in METRICS if rows and metric.key in rows[0].metrics]
     table = make_table()
     table.add_column("Model", overflow="fold")
     for metric in metrics:
@@ -140,7 +140,7 @@ def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
         if row.model in whole and row.site != OVERALL:
             continue
         who = row.model if row.model in whole else f"{row.site}, {row.model}"
-        values = (row.figures[metric.key] for metric in metrics)
+        values = (row.metrics[metric.key] for metric in metrics)
         cells = [Text("undefined" if value is None else format_number(value)) for value in values]
         table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
     counted = f"{count_of(rows[0].rows, 'row')} of {clean(name)}" if rows else ""

@@ -156,7 +156,7 @@ def federate_rows(
     check_folded(kinds, label)
     check_apart("group", group, label, site, () if schema is None else schema.columns)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
-    brought = _check_forests(forests, sources)
+    pretrained = _check_forests(forests, sources)
     protection = Protection(list(sources), given)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
@@ -167,11 +167,11 @@ def federate_rows(
     sites: dict[str, Site] = {}
     for name, source in sources.items():
         kept = protection.of(name, _budget(protection.policy, budgets, name))
-        sites[name] = site_of(name, source, replace(settings, forest=brought.get(name)), **kept)
+        sites[name] = site_of(name, source, replace(settings, forest=pretrained.get(name)), **kept)
     study = f"rows of {', '.join(sites)}; label {label}; test {test}; random_state {random_state}"
     federation = protection.federation(sites, study, given)
     if given.journal is not None:
-        said = _said_besides(settings, brought)
+        said = _said_besides(settings, pretrained)
         federation.journal.belongs_to(
             f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; "
             f"tables {_fingerprints(sites)}{said}"
@@ -183,12 +183,12 @@ def federate_rows(
     return federation
 
 
-def _said_besides(settings: SiteSettings, brought: Mapping[str, Any]) -> str:
+def _said_besides(settings: SiteSettings, pretrained: Mapping[str, Any]) -> str:
     """Return what a study's journal knows of settings that most studies leave out."""
     said = f"; kinds {settings.kinds}" if settings.kinds else ""
     said += "; test by row" if settings.test_key and settings.test else ""
     said += f"; split {settings.date_split}" if settings.date_split else ""
-    return said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in brought.items())
+    return said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in pretrained.items())
 
 
 def _check_date_split(settings: SiteSettings, site: str | None, schema: Schema | None, *, budgeted: bool) -> None:
@@ -310,13 +310,13 @@ def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) 
     """Check the forests that sites bring, and return them by site."""
     if forests is not None and not isinstance(forests, Mapping):
         raise InputError.about("forests", f"must be a dict of forests by site, got {type(forests).__name__}")
-    brought = {str(name): forest for name, forest in (forests or {}).items()}
-    for name, forest in brought.items():
+    pretrained = {str(name): forest for name, forest in (forests or {}).items()}
+    for name, forest in pretrained.items():
         if name not in sites:
             raise InputError.about("forests", f"names {name!r}, which is not a site; the sites are {', '.join(sites)}")
         # a copy, since an estimator may be fitted elsewhere later
-        brought[name] = clone(forest) if is_unfitted(forest) else read_forest(forest)
-    return brought
+        pretrained[name] = clone(forest) if is_unfitted(forest) else read_forest(forest)
+    return pretrained
 
 
 def sources_by_site(

@@ -41,7 +41,7 @@ _ANSWERED_IN = {
     "silvan.algorithms.horizontal.merged_forest": ("GrowTrees",),
     "silvan.algorithms.evaluation.personal_forest": ("ChooseShare",),
     "silvan.algorithms.horizontal.weigh_halves": ("CompareHalves",),
-    "silvan.algorithms.vertical.linear_fit": (
+    "silvan.algorithms.vertical.linear_steps": (
         "Explain",
         "KeepCoefficients",
         "OfferDirection",
@@ -50,7 +50,7 @@ _ANSWERED_IN = {
     "silvan.algorithms.private.noisy_evaluation": ("CountByScoreWithNoise",),
     "silvan.algorithms.private.noisy_levels": ("NoisyLevel",),
     "silvan.algorithms.private.noisy_rows": ("DisguisedLevel",),
-    "silvan.algorithms.private.tables": (
+    "silvan.algorithms.private.table_counts": (
         "CountColumns",
         "CountPeople",
         "CountScores",
@@ -60,7 +60,7 @@ _ANSWERED_IN = {
     ),
     "silvan.algorithms.class_counts": ("CountClasses",),
     "silvan.algorithms.kept_results": ("KeepResults",),
-    "silvan.algorithms.recount": (
+    "silvan.algorithms.refit_leaves": (
         "CountLeafLabels",
         "CountLeafRows",
     ),
@@ -75,10 +75,12 @@ _ANSWERED_IN = {
     ),
     "silvan.algorithms.vertical.encoded_labels": ("EncodeLabels",),
     "silvan.algorithms.vertical.encrypted_labels": ("EncryptLabels",),
-    "silvan.algorithms.vertical.encrypted_splits": (
-        "KeepChosen",
-        "SplitChosen",
+    "silvan.algorithms.vertical.encrypted_decisions": (
         "DecideNodes",
+        "KeepChosen",
+    ),
+    "silvan.algorithms.vertical.encrypted_splits": (
+        "SplitChosen",
         "SumLabels",
     ),
     "silvan.algorithms.vertical.scores_of_rows": (
@@ -89,10 +91,7 @@ _ANSWERED_IN = {
         "KeepShare",
         "ShowShare",
     ),
-    "silvan.algorithms.vertical.prediction": (
-        "GoLeft",
-        "ReachLeaves",
-    ),
+    "silvan.algorithms.vertical.prediction": ("ReachLeaves",),
     "silvan.federation.describe": (
         "CountCategories",
         "CountRows",

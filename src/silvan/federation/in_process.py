@@ -55,7 +55,7 @@ class InProcess(Transport):
         if not isinstance(error, SiteError) or error.site not in self.local_sites:
             return error
         cause = self.local_sites[error.site].last_error
-        if cause is not None and error.owner_told:
+        if cause is not None and error.owner_hint:
             known = isinstance(cause, SilvanError | OSError)
             why = str(cause) if known else f"a mistake in silvan: {type(cause).__name__}: {cause}"
             error = SiteError(error.site, f"{error.text}: {why}", code=error.code)

@@ -190,7 +190,7 @@ class Trouble(msgspec.Struct, frozen=True):
     text: str
 
 
-OWNER_TOLD = {"schema": "where", "records": "which", "input": "why", "internal": "why"}
+OWNER_HINT = {"schema": "where", "records": "which", "input": "why", "internal": "why"}
 """What only a site's owner learns of a trouble, by its code: between machines, ``silvan site status`` shows it."""
 
 

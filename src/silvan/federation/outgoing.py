@@ -18,8 +18,12 @@ from silvan.federation import wire
 from silvan.federation.keys import Roster
 from silvan.federation.message import (
     FULL,
+<<<<<<< HEAD
     LATER,
     OWNER_TOLD,
+=======
+    OWNER_HINT,
+>>>>>>> main
     STALE,
     Blob,
     Envelope,
@@ -232,7 +236,7 @@ class Asked:
             return LaterError(text)
         if trouble.code == "refused":
             return RefusedError(f"site {site!r} refused {kind}: {text}", site=site, reason=text)
-        return SiteError(site, f"{kind}: {text}", code=trouble.code, owner_told=OWNER_TOLD.get(trouble.code, ""))
+        return SiteError(site, f"{kind}: {text}", code=trouble.code, owner_hint=OWNER_HINT.get(trouble.code, ""))
 
 
 @dataclass

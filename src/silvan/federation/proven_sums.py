@@ -5,6 +5,9 @@ for each site) follow from the shared key and from what is counted. They add up 
 can send the sum T with r T + the sum of all s, and every site can check it. For another sum it would have to know r.
 This is a one-time code: what is counted has a name, and under one name a site counts once.
 
+The fingerprints by which a study is verified at its end (``privacy/fingerprints.py``) could not serve here: proofs are
+added up with the counts, in counters of 64 bits, and several numbers below their prime of 61 bits would overflow one.
+
 Whoever has the key can forge proofs: a site that colludes with the coordinator, and everybody where the key is public,
 as in one process.
 """

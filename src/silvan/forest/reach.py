@@ -106,19 +106,6 @@ def _reach(
                 k = past_left[k]  # the nodes on the left have nothing left to rule out
 
 
-def goes_left(share: Share, k: int, X: np.ndarray) -> np.ndarray:
-    """Return which rows go left at the ``k``-th node of a share."""
-    x = X[:, share.feature[k]]
-    missing = np.isnan(x)
-    if share.categorical[k]:
-        code = np.where(missing, 0, x).astype(np.int64) + 1
-        left = (share.words[k][code >> 6] >> (code & 63).astype(np.uint64)) & np.uint64(1) != 0
-    else:
-        left = x <= share.threshold[k]
-    result: np.ndarray = np.where(missing, share.missing_left[k], left)
-    return result
-
-
 def meet(bits: np.ndarray, structure: Structure, n_jobs: int | None = None) -> np.ndarray | None:
     """Find the one leaf of each tree in which all parties' sets meet: (rows, trees); None if it is not one."""
     leaves = np.empty((len(bits), len(structure)), np.int64)

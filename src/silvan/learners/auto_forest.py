@@ -24,9 +24,9 @@ from silvan.algorithms.evaluation.personal_forest import (
     site_models,
 )
 from silvan.algorithms.horizontal import histogram_forest, merged_forest
-from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, RECOUNTED, Compared, CompareHalves, compare, join_halves
+from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, REFITTED, Compared, CompareHalves, compare, join_halves
 from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -74,7 +74,7 @@ class AutoForest(AutoForestParameters, Learner):
     """A federated and a merged forest for all, each by what it is worth, and for each site what serves it.
 
     The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
-    every site, recounted, as a ``MergedForest``. How much each half counts follows from how both do at all sites, on
+    every site, with re-estimated leaves, as a ``MergedForest``. Each half counts by how both do at all sites, on
     training rows, each scored by trees that did not learn from it. Then each site compares the shared forest with mixes
     of it, its trees with leaf values from the site's own rows, and the site's own trees, on the same rows. These count
     for as much as mixes with them gain on average, less what luck may add; so with little evidence a site stays near
@@ -123,9 +123,9 @@ class AutoForest(AutoForestParameters, Learner):
         return self.monotonic_cst is None if self.fit_leaves is None else bool(self.fit_leaves)
 
     @property
-    def recounts(self) -> bool:
-        """Whether sites' trees are recounted."""
-        return self.monotonic_cst is None if self.recount is None else self.recount
+    def refits_leaves(self) -> bool:
+        """Whether sites' leaves are re-estimated."""
+        return self.monotonic_cst is None if self.refit_leaves is None else self.refit_leaves
 
     @property
     def expected_rounds(self) -> int | None:
@@ -133,7 +133,7 @@ class AutoForest(AutoForestParameters, Learner):
         if self.max_depth is None:
             return None
         more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
-        return int(self.max_depth) + 3 + 2 * bool(self.choose) + 2 * bool(self.recounts) + more
+        return int(self.max_depth) + 3 + 2 * bool(self.choose) + 2 * bool(self.refits_leaves) + more
 
     def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
@@ -158,24 +158,24 @@ class AutoForest(AutoForestParameters, Learner):
             CountFine,
             histogram_forest.GrowLevel,
             merged_forest.GrowTrees,
-            *((CountLeafRows, CountLeafLabels) if self.recounts else ()),
+            *((CountLeafRows, CountLeafLabels) if self.refits_leaves else ()),
             *((CompareHalves, ChooseShare) if self.choose else ()),
             *asks_for_threshold(self.threshold),
         )
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow both halves, put them together, and let every site choose how much its own trees count."""
-        merged_forest.check_influence(settings, True, None, self.recounts)
+        merged_forest.check_influence(settings, True, None, self.refits_leaves)
         settings = balance_classes(federation, self.schema_, settings)
         federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
-        influence = merged_forest.Influence(None, True, None, self.recounts)
+        influence = merged_forest.Influence(None, True, None, self.refits_leaves)
         of_all = replace(settings, n_estimators=settings.n_estimators * len(federation.active))
         merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
         halves, sites = (federated, merged.forest), list(merged.forests)
         compared = Compared()
         if self.choose:
             compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
-        share = compared.share(RECOUNTED if merged.recounted else 1.0)
+        share = compared.share(REFITTED if merged.refitted else 1.0)
         self.weights_ = {"sums": 1.0 - share, "sites": share}
         self.forest_, self._drawn = join_halves(halves, share), self._draws(sites)
         chosen: dict[str, ChosenShare] = {}
@@ -219,13 +219,13 @@ class AutoForest(AutoForestParameters, Learner):
 
     def _draws(self, sites: list[str]) -> RowSamples:
         """Return which rows the trees of the shared forest drew."""
-        sizes, recounted = [self.n_estimators] * (len(sites) + 1), self.recounts and len(sites) > 1
-        return RowSamples(tuple(sizes), ("", *sites), self.row_sampling(), recounted)
+        sizes, refitted = [self.n_estimators] * (len(sites) + 1), self.refits_leaves and len(sites) > 1
+        return RowSamples(tuple(sizes), ("", *sites), self.row_sampling(), refitted)
 
     def _draws_of_halves(self, sites: list[str]) -> list[RowSamples]:
         """Return which rows the trees of both halves drew."""
         all_trees = self._draws(sites)
-        of_sites = RowSamples(all_trees.sizes[1:], all_trees.owners[1:], all_trees.bootstrap, all_trees.recounted)
+        of_sites = RowSamples(all_trees.sizes[1:], all_trees.owners[1:], all_trees.bootstrap, all_trees.refitted)
         return [RowSamples((self.n_estimators,), bootstrap=all_trees.bootstrap), of_sites]
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
@@ -237,7 +237,7 @@ class AutoForest(AutoForestParameters, Learner):
         found[forest.hash] = shared
         for site, one in self.forests_.items():  # for sites of another federation: those of this one know it themselves
             fitted = not np.array_equal(one.value[: len(forest.value)], forest.value)
-            draws = replace_fields(shared, recounted=shared.recounted or fitted)
+            draws = replace_fields(shared, refitted=shared.refitted or fitted)
             if len(one) == n:
                 found[one.hash] = RowSamples((n,), (site,), shared.bootstrap)
             elif len(one) == len(forest) + n:
@@ -306,17 +306,17 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
         return use
     if not reply.measure:
         return f"{use}: too few rows to choose by"
-    if np.isnan(reply.figure):
+    if np.isnan(reply.metric):
         return f"{use}: its policy shows no figures"
     name = metrics.BY_KEY[reply.measure].title
-    largest = float(np.nanmax([reply.figure, *reply.figures]))
+    largest = float(np.nanmax([reply.metric, *reply.metrics]))
     digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # figures have three digits
-    others = [(_use(MIXES[i]), reply.figures[i]) for i in (0, OWN_ALONE) if i != reply.choice]
-    beside = [f"{other} {figure:.{digits}f}" for other, figure in others if figure >= 0.0]
+    others = [(_use(MIXES[i]), reply.metrics[i]) for i in (0, OWN_ALONE) if i != reply.choice]
+    beside = [f"{other} {metric:.{digits}f}" for other, metric in others if metric >= 0.0]
     compared = f" ({'; '.join(beside)})" if beside else ""
-    turned = reply.measure == "auc" and reply.rows >= _TURNED[1] and reply.figures[0] < _TURNED[0]
+    turned = reply.measure == "auc" and reply.rows >= _TURNED[1] and reply.metrics[0] < _TURNED[0]
     hint = "; the shared forest ranks rows the wrong way round: is the label coded the same way here?" if turned else ""
-    return f"{use}: {name} {reply.figure:.{digits}f} on {count_of(reply.rows, 'row')}{compared}{hint}"
+    return f"{use}: {name} {reply.metric:.{digits}f} on {count_of(reply.rows, 'row')}{compared}{hint}"
 
 
 def _shared_reason(share: float, compared: Compared, classes: bool) -> str:

@@ -168,11 +168,11 @@ class Learner(FederatedEstimator):
     def sampled_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown.
 
-        After a recount trees draw rows of all sites, which nobody knows.
+        After leaf re-estimation trees draw rows of all sites, which nobody knows.
         """
         known = self.draws(federation, [])
         draws = known.get(self.forest_.hash) if known and self.forest_ is not None else None
-        return None if draws is None or draws.recounted else sampled_rows(federation, self.schema_, draws)
+        return None if draws is None or draws.refitted else sampled_rows(federation, self.schema_, draws)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
         """Return which rows the trees of models drew, by the hash of the model, as far as it is known."""

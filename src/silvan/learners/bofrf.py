@@ -15,7 +15,7 @@ from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal.merged_forest import check_influence
 from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -82,19 +82,19 @@ class BOFRF(BOFRFParameters, Learner):
         if self.clusters is not None:
             return None
         more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
-        return 3 + 2 * bool(self.recount) + more
+        return 3 + 2 * bool(self.refit_leaves) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
         clustered = (Characterise, CountGrid) if self.clusters is not None else ()
-        counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
+        counted = (CountLeafRows, CountLeafLabels) if self.refit_leaves else ()
         balanced = asks_for_classes(self.class_weight)
         return (*clustered, *balanced, BringTrees, ScoreTrees, *counted, Choose, *asks_for_threshold(self.threshold))
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""
         validation, search = self._check(settings), as_search(self.tune)
-        settings = check_influence(settings, self.equal, self.max_trees, self.recount)
+        settings = check_influence(settings, self.equal, self.max_trees, self.refit_leaves)
         schema = self.schema_
         settings = balance_classes(federation, schema, settings)
         self.clusters_: dict[str, list[str]] | None = None
@@ -104,7 +104,7 @@ class BOFRF(BOFRFParameters, Learner):
             self.clusters_ = found.members
             self.distances_ = {site: row.tolist() for site, row in zip(found.sites, found.distances, strict=True)}
         oob = self.protocol == "honest" and not validation
-        exchange = ExchangeSettings(validation, oob, search, self.equal, self.max_trees, self.recount)
+        exchange = ExchangeSettings(validation, oob, search, self.equal, self.max_trees, self.refit_leaves)
         weighted = weigh(federation, schema, settings, feature_key, self.clusters_, exchange)
         warn_if_none(weighted, self.tau)
         taus = [self.tau, *(tau for tau in TAUS if tau != self.tau)] if self.personal else [self.tau]
@@ -134,7 +134,7 @@ class BOFRF(BOFRFParameters, Learner):
         self.forests_ = {}
         self.settings_: dict[str, Settings] = {}
         self._local: dict[str, Forest] = {}
-        self._site_forests = any(reply.brought for one in groups for reply in one.members.values())
+        self._site_forests = any(reply.pretrained for one in groups for reply in one.members.values())
         for name, one in weighted.items():
             for site, reply in one.members.items():
                 if site not in chosen:
@@ -196,7 +196,7 @@ class BOFRF(BOFRFParameters, Learner):
         if self.forest_ is not None:
             sites = list(dict.fromkeys(self.owners_.tolist()))
             sizes = tuple(int((self.owners_ == site).sum()) for site in sites)
-            together = RowSamples(sizes, tuple(sites), self.row_sampling(), bool(self.recount) and len(sites) > 1)
+            together = RowSamples(sizes, tuple(sites), self.row_sampling(), bool(self.refit_leaves) and len(sites) > 1)
             for site, forest in {"": self.forest_, **self.forests_}.items():
                 if self.strategies_.get(site) != "own":
                     found[forest.hash] = together

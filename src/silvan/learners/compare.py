@@ -58,7 +58,7 @@ class Comparison:
     >>> import silvan as sv
     >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease", test=0.5)
     >>> found = sv.compare(fed, {"merged": sv.MergedForest(n_estimators=12, max_depth=3)}, repeats=1)
-    >>> found.figure, found.folds, len(found.splits)
+    >>> found.metric, found.folds, len(found.splits)
     ('auc', 2, 16)
     """
 
@@ -69,7 +69,7 @@ class Comparison:
     split: Literal["rows", "sites"] = "rows"
 
     @property
-    def figure(self) -> str:
+    def metric(self) -> str:
         """The figure that models are compared by."""
         return str(self.frame.columns[3])
 
@@ -84,16 +84,16 @@ class Comparison:
         return html_table(head, rows, note=" ".join(self._caption().split()))
 
     def _cells(self) -> list[tuple[str, ...]]:
-        title = metrics.BY_KEY[self.figure].title
+        title = metrics.BY_KEY[self.metric].title
         gains = self.split == "rows"
         rows: list[tuple[str, ...]] = [
             ("site", "rows", "model", title, "gain", "95 % interval", "")[: 7 if gains else 4]
         ]
-        figures = [abs(value) for value in self.frame[self.figure].to_list() if not math.isnan(value)]
-        digits = digits_of(max(figures, default=0.0))
+        values = [abs(value) for value in self.frame[self.metric].to_list() if not math.isnan(value)]
+        digits = digits_of(max(values, default=0.0))
         before = ""
         for row in self.frame.iter_rows(named=True):
-            value = row[self.figure]
+            value = row[self.metric]
             site = "mean of all" if row["site"] == OVERALL else _short(row["site"], 12)
             cells = (
                 "" if row["site"] == before else site,
@@ -122,7 +122,7 @@ class Comparison:
 
     def _caption(self) -> str:
         times = "once" if self.repeats == 1 else f"{self.repeats} times"
-        better = "" if metrics.BY_KEY[self.figure].higher else " Less is better."
+        better = "" if metrics.BY_KEY[self.metric].higher else " Less is better."
         named = f"\nPositive class: {self.frame['positive'][0]}." if "positive" in self.frame.columns else ""
         if self.split == "sites":
             return (

@@ -85,7 +85,7 @@ class _Forest(_FittedForest):
     random_state: Any = 0
     n_jobs: int | None = None
     oob_score: bool | Callable[[np.ndarray, np.ndarray], float] = False
-    feature_draw: str = "node"
+    feature_sampling: str = "node"
     min_weight_fraction_leaf: float = 0.0
     max_samples: int | float | None = None
     warm_start: bool = False

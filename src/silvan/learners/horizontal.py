@@ -15,10 +15,10 @@ from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merg
 from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.private import noisy_levels, noisy_rows, tables
+from silvan.algorithms.private import noisy_levels, noisy_rows, table_counts, tables
 from silvan.algorithms.private.noisy_counts import Placing, Rounds, check_agreement, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
-from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
 from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
@@ -114,9 +114,9 @@ class HistogramForest(HistogramForestParameters, Learner):
         """Return the kinds of messages of a private form; some of them are asked only where there are rows enough."""
         if self.private != "tables":
             return (noisy_levels.NoisyLevel if self.private == "levels" else noisy_rows.DisguisedLevel,)
-        people = () if self.n_rows is not None else (tables.CountPeople,)
-        last = (tables.CountScores,) if schema.n_classes else (tables.SumTargets, tables.SumSlopes)
-        return (*people, tables.CountColumns, tables.CountTables, *last)
+        people = () if self.n_rows is not None else (table_counts.CountPeople,)
+        last = (table_counts.CountScores,) if schema.n_classes else (table_counts.SumTargets, table_counts.SumSlopes)
+        return (*people, table_counts.CountColumns, table_counts.CountTables, *last)
 
     def request_plan(self, federation: Federation) -> RequestPlan:
         """Return what fitting asks of sites; raise ``InputError`` where no private forest can be fitted."""
@@ -187,7 +187,7 @@ class HistogramForest(HistogramForestParameters, Learner):
             announce(federation, self.evaluation_plan(federation, epsilon=epsilon))
             with federation.working_on(f"judging {type(self).__name__}"):
                 found = evaluate_with_noise(federation, self.schema_, forest, epsilon, self._placing(federation))
-        self.judging_privacy_ = found.privacy
+        self.evaluation_privacy_ = found.privacy
         return found
 
 
@@ -279,11 +279,11 @@ class MergedForest(MergedForestParameters, Learner):
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
         more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
-        return 1 + 2 * bool(self.recount) + more
+        return 1 + 2 * bool(self.refit_leaves) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
         """Return the kinds of messages that fitting may ask of sites."""
-        counted = (CountLeafRows, CountLeafLabels) if self.recount else ()
+        counted = (CountLeafRows, CountLeafLabels) if self.refit_leaves else ()
         chosen = asks_for_threshold(self.threshold)
         return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *counted, *chosen)
 
@@ -294,16 +294,16 @@ class MergedForest(MergedForestParameters, Learner):
         n_trees = influence.trees_by_site(self.n_estimators, federation.active, federation.rows)
         n_trees = {site: n for site, n in n_trees.items() if n}
         if self.forest_ is not None and sum(n_trees.values()) == len(self.forest_):
-            recounted = bool(self.recount) and len(federation.active) > 1
+            refitted = bool(self.refit_leaves) and len(federation.active) > 1
             found[self.forest_.hash] = RowSamples(
-                tuple(n_trees.values()), tuple(n_trees), self.row_sampling(), recounted
+                tuple(n_trees.values()), tuple(n_trees), self.row_sampling(), refitted
             )
         return found
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
-        merged_forest.check_influence(settings, self.equal, self.max_trees, self.recount)
-        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.recount)
+        merged_forest.check_influence(settings, self.equal, self.max_trees, self.refit_leaves)
+        influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.refit_leaves)
         settings = balance_classes(federation, self.schema_, settings)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)
         self.forest_ = replace(merged.forest, combine=settings.combine)

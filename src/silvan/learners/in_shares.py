@@ -136,7 +136,7 @@ class InShares(FederatedEstimator):
 
     # -- prediction
     @abstractmethod
-    def found(self, federation: Federation, digests: np.ndarray, **how: Any) -> RowScores | RowLeaves:
+    def found(self, federation: Federation, digests: np.ndarray) -> RowScores | RowLeaves:
         """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
 
     @abstractmethod
@@ -155,10 +155,10 @@ class InShares(FederatedEstimator):
         with federation.working_on(f"predicting by {type(self).__name__}"):
             return keep_predictions(federation, self.kept, digests, self.found(federation, digests))
 
-    def predict_by_id(self, federation: Federation, **how: Any) -> "pl.DataFrame":
+    def predict_by_id(self, federation: Federation, *, incomplete: bool = False) -> "pl.DataFrame":
         """Predict the rows of a federation: a data frame of ids and predictions."""
         _ = self.kept  # raises an error before fit
-        scored = self._score_by_id(federation, self.decided, **how)
+        scored = self._score_by_id(federation, self.decided, incomplete)
         return scored.with_answers({"prediction": self.named(scored.scores)})
 
     def decided(self, found: RowScores) -> np.ndarray:
@@ -175,10 +175,10 @@ class InShares(FederatedEstimator):
         classes = self.schema_.label.classes
         return decided if classes is None else [classes[code] for code in decided]
 
-    def probabilities_by_id(self, federation: Federation, **how: Any) -> "pl.DataFrame":
+    def probabilities_by_id(self, federation: Federation, *, incomplete: bool = False) -> "pl.DataFrame":
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
         classes = self.check_classes()
-        scored = self._score_by_id(federation, lambda found: found.scores, **how)
+        scored = self._score_by_id(federation, lambda found: found.scores, incomplete)
         return scored.with_answers({str(name): scored.scores[:, code] for code, name in enumerate(classes)})
 
     def check_classes(self) -> tuple[Any, ...]:
@@ -189,7 +189,7 @@ class InShares(FederatedEstimator):
         return self.schema_.label.classes
 
     def _score_by_id(
-        self, federation: Federation, answer: Callable[[RowScores], np.ndarray], *, incomplete: bool = False, **how: Any
+        self, federation: Federation, answer: Callable[[RowScores], np.ndarray], incomplete: bool
     ) -> ScoredRows:
         """Score the rows in common, or all rows that any party has, and take something of the scores."""
         import polars as pl
@@ -203,7 +203,7 @@ class InShares(FederatedEstimator):
             absent = {party: find_digests(known, digests) < 0 for party, known in columns.known.items()}
             self.lacking_ = {party: int(rows.sum()) for party, rows in absent.items()}
             lacking = {"lacking": [", ".join(p for p, rows in absent.items() if rows[i]) for i in range(len(digests))]}
-        scores = answer(self.scores_here(federation, self.found(federation, digests, **how)))
+        scores = answer(self.scores_here(federation, self.found(federation, digests)))
         if not federation.local_sites:
             named = {"row": [row.tobytes().hex() for row in digests.astype(">u8")]}
             return ScoredRows(pl.DataFrame({**named, **lacking}), scores)

@@ -183,7 +183,7 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         self.check_classes()
         return self._on_table(X)
 
-    def found(self, federation: Federation, digests: np.ndarray, **how: Any) -> RowScores:
+    def found(self, federation: Federation, digests: np.ndarray) -> RowScores:
         """Return what the label holder is sent of rows: their scores."""
         model = self.kept
         restore_shares(federation, model, linear_key(model.model), self.shares_, self.share_schemas)

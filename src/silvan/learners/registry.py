@@ -87,7 +87,7 @@ class LearnerSpec:
 
     def between_machines(self, parameters: Given) -> dict[str, Any]:
         """Return the defaults that differ between machines, where peers may send any tree they like."""
-        return {"recount": True} if self.refits_leaves and parameters.get("protocol") != "paper" else {}
+        return {"refit_leaves": True} if self.refits_leaves and parameters.get("protocol") != "paper" else {}
 
 
 LEARNERS: dict[str, LearnerSpec] = {}  # all learners by name. The first of each axis is the default of study files.
@@ -151,7 +151,7 @@ class ForestParameters(Parameters):
     random_state
         A whole number that decides which features are sampled: the same number gives the same forest on the same
         federation. In a study file, the study's unless given.
-    feature_draw
+    feature_sampling
         "node" samples features at every node, "tree" once for a tree.
     threshold
         Decision threshold, for two classes: the score at which the positive one is predicted. A number; or "youden" or
@@ -178,7 +178,7 @@ class ForestParameters(Parameters):
     bootstrap: bool = True
     class_weight: Literal["balanced"] | dict[Any, float] | list[float] | None = None
     random_state: Annotated[int, Meta(ge=0)] = 0
-    feature_draw: Literal["node", "tree"] = "node"
+    feature_sampling: Literal["node", "tree"] = "node"
     threshold: Literal["youden", "f1"] | Annotated[float, Meta(gt=0, lt=1)] | None = None
     max_samples: Annotated[float, Meta(gt=0, le=1)] | None = None
     monotonic_cst: dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None = None
@@ -254,7 +254,7 @@ class MergedForestParameters(VotingForestParameters):
         Give the trees of every site the same weight in sum; for ``weights=None`` only.
     max_trees
         Most trees that are taken from a site; None for no limit.
-    recount
+    refit_leaves
         Re-estimate leaves: trees are cut back to what rows of other sites reach, and leaf values come from these rows;
         two rounds more. In studies between machines it is on unless the study says otherwise. See
         docs/security.md#poisoning.
@@ -263,7 +263,7 @@ class MergedForestParameters(VotingForestParameters):
     weights: Literal["trees", "votes"] | None = None
     equal: bool = False
     max_trees: Positive | None = None
-    recount: bool = False
+    refit_leaves: bool = False
 
 
 @learner(
@@ -283,7 +283,7 @@ class AutoForestParameters(ForestParameters):
     choose
         Weigh both halves by how they do, and let every site choose how much its own trees and rows count; False: fixed
         weights, and all use the shared forest, two rounds less.
-    recount
+    refit_leaves
         Re-estimate leaves of sites' trees: they are cut back to what rows of other sites reach, and leaf values come
         from these rows; two rounds. None: unless ``monotonic_cst`` is set, whose order such leaf values need not keep.
         In studies between machines it is on unless the study says otherwise.
@@ -294,7 +294,7 @@ class AutoForestParameters(ForestParameters):
 
     max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
     choose: bool = True
-    recount: bool | None = None
+    refit_leaves: bool | None = None
     fit_leaves: bool | None = None
 
 
@@ -335,7 +335,7 @@ class BOFRFParameters(ForestParameters):
         Give the trees of every site the same weight in sum, however many it has or claims to have.
     max_trees
         Most trees that are taken from a site, grown or pretrained; None for as many as it has.
-    recount
+    refit_leaves
         Re-estimate leaves: the trees that all use are cut back to what rows of other sites reach, and leaf values come
         from these rows; two rounds more. In studies between machines it is on unless the study says otherwise.
     """
@@ -350,7 +350,7 @@ class BOFRFParameters(ForestParameters):
     tune: Literal["grid", "halving"] | bool | dict[str, list[str | float | int | bool]] | None = None
     equal: bool = False
     max_trees: Positive | None = None
-    recount: bool = False
+    refit_leaves: bool = False
 
 
 @declared

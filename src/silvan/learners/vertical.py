@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from silvan.algorithms.vertical.encoded import EncodedCoordinator
 from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
 from silvan.algorithms.vertical.kept_shares import restore_shares
 from silvan.algorithms.vertical.party_shares import ShowShare, share_key, share_of, show_shares
-from silvan.algorithms.vertical.prediction import ReachLeaves, find_leaves, find_leaves_classically
+from silvan.algorithms.vertical.prediction import ReachLeaves, find_leaves
 from silvan.algorithms.vertical.scores_of_rows import RowLeaves, RowScores, scores_of_leaves
 from silvan.data.schema import Schema
 from silvan.errors import InputError
@@ -31,8 +31,6 @@ from silvan.learners.registry import VerticalForestParameters
 from silvan.learners.result import Result, SharedModel
 from silvan.privacy.announce import RequestPlan
 from silvan.tree.fit import Settings
-
-Method = Literal["one round", "classical"]
 
 
 class VerticalForest(VerticalForestParameters, InShares, Learner):
@@ -157,7 +155,7 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return "vote" if self.vote == "hard" else "mean"
 
     # -- prediction
-    def predict(self, X: Any, site: str | None = None, **how: Any) -> Any:
+    def predict(self, X: Any, site: str | None = None, *, incomplete: bool = False) -> Any:
         """Predict the rows of a federation by columns: a data frame of ids and predictions, in one round.
 
         Parameters
@@ -166,33 +164,29 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
             The federation; or a joined table or array, where the whole forest is known.
         site
             For a table: whose forest to use. All are the same.
-        method
-            "one round", or "classical" to ask the owner of one node after the other, as a comparison.
         incomplete
             Also predict rows that some parties lack, whose columns then count as missing. A column ``lacking`` names
             these parties, and ``lacking_`` counts the rows that each lacks.
         """
         if not isinstance(X, Federation):
             return super().predict(X, site)
-        return self.predict_by_id(X, **how)
+        return self.predict_by_id(X, incomplete=incomplete)
 
-    def predict_proba(self, X: Any, site: str | None = None, **how: Any) -> Any:
+    def predict_proba(self, X: Any, site: str | None = None, *, incomplete: bool = False) -> Any:
         """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
-        return self.probabilities_by_id(X, **how) if isinstance(X, Federation) else super().predict_proba(X, site)
+        if not isinstance(X, Federation):
+            return super().predict_proba(X, site)
+        return self.probabilities_by_id(X, incomplete=incomplete)
 
-    def _leaves(self, federation: Federation, digests: np.ndarray, method: Method = "one round") -> np.ndarray:
-        if method not in ("one round", "classical"):
-            raise InputError.wrong("method", "'one round' or 'classical'", method)
+    def leaves_of_rows(self, federation: Federation, digests: np.ndarray) -> np.ndarray:
+        """Find every row's leaf in every tree, by number from left to right: (rows, trees)."""
         structure = self.kept
         restore_shares(federation, structure, share_key(structure.model), self.shares_, self.share_schemas)
-        find = find_leaves if method == "one round" else find_leaves_classically
-        return find(federation, structure, digests)
+        return find_leaves(federation, structure, digests)
 
-    def found(  # type: ignore[override]  # also by the classical method
-        self, federation: Federation, digests: np.ndarray, *, method: Method = "one round"
-    ) -> RowScores | RowLeaves:
+    def found(self, federation: Federation, digests: np.ndarray) -> RowScores | RowLeaves:
         """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
-        structure, leaves = self.structure_, self._leaves(federation, digests, method)
+        structure, leaves = self.structure_, self.leaves_of_rows(federation, digests)
         positive = self.schema_.label.positive_code
         found = RowLeaves(
             structure.model, leaves, structure.weights, self._combine == "vote", self.threshold_, positive

@@ -27,7 +27,7 @@ from silvan.federation.store import digest, fingerprint_key_name
 from silvan.privacy.fingerprints import PRIME, ROOM, Points, fingerprint_of, points_of
 from silvan.privacy.gate import first_sites
 from silvan.privacy.identity.shared_key import key_of_pair, share_fingerprint_key
-from silvan.privacy.study_notes import Answered, Part, answered_in, close, closing_answer, find_part
+from silvan.privacy.study_notes import Answered, SumPart, answered_in, close, closing_answer, find_part
 from silvan.util.readable import count_of
 
 # -- messages
@@ -143,7 +143,7 @@ def _hidden_print(site: Site, listed: ListedSum, over: list[str]) -> HiddenPrint
     return HiddenPrint(listed.asked, part.over, (first, second), part.fingerprint.largest * len(over) < ROOM)
 
 
-def _masks(site: Site, other: str, name: str, part: Part) -> tuple[int, int]:
+def _masks(site: Site, other: str, name: str, part: SumPart) -> tuple[int, int]:
     """Return what hides a fingerprint from all but two sites, who have it from the key of their pair.
 
     It is for one sum: of one statistic, under one name, over some sites. Parts of two sums do not add up.

@@ -28,7 +28,7 @@ from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
 from silvan.privacy.request_sequence import CheckedRequest, StudyLimits, check_sequence
 from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
-from silvan.privacy.study_notes import Part, check_open, note_answer
+from silvan.privacy.study_notes import SumPart, check_open, note_answer
 from silvan.privacy.terms import DeviationError, StudyText, Terms, columns_of
 from silvan.util.readable import count_of
 
@@ -201,7 +201,7 @@ class Gate(Outbox):
         self.marks.check()
         self._rows_closed = ""
         self._admitted: tuple[Envelope, CheckedRequest] | None = None
-        self._parts: dict[str, Part] = {}  # of sums, by the request's digest, until their answers leave
+        self._parts: dict[str, SumPart] = {}  # of sums, by the request's digest, until their answers leave
         self._thread = threading.local()
 
     @property
@@ -375,7 +375,7 @@ class Gate(Outbox):
         if key is not None:
             found = fingerprint_of(reply, points_of(key, site.study))
             if found is not None:
-                self._parts[site.asked] = Part(found, [], request.statistic(site.asked))
+                self._parts[site.asked] = SumPart(found, [], request.statistic(site.asked))
         return reply
 
     def _notes(self, site: Site, envelope: Envelope, request: Request, body: bytes) -> dict[str, bytes]:

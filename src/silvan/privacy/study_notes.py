@@ -25,7 +25,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
     answers: list[str] = []
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class SumPart(msgspec.Struct, frozen=True, array_like=True):
     """A site's part of a sum: its fingerprint, the sites in the sum, and what all of them were asked alike."""
 
     fingerprint: Fingerprint
@@ -33,7 +33,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     statistic: str
 
 
-def note_answer(store: Store, envelope: Envelope, shown: bytes | None, part: Part | None) -> dict[str, bytes]:
+def note_answer(store: Store, envelope: Envelope, shown: bytes | None, part: SumPart | None) -> dict[str, bytes]:
     """Return what to put into a store of a request that is about to be answered.
 
     ``shown`` is the answer if the coordinator sees it; ``part`` is the site's part of a sum if it is new.
@@ -68,10 +68,10 @@ def answered_in(store: Store, study: str) -> list[Answered]:
     return [msgspec.msgpack.decode(store.get(key) or b"", type=Answered) for key in keys]
 
 
-def find_part(store: Store, study: str, asked: str) -> Part | None:
+def find_part(store: Store, study: str, asked: str) -> SumPart | None:
     """Return what is noted of the site's part of a sum."""
     data = store.get(_key("part", study, asked))
-    return None if data is None else msgspec.msgpack.decode(data, type=Part)
+    return None if data is None else msgspec.msgpack.decode(data, type=SumPart)
 
 
 # -- the end of a study

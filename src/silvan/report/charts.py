@@ -19,7 +19,7 @@ MARGIN = 3.0
 """Per cent left free at both ends of a track, so that marks are not cut."""
 
 MANY = 12
-"""From more sites on, what is over all of them comes first, and long tables are folded."""
+"""With more sites than this, long lists of sites are folded."""
 
 MODELS = ("local", "federated", "pooled")
 """Models that have a mark and a colour of their own."""
@@ -66,65 +66,18 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
     return [f"{t:g}" for t in ticks]
 
 
-def _place(value: float, ticks: Sequence[float]) -> float:
+def place(value: float, ticks: Sequence[float]) -> float:
+    """Return the horizontal position of a value, in per cent of a track."""
     span = ticks[-1] - ticks[0] or 1.0
     return MARGIN + (100 - 2 * MARGIN) * (value - ticks[0]) / span
 
 
-# -- the comparison: a track for each site
-
-
-def comparison(summary: Line) -> dict[str, Any] | None:
-    """Draw each site's figures on one scale, with a line from the site alone to the federated forest."""
-    metric, models = summary["metric"], summary["models"]
-    sums = [line for line in (summary["mean"], summary["overall"]) if line is not None]
-    lines = [*sums, *summary["sites"]] if len(summary["sites"]) > MANY else [*summary["sites"], *sums]
-    values = [v for line in lines for v in line["figures"].values() if v is not None]
-    if metric is None or not values:
-        return None
-    ticks = nice_scale(min(values), max(values), None if metric["key"] == "rmse" else 1.0)
-    tracks = [(line, _track(line, models, ticks, metric)) for line in lines]
-    rule = len(sums) if lines[0] in sums else len(summary["sites"])  # where a line is drawn between sites and sums
-    return {"axis": _axis(ticks), "tracks": tracks, "rule": rule if sums and summary["sites"] else -1}
-
-
-def _axis(ticks: Sequence[float]) -> Markup:
-    labels = zip(ticks, tick_labels(ticks), strict=True)
-    texts = (svg("text", text, x=f"{_place(t, ticks):.2f}%", y=14) for t, text in labels)
+def axis(ticks: Sequence[float]) -> Markup:
+    """Draw the numbers below a track; every second one where there are many."""
+    step = 1 if len(ticks) <= 5 else 2
+    labels = list(zip(ticks, tick_labels(ticks), strict=True))[::step]
+    texts = (svg("text", text.replace("-", "\N{MINUS SIGN}"), x=f"{place(t, ticks):.2f}%", y=14) for t, text in labels)
     return svg("svg", *texts, class_="axis", height=20, aria_hidden="true")
-
-
-def _track(line: Line, models: Sequence[str], ticks: Sequence[float], metric: Line) -> Markup:
-    grid = (f"{_place(t, ticks):.2f}%" for t in ticks)
-    parts = [svg("line", class_="grid", x1=x, x2=x, y1=0, y2="100%") for x in grid]
-    at = {m: f"{_place(v, ticks):.2f}%" for m, v in line["figures"].items() if v is not None}
-    if not at:
-        parts.append(svg("text", "no test rows here, or one class only", class_="none", x="50%", y="50%", dy=4))
-    if "local" in at and "federated" in at:
-        way = f"way {line['sure'].get('federated', '')}"
-        parts.append(svg("line", class_=way, x1=at["local"], x2=at["federated"], y1="50%", y2="50%"))
-    texts = {m: f"{m} {line['figures'][m]:.{metric['digits']}f}" for m in at}
-    for model in sorted(at, key=lambda m: ("pooled", "local", "federated").index(m) if m in _SHAPES else 1.5):
-        title, shape = svg("title", texts[model]), _SHAPES.get(model, _OTHER)
-        parts.append(svg("svg", title, shape, class_=f"mark {model_class(model, models)}", x=at[model], y="50%"))
-    said = f"{metric['title']} at {line['title']}: {', '.join(texts.values()) or 'not defined'}"
-    return svg("svg", *parts, class_="track", role="img", aria_label=said)
-
-
-_SHAPES = {
-    "local": Markup('<circle r="7.5"/>'),
-    "federated": Markup('<circle r="4.5"/>'),
-    "pooled": Markup('<path d="M0-15V10"/>'),
-}
-_OTHER = Markup('<path d="M0 11 5 19h-10Z"/>')
-"""Marks that can be told apart where they meet: a ring around a dot, a bar that sticks out, a wedge below."""
-
-
-def swatch(model: str, models: Sequence[str]) -> Markup:
-    """Draw a model's mark for the legend."""
-    y, style = 12 if model in _SHAPES else 0, f"mark {model_class(model, models)}"
-    mark = svg("svg", _SHAPES.get(model, _OTHER), class_=style, x=10, y=y)
-    return svg("svg", mark, class_="swatch", width=20, height=24, aria_hidden="true")
 
 
 # -- a tree
@@ -159,7 +112,7 @@ def stack(parts: list[tuple[int, str, int]], most: int) -> Markup:
     for colour, title, size in parts:
         width = 100 * size / max(most, 1)
         x, wide = f"{at:.3f}%", f"{width:.3f}%"
-        drawn.append(svg("rect", svg("title", title), class_=f"k{colour % 10}", x=x, width=wide, height=18))
+        drawn.append(svg("rect", svg("title", title), class_=f"k{colour}", x=x, width=wide, height=18))
         at += width
     return svg("svg", *drawn, class_="stack", height=18, aria_hidden="true")
 
@@ -175,6 +128,10 @@ _BANDS = 10
 
 _ORDER = ("pooled", "local", "", "federated")
 """Models from back to front; others lie between."""
+
+
+SIZE = _LEFT + _SIDE + 14, _TOP + _SIDE + _BELOW
+"""Width and height of a square with its ticks."""
 
 
 class Axis(NamedTuple):
@@ -197,29 +154,38 @@ class Axis(NamedTuple):
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
+class Drawing(Markup):
+    """A chart, with the numbers that it shows: a heading, then rows."""
+
+    numbers: list[list[Any]]
+
+
 class Chart:
     """A square with ticks; what is drawn beyond its edges is cut off."""
 
     def __init__(self, label: str, x: Axis, y: Axis) -> None:
         self.label, self.x, self.y = label, x, y
         self.parts: list[Markup] = []
+        self.numbers: list[list[Any]] = [["series", x.name, y.name]]
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Return the place of a point."""
         return _LEFT + _SIDE * self.x.place(x), _TOP + _SIDE * (1.0 - self.y.place(y))
 
-    def line(self, points: Points, style: str) -> None:
-        """Draw a line through points."""
+    def line(self, points: Points, style: str, name: str = "") -> None:
+        """Draw a line through points; one with a name is among the numbers of the chart."""
+        self.numbers += [[name, *point] for point in points if name]
         path = "M" + "L".join("{:.1f} {:.1f}".format(*self.at(*point)) for point in points)
         self.parts.append(svg("path", class_=style, d=path))
 
-    def dots(self, points: list[tuple[float, float, float, str]], style: str) -> None:
-        """Draw dots: place, radius and title of each."""
+    def dots(self, points: list[tuple[float, float, float, str]], style: str, name: str = "") -> None:
+        """Draw dots: position, radius and title of each; with a name they are among the numbers of the chart."""
+        self.numbers += [[name, x, y] for x, y, *_ in points if name]
         for x, y, radius, title in points:
             left, top = self.at(x, y)
             self.parts.append(svg("circle", svg("title", title), class_=style, cx=left, cy=top, r=radius))
 
-    def draw(self) -> Markup:
+    def draw(self) -> Drawing:
         """Return the chart."""
         grid, texts, bottom = "", list[Markup](), _TOP + _SIDE
         for t, text in zip(self.x.ticks, self.x.texts, strict=True):
@@ -235,9 +201,11 @@ class Chart:
         texts.append(svg("text", self.y.name, class_="tx name", transform=turned))
         x, y, side = _LEFT - 4, _TOP - 4, _SIDE + 8
         inside = svg("svg", *self.parts, x=x, y=y, width=side, height=side, viewBox=f"{x:g} {y:g} {side:g} {side:g}")
-        view = f"0 0 {_LEFT + _SIDE + 14:g} {bottom + _BELOW:g}"
+        view = f"0 0 {SIZE[0]:g} {SIZE[1]:g}"
         inner = [svg("path", class_="grid", d=grid), *texts, inside]
-        return svg("svg", *inner, class_="roc", viewBox=view, role="img", aria_label=self.label)
+        drawn = Drawing(svg("svg", *inner, class_="roc", viewBox=view, role="img", aria_label=self.label))
+        drawn.numbers = self.numbers
+        return drawn
 
 
 def back_to_front(models: Sequence[str]) -> list[str]:
@@ -260,7 +228,7 @@ def roc_points(groups: Groups) -> Points:
     return points
 
 
-def roc(curves: list[tuple[str, Points]], styles: dict[str, str], where: str = "", corner: float = 1.0) -> Markup:
+def roc(curves: list[tuple[str, Points]], styles: dict[str, str], where: str = "", corner: float = 1.0) -> Drawing:
     """Draw ROC curves by name; ``corner`` is how much of both axes is shown, from the upper left."""
     ticks = [t * corner for t in SHARES]
     rising = [round(1.0 - t, 10) for t in reversed(ticks)]
@@ -268,7 +236,7 @@ def roc(curves: list[tuple[str, Points]], styles: dict[str, str], where: str = "
     if corner == 1.0:
         chart.line([(0, 0), (1, 1)], "chance")
     for name, points in curves:
-        chart.line(points, f"curve {styles[name]}")
+        chart.line(points, f"curve {styles[name]}", name)
     return chart.draw()
 
 
@@ -283,9 +251,9 @@ def roc_panels(summary: dict[str, Any]) -> list[dict[str, Any]]:
         if not curves:
             continue
         title = f"{summary['label']} = {of}" + (" against the rest" if len(classes) > 1 else "")
-        panels.append({"title": title, "svg": roc(curves, styles, f" of {title}, all rows together")})
+        panels.append({"title": f"ROC, {title}", "svg": roc(curves, styles, f" of {title}, all rows together")})
         if len(classes) == 1 and all(_area(points) > 0.9 for _, points in curves):
-            panels.append({"title": "the corner, enlarged", "svg": roc(curves, styles, ", the corner", corner=0.25)})
+            panels.append({"title": "ROC, upper left corner", "svg": roc(curves, styles, ", the corner", corner=0.25)})
     return panels
 
 
@@ -296,13 +264,13 @@ def _area(points: Points) -> float:
 # -- calibration, decisions, numbers
 
 
-def calibration(curves: list[tuple[str, Groups]], styles: dict[str, str], dotted: str = "", where: str = "") -> Markup:
+def calibration(curves: list[tuple[str, Groups]], styles: dict[str, str], dotted: str = "", where: str = "") -> Drawing:
     """Draw how often rows are of the class against the mean score of their group, with dots on one of the curves."""
     chart = Chart(f"Calibration{where}", Axis(SHARES, "score"), Axis(SHARES, "share of the class"))
     chart.line([(0, 0), (1, 1)], "chance")
     for name, groups in curves:
         known = [(score, own / (others + own), others + own) for score, others, own in _joined(groups)]
-        chart.line([(score, share) for score, share, _ in known], f"curve {styles[name]}")
+        chart.line([(score, share) for score, share, _ in known], f"curve {styles[name]}", name)
         if name == dotted:
             said = "{:.0%} of {} with a mean score of {:.2f}"
             dots = [(x, y, n, said.format(y, count_of(round(n), "row"), x)) for x, y, n in known]
@@ -323,20 +291,20 @@ def _joined(groups: Groups) -> list[tuple[float, float, float]]:
     return joined
 
 
-def decision(curves: list[tuple[str, Points]], everybody: Points, styles: dict[str, str], where: str = "") -> Markup:
+def decision(curves: list[tuple[str, Points]], everybody: Points, styles: dict[str, str], where: str = "") -> Drawing:
     """Draw net benefit by threshold, beside acting on everybody and on nobody."""
     highest = max(y for _, points in [*curves, ("", everybody)] for _, y in points)
     ticks = nice_scale(-0.15 * max(highest, 0.02), max(highest, 0.02), wanted=4)
     chart = Chart(f"Decision curve{where}", Axis(SHARES, "threshold"), Axis(ticks, "net benefit"))
     chart.line([(0, 0), (1, 0)], "nobody")
     low = ticks[0] - 0.1 * (ticks[-1] - ticks[0])  # lines run out of the chart, not to its far end
-    chart.line([(x, max(y, low)) for x, y in everybody], "chance")
+    chart.line([(x, max(y, low)) for x, y in everybody], "chance", "everybody")
     for name, points in curves:
-        chart.line([(x, max(y, low)) for x, y in points], f"curve {styles[name]}")
+        chart.line([(x, max(y, low)) for x, y in points], f"curve {styles[name]}", name)
     return chart.draw()
 
 
-def predicted_against_actual(name: str, groups: Groups, styles: dict[str, str], where: str = "") -> Markup:
+def predicted_against_actual(name: str, groups: Groups, styles: dict[str, str], where: str = "") -> Drawing:
     """Draw the mean of the number against the mean prediction of each group of rows."""
     values = [value for group in groups for value in group[:2]]
     ticks = nice_scale(min(values), max(values), wanted=4)
@@ -346,7 +314,7 @@ def predicted_against_actual(name: str, groups: Groups, styles: dict[str, str], 
         (p, y, n, f"{count_of(round(n), 'row')}: predicted {format_number(p)}, actual {format_number(y)}")
         for p, y, n in groups
     ]
-    chart.dots(_sized(dots), f"dot {styles[name]}")
+    chart.dots(_sized(dots), f"dot {styles[name]}", name)
     return chart.draw()
 
 
@@ -361,14 +329,14 @@ def _sized(dots: list[tuple[float, float, float, str]]) -> list[tuple[float, flo
 
 def dependence(
     column: str, values: Sequence[float], means: dict[str, list[float]], styles: dict[str, str], predicted: str
-) -> Markup:
+) -> Drawing:
     """Draw mean predictions of rows, by class, with a column set to each of some numbers."""
     every = [mean for line in means.values() for mean in line]
     x, y = (nice_scale(min(numbers), max(numbers), wanted=4) for numbers in (values, every))
     chart = Chart(f"Mean prediction by {column}", Axis(x, column), Axis(y, predicted))
     for name, line in means.items():
         points = list(zip(values, line, strict=True))
-        chart.line(points, f"curve {styles[name]}")
+        chart.line(points, f"curve {styles[name]}", name)
         dots = [(a, b, 3.0, f"{column} = {format_number(a)}: {format_number(b)}") for a, b in points]
         chart.dots(dots, f"dot {styles[name]}")
     return chart.draw()

@@ -1,6 +1,7 @@
 """Writes the report of a run as one HTML page that loads nothing else."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from silvan.metrics import BY_KEY
-from silvan.report import charts, site_tables
+from silvan.report import chart_files, charts, forest_plot, site_tables
 from silvan.report.summary import summarise_run
 from silvan.study.run_folder import REPORT, Run
 from silvan.util.files import write_whole
@@ -20,9 +21,8 @@ STYLE = _HERE / "style.css"
 """The style sheet, of this page and of others that should look the same."""
 
 _TABLES = (
-    *(site_tables.threshold_table, site_tables.column_table, site_tables.subgroup_table, site_tables.choice_table),
-    *(site_tables.weight_table, site_tables.distance_table, site_tables.joining_table, site_tables.noisy_table),
-    *(site_tables.message_table, site_tables.difference_table),
+    *(site_tables.column_table, site_tables.subgroup_table, site_tables.choice_table, site_tables.weight_table),
+    *(site_tables.distance_table, site_tables.noisy_table, site_tables.message_table, site_tables.difference_table),
 )
 """Tables that the page's template shows under the names of these functions."""
 
@@ -30,6 +30,11 @@ _MOST_IMPORTANCES = 15
 
 _OPEN = 4
 """Curves of so many sites are shown at once; of more, each site's unfold when it is chosen."""
+
+_COLOURS = 7
+"""Kinds of messages that have a colour of their own."""
+
+_OTHER_KINDS = "other kinds"
 
 _CONTROLS = {
     **dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127], "\N{REPLACEMENT CHARACTER}"),
@@ -76,7 +81,7 @@ def _template() -> Template:
         format_bytes=format_bytes,
         format_time=format_time,
         signed=signed,
-        figure=format_metric,
+        number=format_metric,
         spaced=_spaced,
         gain=_gain,
         count=count_of,
@@ -85,9 +90,11 @@ def _template() -> Template:
 
 def render(summary: dict[str, Any]) -> str:
     """Return the page of a summary as HTML."""
-    models = summary["models"]
-    model = summary["leading"]
-    many = len(summary["sites"]) > charts.MANY
+    models, model = summary["models"], summary["leading"]
+    many = forest_plot.is_long(summary)
+    plot = forest_plot.forest_plot(summary)
+    sites = _evaluated(summary, model) if model is not None else []
+    threshold_table = site_tables.threshold_table(summary)
     page = _template().render(
         run=summary,
         own=" at this site" if len(summary["among"]) > len(summary["sites"]) else "",
@@ -96,38 +103,139 @@ def render(summary: dict[str, Any]) -> str:
         kind=dict(summary["settings"]).get("learner.kind", "forest"),
         distance=dict(summary["settings"]).get("learner.metric", "manhattan"),
         style=Markup(STYLE.read_text()),  # noqa: S704, our own file
-        comparison=None if summary["noisy"] else charts.comparison(summary),
-        legend=[(m, charts.swatch(m, models), charts.model_class(m, models)) for m in models],
-        panels=charts.roc_panels(summary),
-        judged=_judged(summary, model) if model is not None else [],
+        plot=plot,
+        uses=plot is not None and any(line.use for line in plot.sites),
+        plot_links=[] if plot is None else _plot_links(plot, summary),
+        legend=[(m, charts.model_class(m, models)) for m in models],
+        model_class=charts.model_class,
+        overall_panels=_overall_panels(summary, sites),
+        site_panels=[site for site in sites if not site["overall"]],
+        links=_links(summary, len(sites)),
         open=len(summary["sites"]) <= _OPEN,
         many=many,
         model=model,
         classes=_classes(summary),
         positive=site_tables.positive_note(summary),
-        compared=site_tables.comparison_table(summary, sums_first=many),
+        metrics_digest=_metrics_digest(summary),
+        differences_digest=_differences_digest(summary),
+        audit_digest=_audit_digest(summary),
+        threshold_table=threshold_table,
+        comparison_rows=summary["all_metrics"]["rows"],
         **{make.__name__: make(summary) for make in _TABLES},
         meanings=[(BY_KEY[key].title, BY_KEY[key].meaning) for key in summary["further"]],
         tree=None if summary["tree"] is None else charts.tree(summary["tree"]["lines"]),
         importances=_importances(summary),
+        importance_links=_importance_links(summary),
         dependence=_dependence(summary),
         between=format_interval,
         stacks=_stacks(summary),
+        message_legend=_message_legend(summary),
+        byte_links=_byte_links(summary),
     )
     return without_controls(page)
 
 
-def _judged(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
+def plot_html(summary: dict[str, Any]) -> Markup:
+    """Return the forest plot alone, for pages that show a result in short."""
+    plot = forest_plot.forest_plot(summary)
+    if plot is None:
+        return Markup("")
+    lines = ([], plot.totals) if forest_plot.is_long(summary) else (plot.sites, plot.totals)
+    who = "party" if summary["by"] == "columns" else "site"
+    module: Any = page_template(_HERE / "plot.html.jinja").module
+    legend = module.plot_legend(plot, summary, charts.model_class) if plot.of_gains else ""
+    drawn = module.plot_table(plot, summary, who, *lines, any(line.use for line in plot.sites))
+    return Markup(without_controls(legend + drawn))  # noqa: S704  its templates escape
+
+
+# -- charts as files
+
+
+def _links(summary: dict[str, Any], n_charts: int) -> Callable[[charts.Drawing, str], list[tuple[str, str, str]]]:
+    """Return what makes the links that save a chart; pages with very many charts have none for single sites."""
+
+    def links(drawn: charts.Drawing, name: str) -> list[tuple[str, str, str]]:
+        if n_charts > charts.MANY + 1 and not name.startswith("all"):
+            return []
+        return _saved(name, chart_files.svg_link(drawn, *charts.SIZE), drawn.numbers)
+
+    return links
+
+
+def _saved(name: str, svg: str, numbers: Sequence[Sequence[Any]]) -> list[tuple[str, str, str]]:
+    """Return links to an SVG and a CSV file: titles, what they hold, and names of the files."""
+    stem = re.sub(r"[^\w-]+", "-", name).strip("-").lower()[:60] or "chart"
+    return [("SVG", svg, f"{stem}.svg"), ("CSV", chart_files.csv_link(numbers), f"{stem}.csv")]
+
+
+def _plot_links(plot: forest_plot.ForestPlot, summary: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = [(line.title, line.chart, f"{line.text} {line.interval}") for line in (*plot.sites, *plot.totals)]
+    drawn = chart_files.rows_as_svg(rows, 34, plot.axis)
+    return _saved("gains", chart_files.svg_link(*drawn), plot.table())
+
+
+def _importance_links(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = [(name, drawn, text) for name, text, drawn in _importances(summary)]
+    if not rows:
+        return []
+    numbers = [["column", "importance"], *([name, value] for name, value in summary["importances"])]
+    return _saved("importance", chart_files.svg_link(*chart_files.rows_as_svg(rows, 16)), numbers)
+
+
+def _byte_links(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = [(site["name"], drawn, format_bytes(site["sent"])) for site, drawn in _stacks(summary)]
+    if not rows:
+        return []
+    kinds = [kind["name"] for kind in summary["traffic"]["kinds"]]
+    sites = summary["traffic"]["sites"]
+    numbers = [["site", *kinds], *([site["name"], *(site["by_kind"].get(k, 0) for k in kinds)] for site in sites)]
+    return _saved("bytes", chart_files.svg_link(*chart_files.rows_as_svg(rows, 20)), numbers)
+
+
+# -- what closed sections say of what is in them
+
+
+def _metrics_digest(summary: dict[str, Any]) -> str:
+    titles = [BY_KEY[key].title.lower() for key in summary["further"] if key not in ("log_loss", "precision")]
+    return ", ".join(titles[:4])
+
+
+def _differences_digest(summary: dict[str, Any]) -> str:
+    found = len(summary["differences"])
+    parts = [count_of(found, "difference")] if found else ["no differences known"]
+    parts += [count_of(len(summary["warnings"]), "warning")] if summary["warnings"] else []
+    return ", ".join(parts)
+
+
+def _audit_digest(summary: dict[str, Any]) -> str:
+    reports = summary["audit"]["reports"] if summary["audit"] else []
+    over = sum(f["verdict"] == "exceeded" for report in reports for f in report["findings"])
+    return f"{count_of(over, 'attack')} above {'its limit' if over == 1 else 'their limits'}" if over else "all held"
+
+
+# -- curves
+
+
+def _overall_panels(summary: dict[str, Any], sites: list[dict[str, Any]]) -> list[tuple[str, charts.Drawing]]:
+    """Return the curves over all rows: from counts summed over the sites."""
+    roc = [(panel["title"], panel["svg"]) for panel in charts.roc_panels(summary)]
+    overall = next((site for site in sites if site["overall"]), None)
+    known = overall["panels"] if overall is not None else []
+    drawn = [*roc, *(one for one in known if not (roc and one[0].startswith("ROC")))]
+    return [(f"all rows: {title}", one) for title, one in drawn]
+
+
+def _evaluated(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
     """Draw the curves of every site, all rows together first."""
     found = []
-    for site in summary["judged"]:
+    for site in summary["evaluated"]:
         if model in site["models"]:
             one = site["models"][model]
-            found.append(site | {"panels": _panels(summary, site, model), "rows": one["rows"], "figures": one})
+            found.append(site | {"panels": _panels(summary, site, model), "rows": one["rows"], "metrics": one})
     return found if any(site["panels"] for site in found) else []
 
 
-def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[tuple[str, Markup]]:
+def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[tuple[str, charts.Drawing]]:
     """Draw what is known of a site: ROC, calibration and decision curves, or predicted against actual."""
     where = f", {site['title']}"
     known = {of: groups for of, groups in site["models"][model]["groups"].items() if len(groups) > 1}
@@ -148,7 +256,7 @@ def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[t
 
 def _panels_of_two(
     summary: dict[str, Any], site: dict[str, Any], model: str, of: str, where: str
-) -> list[tuple[str, Markup]]:
+) -> list[tuple[str, charts.Drawing]]:
     """Draw what is known of a site where there are two classes; every chart names the positive one."""
     positive = f"{summary['label']} = {of}"
     where = f" of {positive}{where}"
@@ -200,16 +308,25 @@ def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
-    """Return a bar for each site: what it sent, by kind of message."""
+    """Return a bar for each site: what it sent, by kind of message; kinds without a colour of their own together."""
     traffic = summary["traffic"]
     kinds = [kind["name"] for kind in traffic["kinds"]]
     most = max((site["sent"] for site in traffic["sites"]), default=0)
     drawn = []
     for site in traffic["sites"]:
-        sizes = [(i, kind, site["by_kind"].get(kind)) for i, kind in enumerate(kinds)]
+        sizes = [(i, kind, site["by_kind"].get(kind, 0)) for i, kind in enumerate(kinds[:_COLOURS])]
+        sizes.append((_COLOURS, _OTHER_KINDS, sum(site["by_kind"].get(kind, 0) for kind in kinds[_COLOURS:])))
         parts = [(i, f"{kind}: {format_bytes(size)}", size) for i, kind, size in sizes if size]
         drawn.append((site, charts.stack(parts, most)))
     return drawn
+
+
+def _message_legend(summary: dict[str, Any]) -> list[tuple[int, str]]:
+    """Return the colour and name of each kind of message in the bars."""
+    kinds = [kind["name"] for kind in summary["traffic"]["kinds"]]
+    rest = len(kinds) - _COLOURS
+    named = list(enumerate(kinds[:_COLOURS]))
+    return [*named, (_COLOURS, f"{count_of(rest, 'other kind')}")] if rest > 0 else named
 
 
 def _gain(value: float | None, digits: int) -> str:

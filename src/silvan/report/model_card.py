@@ -78,7 +78,7 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
         return [*texts, "It has not been evaluated: there are no test rows."]
     few = [site["title"] for site in sites if site["certainty"] == "few"]
     lost = [site["title"] for site in sites if site["certainty"] == "lost"]
-    undefined = [site["title"] for site in sites if not any(v is not None for v in site["figures"].values())]
+    undefined = [site["title"] for site in sites if not any(v is not None for v in site["metrics"].values())]
     if undefined and summary["noisy"] is None and metric is not None and not record.copy_for and record.by == "rows":
         texts.append(
             f"No {metric['title']} is known at {list_some(undefined, 'site', 6)}: no test rows, or one class only."
@@ -87,24 +87,31 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
         texts.append(f"Too few test rows for a confidence interval of the gain: {list_some(few, 'site', 6)}.")
     if lost:
         texts.append(f"Significantly worse than the local model: {list_some(lost, 'site', 6)}.")
-    model = summary["leading"]
+    texts += cautions(record, summary)
+    known = "other places" if record.date_split is not None else "other times" if record.left_out else ""
+    texts.append(
+        f"Nothing is known of rows of {known or 'other places or other times'} than those it was evaluated on."
+    )
+    return texts
+
+
+def cautions(record: Record, summary: dict[str, Any]) -> list[str]:
+    """Return why scores of the model should not be read as probabilities."""
+    texts, model = list[str](), summary["leading"]
     slopes = {
         site["title"]: slope
-        for site in summary["judged"]
+        for site in summary["evaluated"]
         if model in site["models"] and site["models"][model]["rows"] >= _ENOUGH
         if (slope := site["models"][model]["more"].get("calibration_slope")) is not None
     }
     off = [f"{site} ({slope:.2f})" for site, slope in slopes.items() if not _FAR_SLOPE[0] <= slope <= _FAR_SLOPE[1]]
     if off:
         texts.append(
-            f"Probabilities are not calibrated at {list_some(off, 'site', 6)}; the slope in brackets should be near 1."
+            f"Scores are not calibrated probabilities at {list_some(off, 'site', 6)}: the calibration slope in brackets"
+            " should be near 1. Recalibrate before using them as risks."
         )
     if record.study.get("learner", {}).get("class_weight") == "balanced":
-        texts.append("Classes were balanced, so probabilities are higher for rare classes than their share.")
-    known = "other places" if record.date_split is not None else "other times" if record.left_out else ""
-    texts.append(
-        f"Nothing is known of rows of {known or 'other places or other times'} than those it was evaluated on."
-    )
+        texts.append("Classes were balanced in training, so scores overstate the probability of rare classes.")
     return texts
 
 

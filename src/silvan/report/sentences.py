@@ -35,7 +35,7 @@ def _of_parties(text: str, record: Record) -> str:
     for old, new in (
         ("No row left its site.", "Features stayed with their parties."),
         ("pooled rows", "the joined table"),
-        (" a site)", " in all)"),
+        (" per site)", " in all)"),
         ("single sites' metrics", "metrics"),
         ("sites", "parties"),
         ("site", "party"),
@@ -47,7 +47,7 @@ def _of_parties(text: str, record: Record) -> str:
 
 def _outcome(summary: dict[str, Any]) -> str:
     metric, overall = summary["metric"], summary["overall"]
-    if metric is None or overall is None or "local" not in overall["figures"]:
+    if metric is None or overall is None or "local" not in overall["metrics"]:
         return ""
     known = [site["certainty"] for site in summary["sites"] if site["verdict"] != "unknown"]
     unknown = len(summary["sites"]) - len(known)
@@ -55,7 +55,8 @@ def _outcome(summary: dict[str, Any]) -> str:
     if unknown:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
         why = "no test rows, one class only, or a class without test rows"
-        texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
+        if any(site["test_rows"] for site in summary["sites"]):
+            texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
     texts.append(_change_of_metric(summary["lead"], summary))
     return " ".join(filter(None, texts))
 
@@ -63,15 +64,15 @@ def _outcome(summary: dict[str, Any]) -> str:
 def _at_new_sites(summary: dict[str, Any]) -> str:
     """Return how the model does at a site that took no part."""
     metric, overall, model = summary["metric"], summary["overall"], summary["leading"]
-    known = [line["figures"].get(model) for line in summary["sites"]]
+    known = [line["metrics"].get(model) for line in summary["sites"]]
     known = sorted(value for value in known if value is not None)
     if metric is None or not known:
         return ""
     text = f"At a site that takes no part in training, expect {metric['title']} {known[0]:.{metric['digits']}f}"
     if len(known) > 1:
         text += f" to {known[-1]:.{metric['digits']}f}"
-    if overall is not None and overall["figures"].get(model) is not None:
-        text += f", {overall['figures'][model]:.{metric['digits']}f} on average"
+    if overall is not None and overall["metrics"].get(model) is not None:
+        text += f", {overall['metrics'][model]:.{metric['digits']}f} on average"
     return f"{text}: each site was left out in turn and evaluated by a model of the other sites."
 
 
@@ -82,14 +83,14 @@ def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
         return ""
     texts = []
     for line in lines:
-        figures, digits = line["figures"], metric["digits"]
-        if figures.get("local") is not None and figures.get("federated") is not None:
+        metrics, digits = line["metrics"], metric["digits"]
+        if metrics.get("local") is not None and metrics.get("federated") is not None:
             texts.append(
-                f"At {line['title']} the {metric['title']} goes from {figures['local']:.{digits}f} alone to "
-                f"{figures['federated']:.{digits}f} with the federated forest "
+                f"At {line['title']} the {metric['title']} goes from {metrics['local']:.{digits}f} alone to "
+                f"{metrics['federated']:.{digits}f} with the federated forest "
                 f"({_change(line['gains']['federated'], metric)})."
             )
-    if summary["overall"] is not None and "local" in summary["overall"]["figures"]:
+    if summary["overall"] is not None and "local" in summary["overall"]["metrics"]:
         texts.append(_change_of_metric(summary["overall"], summary))
     return " ".join(filter(None, texts))
 
@@ -99,12 +100,12 @@ def _with_noise(summary: dict[str, Any]) -> str:
     noisy, metric = summary["noisy"], summary["metric"]
     if noisy is None:
         return ""
-    digits, figure = metric["digits"], summary["overall"]["figures"].get("federated")
-    if figure is None:
+    digits, value = metric["digits"], summary["overall"]["metrics"].get("federated")
+    if value is None:
         text = f"Noise is larger than the counts of test rows: the {metric['title']} cannot be estimated."
     else:
-        text = f"Over the test rows of all sites the {metric['title']} is {figure:.{digits}f}"
-        *_, low, high = noisy["figures"][0]
+        text = f"Over the test rows of all sites the {metric['title']} is {value:.{digits}f}"
+        *_, low, high = noisy["metrics"][0]
         if low is not None:
             text += f", between {low:.{digits}f} and {high:.{digits}f} (95% CI, noise included)"
         text += "."
@@ -118,16 +119,16 @@ def _with_noise(summary: dict[str, Any]) -> str:
 def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
     """Return how the figure changes, and why it may change the other way over all rows."""
     metric, overall = summary["metric"], summary["overall"]
-    figures, digits = line["figures"], metric["digits"]
-    if figures.get("local") is None or figures.get("federated") is None:
+    metrics, digits = line["metrics"], metric["digits"]
+    if metrics.get("local") is None or metrics.get("federated") is None:
         return ""
     mean = line is summary["mean"] or summary["repeats"]
     where = "On average over the sites" if mean else f"Over all {count_of(line['test_rows'], 'test row')}"
-    pooled = figures.get("pooled")
+    pooled = metrics.get("pooled")
     beside = "" if pooled is None else f"; pooled rows would give {pooled:.{digits}f}"
     text = (
-        f"{where} the {metric['title']} goes from {figures['local']:.{digits}f} to "
-        f"{figures['federated']:.{digits}f} ({_change(line['gains']['federated'], metric)}{_sure(line, digits)})"
+        f"{where} the {metric['title']} goes from {metrics['local']:.{digits}f} to "
+        f"{metrics['federated']:.{digits}f} ({_change(line['gains']['federated'], metric)}{_sure(line, digits)})"
         f"{beside}."
     )
     prevalence = (
@@ -139,7 +140,7 @@ def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
     if line is overall and line["verdict"] == "lost" and metric["ranks"]:
         text += f" In one ranking of all rows {prevalence}"
     elif line["verdict"] != "lost" and overall["verdict"] == "lost":
-        alone, joined = overall["figures"]["local"], overall["figures"]["federated"]
+        alone, joined = overall["metrics"]["local"], overall["metrics"]["federated"]
         text += (
             f" With all rows in one ranking it is the other way round ({alone:.{digits}f} against "
             f"{joined:.{digits}f}): there {prevalence}"
@@ -179,20 +180,28 @@ def _sites_that_gain(known: list[str]) -> str:
         return f"{who} as well with the federated forest as alone."
     than = "with the federated forest than alone (significant, 95% CI)"
     parts = [(count, how) for count, how in ((gained, "better"), (lost, "worse")) if count]
+    if noise == total:
+        where = (
+            "the one site that can be compared"
+            if total == 1
+            else "either site"
+            if total == 2
+            else f"any of the {format_count(total)} sites"
+        )
+        return f"Joining makes no significant difference at {where} (95% CI)."
     if total == 1:
-        does = f"does {parts[0][1]} {than}" if parts else "does neither significantly better nor worse"
+        does = f"does {parts[0][1]} {than}" if parts else "has too few test rows to tell"
         return f"The one site that can be compared {does}."
     if len(parts) == 1 and parts[0][0] == total:
         return f"{everywhere} sites do {parts[0][1]} {than}."
     of = f"of {format_count(total)} sites"
     if not parts:
-        text = f"{'Neither' if total == 2 else 'None'} {of} does better or worse {than}"
+        text = f"Joining makes no significant difference at any {of} (95% CI)"
     else:
         (count, how), *more = parts
         text = f"{format_count(count).capitalize()} {of} {_do(count)} {how} {than}"
         text += "".join(f", {format_count(count)} {_do(count)} {how}" for count, how in more)
-    where = everywhere.lower() if noise == total else format_count(noise)
-    rest = [f"at {where} the difference is not significant"] * bool(noise)
+    rest = [f"at {format_count(noise)} the difference is not significant"] * bool(noise and parts)
     rest += [f"at {format_count(level)} there is none"] * bool(level)
     rest += [f"{format_count(few)} {'has' if few == 1 else 'have'} too few test rows to tell"] * bool(few)
     return f"{'; '.join([text, ', '.join(rest)] if rest else [text])}."
@@ -220,12 +229,14 @@ def _evaluated_rows(summary: dict[str, Any]) -> str:
             f"Every row was evaluated {times}, by models that had not seen it ({splits}); intervals are corrected for "
             "splits that share rows."
         )
-    sizes = [site["test_rows"] for site in summary["sites"] if site["figures"] and summary["noisy"] is None]
+    sizes = [site["test_rows"] for site in summary["sites"] if site["metrics"] and summary["noisy"] is None]
+    if sizes and not max(sizes):
+        return "There are no test rows, so it is not known how good the model is."
     if len(sizes) < 2 or min(sizes) >= 50:
         return ""
     most = count_of(max(sizes), "row")
     spread = most if min(sizes) == max(sizes) else f"{min(sizes)} to {most}"
-    return f"Test parts are small ({spread} a site), so single sites' metrics are rough."
+    return f"Test sets are small ({spread} per site), so single sites' metrics are rough."
 
 
 def _cost(record: Record) -> str:

@@ -73,7 +73,7 @@ def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> Repor
             if gain is not None:
                 text = signed(gain, metric["digits"]) if gain else "="
                 table.gains[place, len(row)] = text, line["sure"].get(model, "")
-            row.append(format_metric(line["figures"].get(model), metric["digits"], line["test_rows"]))
+            row.append(format_metric(line["metrics"].get(model), metric["digits"], line["test_rows"]))
         table.rows.append(row)
     lead = next((place for place, line in enumerate(lines) if line is summary["lead"]), -1)
     return msgspec.structs.replace(table, strong=lead, note=_compared_on(summary, who.lower()))
@@ -125,7 +125,7 @@ def importance_table(summary: dict[str, Any]) -> ReportTable | None:
     digits = min(max(2 - math.floor(math.log10(largest)), 0), 6)
     what = "Brier score" if len(summary["classes"] or ()) == 2 else "mean squared error"
     note = f"{what} on all sites' test rows, with the column shuffled at each site"
-    rows = [[name, _figure(growth, digits)] for name, growth in listed]
+    rows = [[name, _number(growth, digits)] for name, growth in listed]
     return ReportTable(["Feature", "Error grows by"], rows, note=note)
 
 
@@ -139,7 +139,7 @@ def column_table(summary: dict[str, Any]) -> ReportTable | None:
     if len(sites) <= _WIDE:
         rows = [["training rows", "", *(f"{line['rows']:,}" for line in summary["sites"])]]
         rows += [["test rows", "", *(f"{line['test_rows']:,}" for line in summary["sites"])]]
-        if all(line["positives"] is not None for line in summary["sites"]):
+        if summary["positive"] is not None and all(line["positives"] is not None for line in summary["sites"]):
             title = f"{summary['label']} = {summary['positive']}"
             rows += [[title, "label", *(f"{line['positives']:.0%}" for line in summary["sites"])]]
         rows += [[c["name"], kinds.get(c["kind"], c["kind"]), *told.values()] for c, told in listed]
@@ -175,9 +175,9 @@ def weight_table(summary: dict[str, Any]) -> ReportTable | None:
     for one in summary["weights"]:
         scorers = cluster.get(one["site"], sites)
         by = "itself" if scorers == [one["site"]] else f"all {len(scorers)} of its cluster" if cluster else "all sites"
-        between = f"{_figure(one['least'], 2)} to {_figure(one['most'], 2)}"
+        between = f"{_number(one['least'], 2)} to {_number(one['most'], 2)}"
         counts = [f"{one['trees']:,}", f"{one['used']:,}"]
-        numbers = [*counts, _figure(one["median"], 2), between, f"{one['share']:.1%}"]
+        numbers = [*counts, _number(one["median"], 2), between, f"{one['share']:.1%}"]
         rows.append([one["site"], by, *numbers])
     heads = ["Trees of", "Scored by", "Trees", "Used", "Median weight", "From to", "Share of votes"]
     return ReportTable(heads, rows, texts=2)
@@ -199,9 +199,9 @@ def subgroup_table(summary: dict[str, Any]) -> ReportTable | None:
     models = [model for model in summary["models"] if any(model in by_model for by_model in found.values())]
     rows = []
     for (group, site), by_model in found.items():
-        values = [by_model.get(model, {"figures": {}})["figures"].get(metric["key"]) for model in models]
+        values = [by_model.get(model, {"metrics": {}})["metrics"].get(metric["key"]) for model in models]
         one = next(iter(by_model.values()))
-        shown = [_figure(value, metric["digits"]) for value in values]
+        shown = [_number(value, metric["digits"]) for value in values]
         rows.append([group, "all sites" if site == "all" else site, f"{one['rows']:,}", *shown, one["note"]])
     heads = ["Subgroup", "Site", "Test rows", *(model.capitalize() for model in models), "Note"]
     note = f"{metric['title']} on test rows; subgroups that are too small are not shown{positive_note(summary)}"
@@ -247,7 +247,7 @@ def distance_table(summary: dict[str, Any]) -> ReportTable | None:
 def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return how the model does at each site: AUC with its interval, calibration, and what a threshold gives."""
     model = summary["leading"]
-    known = [site for site in summary["judged"] if model in site["models"]]
+    known = [site for site in summary["evaluated"] if model in site["models"]]
     further = [BY_KEY[key] for key in summary["further"] if key not in _LEFT_OUT]
     if not further or not known or summary["noisy"]:
         return None
@@ -259,14 +259,14 @@ def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
     for site in [*(s for s in known if not s["overall"]), *(s for s in known if s["overall"])]:
         one = site["models"][model]
         low, high = one["between"]
-        figures = [format_metric(one["auc"], 3, one["rows"])] * auc
-        figures += ["" if low is None or high is None else f"{low:.3f} to {high:.3f}"] * between
-        figures += [_figure(value, digits if BY_KEY[key].in_units else 3) for key, value in one["numbers"].items()]
+        values = [format_metric(one["auc"], 3, one["rows"])] * auc
+        values += ["" if low is None or high is None else f"{low:.3f} to {high:.3f}"] * between
+        values += [_number(value, digits if BY_KEY[key].in_units else 3) for key, value in one["numbers"].items()]
         more = one["more"]
         if site["overall"] and not all(decides):  # these would be of some sites only
             more = {key: value for key, value in more.items() if key not in ("sensitivity", "specificity")}
-        figures += [_figure(more.get(m.key), digits if m.in_units else 3) for m in further]
-        rows.append([site["title"], f"{one['rows']:,}", *figures])
+        values += [_number(more.get(m.key), digits if m.in_units else 3) for m in further]
+        rows.append([site["title"], f"{one['rows']:,}", *values])
     numbers = [BY_KEY[key].title for key in known[0]["models"][model]["numbers"]]
     heads = ["Site", "Test rows", *["AUC"] * auc, *["95% CI"] * between, *numbers]
     heads += [metric.title for metric in further]
@@ -305,7 +305,9 @@ def noisy_table(summary: dict[str, Any]) -> ReportTable | None:
     if noisy is None:
         return None
     rows = []
-    for (title, meaning, value, low, high), digits in zip(noisy["figures"], summary["figures"]["digits"], strict=False):
+    for (title, meaning, value, low, high), digits in zip(
+        noisy["metrics"], summary["all_metrics"]["digits"], strict=False
+    ):
         between = "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}"
         rows.append([title, meaning, format_metric(value, digits), between])
     note = f"on the test rows of all sites, some {noisy['rows']:,}, with noise for epsilon {noisy['epsilon']:g}"
@@ -313,5 +315,5 @@ def noisy_table(summary: dict[str, Any]) -> ReportTable | None:
     return ReportTable(["Metric", "Meaning", "Value", "95% CI"], rows, texts=2, note=note)
 
 
-def _figure(value: float | None, digits: int) -> str:
+def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")

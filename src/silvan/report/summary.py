@@ -14,7 +14,7 @@ from silvan.algorithms.evaluation.evaluation import MEAN_OF_SITES, certainty
 from silvan.errors import FormatError, SilvanError
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS, Metric, main_metrics
-from silvan.report.model_card import SEEN, importance_note, model_card
+from silvan.report.model_card import SEEN, cautions, importance_note, model_card
 from silvan.report.sentences import sentences
 from silvan.report.tree_outline import outline
 from silvan.study.run_folder import AUDIT, RUN, Counts, Kind, MetricsRow, Record, Run
@@ -42,7 +42,7 @@ _TAKEN = (
 )
 """Fields of the record that a summary holds unchanged."""
 
-_OF_SUBGROUP = ("group", "site", "model", "rows", "figures", "note")
+_OF_SUBGROUP = ("group", "site", "model", "rows", "metrics", "note")
 
 _FURTHER = [metric for metric in METRICS if metric.title and not metric.main]
 """The metrics that are shown beside the main ones."""
@@ -77,14 +77,15 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
     overall = _site(record, OVERALL, metric, models) if known else None
     mean = _mean(sites, metric, models) if record.by == "rows" and not record.on_splits else None
     learner = record.study.get("learner", {})
-    judged = _evaluated_at_sites(record, models)
-    further = [one["more"] for site in judged for one in site["models"].values()]
+    evaluated = _evaluated_at_sites(record, models)
+    further = [one["more"] for site in evaluated for one in site["models"].values()]
     importances, distances = record.permutation or record.importances or {}, record.distances
     summary: dict[str, Any] = {
         **{name: msgspec.to_builtins(getattr(record, name)) for name in _TAKEN},
         "among": record.among or [site.name for site in record.sites],
         "rows": _rows(record, [site.rows for site in record.sites]),
         "test_rows": _rows(record, [site.test_rows for site in record.sites]),
+        "evaluated_rows": _rows(record, [line["test_rows"] for line in sites]),
         "metric": metric,
         "honest": learner.get("protocol") != "paper",
         "tau": learner.get("tau"),
@@ -98,8 +99,8 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "overall": overall,
         "lead": mean or overall or (sites[0] if record.copy_for and sites and record.evaluation else None),
         "noisy": _noisy(record, metric),
-        "figures": _figures(record, 3 if metric is None else metric["digits"]),
-        "judged": judged,
+        "all_metrics": _all_metrics(record, 3 if metric is None else metric["digits"]),
+        "evaluated": evaluated,
         "further": [metric.key for metric in _FURTHER if any(more.get(metric.key) is not None for more in further)],
         "subgroups": [{name: getattr(row, name) for name in _OF_SUBGROUP} for row in record.subgroups],
         "curves": msgspec.to_builtins(record.curves),
@@ -107,8 +108,10 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "importance_note": "" if importances else importance_note(record),
         "shuffled": record.permutation is not None,
         "distances": distances if all(len(row) == len(distances) for row in distances.values()) else {},
-        "sent": sum(ways.get("sent", 0) for ways in record.bytes.values()),
-        "traffic": _traffic(record),
+        "traffic": (traffic := _traffic(record)),
+        "sent_all": (sent_all := sum(site["sent"] for site in traffic["sites"])),
+        "sent_each": sent_all / max(len(traffic["sites"]), 1),
+        "trained_each": sum(ways.get("sent", 0) for ways in record.bytes.values()) / max(len(record.bytes), 1),
         "seen": SEEN.get(record.sums, "") if record.by == "rows" else "",
         "differences": [(d.column, d.what, d.done) for d in record.differences],
         "alike": _alike(record),
@@ -119,6 +122,7 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "looked_beside": beside is not None,
     }
     summary["sentences"] = sentences(record, summary)
+    summary["cautions"] = cautions(record, summary)
     summary["card"] = model_card(record, summary)
     return summary
 
@@ -140,11 +144,11 @@ def _alike(record: Record) -> str:
 
 
 def _leading(record: Record) -> dict[str, Any] | None:
-    present = record.evaluation[0].figures if record.evaluation else {}
+    present = record.evaluation[0].metrics if record.evaluation else {}
     metric = next((metric for metric in METRICS if metric.key in present), None)
     if metric is None:
         return None
-    largest = max((abs(row.figures.get(metric.key) or 0.0) for row in record.evaluation), default=0.0)
+    largest = max((abs(row.metrics.get(metric.key) or 0.0) for row in record.evaluation), default=0.0)
     digits = digits_of(largest) if metric.in_units else 3
     named = {name: getattr(metric, name) for name in ("key", "title", "meaning", "higher", "ranks")}
     return {**named, "digits": digits}
@@ -159,7 +163,7 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
         "rows": note.rows if note else _rows(record, [s.rows for s in record.sites]),
         "test_rows": note.test_rows if note else _rows(record, [s.test_rows for s in record.sites]),
         "positives": note.positives if note else _positives(record),
-        "figures": {},
+        "metrics": {},
         "mean_of_sites": any(row.note == MEAN_OF_SITES for row in by_model.values()),
     }
     if record.on_splits and by_model:
@@ -167,8 +171,8 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
     if note is None and len(record.among) > len(record.sites):  # rows of other sites are not known here
         line |= {"rows": None, "test_rows": max((row.rows for row in by_model.values()), default=0), "positives": None}
     if metric is not None:
-        found = {model: by_model[model].figures.get(metric["key"]) for model in models if model in by_model}
-        line["figures"] = {model: found.get(model) for model in models}
+        found = {model: by_model[model].metrics.get(metric["key"]) for model in models if model in by_model}
+        line["metrics"] = {model: found.get(model) for model in models}
     return _compared(line, metric, by_model)
 
 
@@ -189,10 +193,10 @@ def _noisy(record: Record, metric: dict[str, Any] | None) -> dict[str, Any] | No
     row = next((row for row in record.evaluation if row.epsilon is not None), None)
     if row is None or metric is None:
         return None
-    listed = [m for m in METRICS if m.key in row.figures]
-    figures = [(m.title, m.meaning, row.figures[m.key], *row.between.get(m.key, (None, None))) for m in listed]
+    listed = [m for m in METRICS if m.key in row.metrics]
+    values = [(m.title, m.meaning, row.metrics[m.key], *row.between.get(m.key, (None, None))) for m in listed]
     training = record.study.get("learner", {}).get("epsilon")
-    return {"epsilon": row.epsilon, "training": training, "rows": row.rows, "figures": figures}
+    return {"epsilon": row.epsilon, "training": training, "rows": row.rows, "metrics": values}
 
 
 def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
@@ -201,12 +205,12 @@ def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: li
     A ranking over all rows at once favours sites' own forests where classes are spread unevenly: that a row is of a
     site with many positives is itself information, and only they have it.
     """
-    known = [s for s in sites if s["figures"] and all(s["figures"].get(m) is not None for m in models)]
+    known = [s for s in sites if s["metrics"] and all(s["metrics"].get(m) is not None for m in models)]
     if metric is None or not metric["ranks"] or len(known) < 2:
         return None
     total = sum(site["test_rows"] for site in known)
-    figures = {m: sum(s["exact"][m] * s["test_rows"] for s in known) / total for m in models}
-    line = {"title": "site mean", "rows": None, "test_rows": total, "positives": None, "figures": figures}
+    values = {m: sum(s["exact"][m] * s["test_rows"] for s in known) / total for m in models}
+    line = {"title": "site mean", "rows": None, "test_rows": total, "positives": None, "metrics": values}
     line = _compared(line, metric, {})
     for model, gain in line["gains"].items():
         line["intervals"][model] = _interval_of_mean(gain, model, known, metric["digits"])
@@ -232,12 +236,12 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[st
 
     ``rows`` are the models' figures at the site, by model: with intervals, and a mark at the one that it should use.
     """
-    line |= {"exact": dict(line["figures"]), "gains": {}, "intervals": {}, "sure": {}, "verdict": "unknown"}
+    line |= {"exact": dict(line["metrics"]), "gains": {}, "intervals": {}, "sure": {}, "verdict": "unknown"}
     line |= {"use": "", "low": None, "high": None, "certainty": "unknown"}
     if metric is None:
         return line
-    rounded = {m: None if v is None else round(v, metric["digits"]) for m, v in line["figures"].items()}
-    line["figures"], local = rounded, rounded.get("local")
+    rounded = {m: None if v is None else round(v, metric["digits"]) for m, v in line["metrics"].items()}
+    line["metrics"], local = rounded, rounded.get("local")
     for model, value in rounded.items():
         gain, row = None, rows.get(model)
         alike = row is None or row.note != MEAN_OF_SITES
@@ -265,13 +269,13 @@ def _positives(record: Record) -> float | None:
     return sum(share * n for share, n in known) / max(sum(n for _, n in known), 1) if known else None
 
 
-def _figures(record: Record, digits: int) -> dict[str, Any]:
+def _all_metrics(record: Record, digits: int) -> dict[str, Any]:
     """Return all metrics of all models at all sites."""
-    main: list[Metric] = [m for m in METRICS if record.evaluation and m.key in record.evaluation[0].figures]
+    main: list[Metric] = [m for m in METRICS if record.evaluation and m.key in record.evaluation[0].metrics]
     more = [m for m in _FURTHER if any(row.more.get(m.key) is not None for row in record.evaluation)]
     rows = []
     for r in sorted(record.evaluation, key=lambda r: r.site == OVERALL):
-        values = [*(r.figures.get(m.key) for m in main), *(r.more.get(m.key) for m in more)]
+        values = [*(r.metrics.get(m.key) for m in main), *(r.more.get(m.key) for m in more)]
         gain = {"gain": r.gain, "low": r.gain_low, "high": r.gain_high, "use": r.use}
         rows.append({"site": r.site, "model": r.model, "rows": r.rows, "values": values, **gain})
     return {
@@ -339,8 +343,8 @@ def _one(row: MetricsRow, counts: Counts, record: Record) -> dict[str, Any]:
     """Return what is known of one model at one site; groups that cannot be are left out, as files may be damaged."""
     return {
         "rows": row.rows,
-        "auc": row.figures.get("auc"),
-        "numbers": {m.key: row.figures.get(m.key) for m in main_metrics(0) if m.key in row.figures},
+        "auc": row.metrics.get("auc"),
+        "numbers": {m.key: row.metrics.get(m.key) for m in main_metrics(0) if m.key in row.metrics},
         "between": (row.more.get("auc_low"), row.more.get("auc_high")),
         "more": {m.key: row.more.get(m.key) for m in _FURTHER if m.key in row.more},
         "groups": {of: _groups(groups, record.classes is None) for of, groups in counts.groups.items()},

@@ -85,7 +85,7 @@ def _answer(forest: Forest, value: np.ndarray) -> dict[str, Any]:
         return {"answer": format_number(value[0])}
     best = len(value) - 1 if len(value) == 2 else int(value.argmax())
     share = float(min(max(value[best], 0.0), 1.0))
-    return {"answer": f"{forest.classes[best]}: {share:.0%}", "share": share}
+    return {"answer": f"{forest.schema.label.name} = {forest.classes[best]}: {share:.0%}", "share": share}
 
 
 def _conditions(forest: Forest, node: int, here: np.ndarray) -> list[tuple[str, np.ndarray]]:

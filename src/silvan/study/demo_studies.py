@@ -1,4 +1,4 @@
-"""Studies to look at: tables that come with the package or with scikit-learn, written as files with a study of them."""
+"""Demo studies: tables that come with the package or with scikit-learn, written as files with a study file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CLINICS = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
 
-MIN_ROWS = 8  # rows of each class that every clinic has at least, so that all can train and be judged
+MIN_ROWS = 8  # rows of each class that every clinic has at least, so that all can train and be evaluated
 _MADE = "# Made by `silvan demo`"
 
 _FILE = (
@@ -32,13 +32,18 @@ output = "."
 
 [learner]
 {learner}
-"""
+{evaluation}"""
 )
+
+_IMPORTANCE = """
+[evaluation]
+importance = true
+"""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """A study to look at: its tables by site, what is said before it runs, and its study file."""
+    """A demo: its tables by site, its introduction, and its study file."""
 
     tables: Mapping[str, Any]
     introduction: str
@@ -46,6 +51,7 @@ class Demo:
     study: str
     learner: str
     section: str = "sites"
+    evaluation: str = _IMPORTANCE
 
 
 # -- the studies
@@ -54,9 +60,9 @@ def incomes(n: int | None, repeats: int | None) -> Demo:
     return Demo(
         _own_rows(n, income(), "employer"),
         "Who earns more than 50,000 dollars? 2,400 people of six kinds of employers, nine attributes (census of 1994; "
-        "Becker and Kohavi, UCI, CC BY 4.0). Employers may not pool their files. They grow one forest by sums and "
-        "exchange trees of their own, and each takes what serves it (AutoForest). To tell gains from noise, "
-        f"{_judged(repeats or 10, 'person')}.",
+        "Becker and Kohavi, UCI, CC BY 4.0). Employers may not pool their files. They train one forest from sums "
+        "and exchange trees; each uses what suits it best (AutoForest). For honest intervals, "
+        f"{_evaluated(repeats or 10, 'person')}.",
         "Income at six kinds of employers",
         f'label = "above_50k"\ntest = 0.2\nrepeats = {repeats or 10}',
         'kind = "AutoForest"\nn_estimators = 50',
@@ -68,8 +74,8 @@ def heart(n: int | None, repeats: int | None) -> Demo:
     return Demo(
         _own_rows(n, heart_disease(), "hospital"),
         "Heart disease at four hospitals: 920 patients, 13 attributes, many of them missing (Janosi, Steinbrunn, "
-        "Pfisterer and Detrano, UCI, CC BY 4.0). Hospitals exchange trees and how these do on their rows (BOFRF), and "
-        f"each takes what serves it. To tell gains from noise, {_judged(repeats or 10)}.",
+        "Pfisterer and Detrano, UCI, CC BY 4.0). Hospitals exchange trees and scores of these on their rows (BOFRF), "
+        f"and each uses what suits it best. For honest intervals, {_evaluated(repeats or 10)}.",
         "Heart disease at four hospitals",
         f'label = "disease"\ntest = 0.1\nrepeats = {repeats or 10}',
         'kind = "BOFRF"\nn_estimators = 50',
@@ -86,9 +92,9 @@ def breast_cancer(n: int | None, repeats: int | None) -> Demo:
     hands = split_unevenly(malignant, n or 5)
     return Demo(
         {name: frame[rows] for name, rows in zip(CLINICS, hands, strict=False)},
-        f"Breast cancer: {len(frame)} patients, 30 measurements of cell nuclei, dealt out to {n or 5} clinics of "
-        "uneven size and share of malignant tumours. One forest is grown from summed counts. To tell gains from noise, "
-        f"{_judged(repeats or 3)}.",
+        f"Breast cancer: {len(frame)} patients, 30 measurements of cell nuclei, split among {n or 5} clinics of "
+        "uneven size and share of malignant tumours. One forest is grown from summed counts. For honest intervals, "
+        f"{_evaluated(repeats or 3)}.",
         f"Breast cancer at {n or 5} clinics",
         f'label = "malignant"\ntest = 0.2\nrepeats = {repeats or 3}',
         'kind = "HistogramForest"\nn_estimators = 50\nmax_depth = 10',
@@ -102,8 +108,8 @@ def diabetes(n: int | None, repeats: int | None) -> Demo:
     return Demo(
         {name: frame[rows] for name, rows in zip(CLINICS, hands, strict=False)},
         f"Diabetes: {len(frame)} patients, ten measurements, and a number to predict, how far the disease progressed "
-        f"in a year; dealt out to {n or 4} clinics of uneven size. One forest is grown from summed counts. To tell "
-        f"gains from noise, {_judged(repeats or 5)}.",
+        f"in a year; split among {n or 4} clinics of uneven size. One forest is grown from summed counts. For "
+        f"honest intervals, {_evaluated(repeats or 5)}.",
         f"Diabetes at {n or 4} clinics",
         f'label = "progression"\ntask = "regression"\ntest = 0.2\nrepeats = {repeats or 5}',
         'kind = "HistogramForest"\nn_estimators = 50\nmax_depth = 8\nmin_samples_leaf = 5',
@@ -126,12 +132,13 @@ def columns(n: int | None, repeats: int | None) -> Demo:
             "laboratory": frame.select("patient", *names[10:])[30:],
         },
         f"Breast cancer by columns: a clinic has 10 measurements and the diagnosis of {len(frame)} patients, a "
-        "laboratory 20 other measurements of most of them. Patients are matched by private set intersection, and the "
-        "forest is the one that the joined table would give, while columns stay where they are.",
+        "laboratory 20 other measurements of most of them. Patients are matched by private set intersection; the "
+        "forest equals the one from the joined table, and no column leaves its owner.",
         "Breast cancer at a clinic and a laboratory",
         'label = "malignant"\nid = "patient"\ntest = 0.3',
         'kind = "VerticalForest"\nn_estimators = 50\nmax_depth = 6',
         "parties",
+        "",
     )
 
 
@@ -145,15 +152,15 @@ DEMOS: dict[str, Callable[[int | None, int | None], Demo]] = {
 """The studies by name."""
 
 
-def _judged(repeats: int, who: str = "patient") -> str:
+def _evaluated(repeats: int, who: str = "patient") -> str:
     times = "once" if repeats == 1 else f"{format_count(repeats)} times"
-    return f"every {who} is judged {times}, by models that have not seen them"
+    return f"every {who} is evaluated {times}, by models that did not train on them"
 
 
 def _own_rows(n: int | None, frame: "pl.DataFrame", site: str) -> dict[str, "pl.DataFrame"]:
     """Return the rows of each site, in the order in which they stand; there are as many sites as there are."""
     if n is not None:
-        raise InputError(f"--sites is for data that is dealt out; here every {site} is a site of its own")
+        raise InputError(f"--sites is for data that is split at random; here every {site} is its own site")
     names = frame[site].unique(maintain_order=True).to_list()
     return {name: frame.filter(frame[site] == name).drop(site) for name in names}
 
@@ -163,7 +170,9 @@ def write_demo(folder: Path, demo: Demo) -> Path:
     """Write a study's tables and its file, and return its path; raise ``InputError`` where others' files are."""
     file = folder / "study.toml"
     if file.exists() and not file.read_text(encoding="utf-8").startswith(_MADE):
-        raise InputError(f"{str(file)!r} is not of a demo, and would be lost; name another folder with --output")
+        raise InputError(
+            f"{str(file)!r} was not made by a demo and would be overwritten; choose another folder with --output"
+        )
     (folder / "sites").mkdir(parents=True, exist_ok=True)
     lines = []
     for name, frame in demo.tables.items():
@@ -174,7 +183,12 @@ def write_demo(folder: Path, demo: Demo) -> Path:
         if stale.stem not in {name.lower() for name in demo.tables}:
             stale.unlink()
     text = _FILE.format(
-        name=demo.name, study=demo.study, section=demo.section, tables="\n".join(lines), learner=demo.learner
+        name=demo.name,
+        study=demo.study,
+        section=demo.section,
+        tables="\n".join(lines),
+        learner=demo.learner,
+        evaluation=demo.evaluation,
     )
     write_whole(file, text.encode())
     return file

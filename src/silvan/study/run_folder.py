@@ -99,7 +99,7 @@ class MetricsRow(msgspec.Struct, frozen=True):
     site: str
     model: str
     rows: int
-    figures: dict[str, float | None]
+    metrics: dict[str, float | None]
     gain: float | None = None
     gain_low: float | None = None
     gain_high: float | None = None
@@ -293,7 +293,7 @@ class Run:
 
     def write_evaluation(self, rows: list[MetricsRow], name: str = EVALUATION) -> None:
         """Write the table of figures."""
-        names = list(rows[0].figures if rows else ())
+        names = list(rows[0].metrics if rows else ())
         noisy = any(row.epsilon is not None for row in rows)
         ends = [f"{name}_{end}" for name in names for end in ("low", "high")] if noisy else []
         more = list(rows[0].more if rows else ())
@@ -303,11 +303,11 @@ class Run:
         for row in rows:
             between = [x for name in names for x in row.between.get(name, (None, None))] if noisy else []
             further = [row.more.get(name) for name in more]
-            numbers = [*row.figures.values(), *between, *further, *(getattr(row, name) for name in _GAINS)]
-            figures = ["" if x is None else repr(x) for x in numbers]
+            numbers = [*row.metrics.values(), *between, *further, *(getattr(row, name) for name in _GAINS)]
+            metrics = ["" if x is None else repr(x) for x in numbers]
             last = row.note if not noisy else "" if row.epsilon is None else repr(row.epsilon)
             use = "true" if row.use else "false"
-            table.append([row.site, row.model, row.rows, *figures, use, *[row.positive or ""] * len(two), last])
+            table.append([row.site, row.model, row.rows, *metrics, use, *[row.positive or ""] * len(two), last])
         self._write(name, csv_text(table).encode())
 
     def _write(self, name: str, data: bytes) -> None:

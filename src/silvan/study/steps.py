@@ -269,8 +269,8 @@ def evaluate_model(
             record.sites = [msgspec.structs.replace(site, test_rows=rows.get(site.name, 0)) for site in record.sites]
     record.warnings += found.warnings
     record.pooled_hash = found.pooled_hash
-    record.evaluation = [figures(row) for row in found.rows]
-    record.subgroups = [figures(row) for row in found.subgroups]
+    record.evaluation = [metrics_row(row) for row in found.rows]
+    record.subgroups = [metrics_row(row) for row in found.subgroups]
     scored = federation.schema.label.scored
     record.counts = [counts_of(row, scored) for row in found.rows if row.epsilon is None]
     record.curves = list(curves(found.models, found.curves, scored))
@@ -315,7 +315,7 @@ def _knows_test_rows(federation: Federation, study: Study) -> bool:
     return federation.columns is not None or (bool(federation.local_sites) and not study.private)
 
 
-def figures(row: Row) -> MetricsRow:
+def metrics_row(row: Row) -> MetricsRow:
     """Return a line of the evaluation; NaN, which JSON does not have, becomes None."""
     known, more = ({k: None if np.isnan(v) else float(v) for k, v in of.items()} for of in (row.metrics, row.more))
     return MetricsRow(

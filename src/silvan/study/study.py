@@ -162,7 +162,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     label_holder
         the party that holds the label: the others compute on labels that it signed, and on no others. Without it they
         take the word of the coordinator and of the party that says so
-    figures
+    metrics
         `"own"`: at the end a site is sent its own metrics and those over all sites; `"all"`: everybody's
     sites
         the table of each site; between machines a list of the sites' names
@@ -254,7 +254,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Text | None,
         about(default="the party that has the label", here=_REMOTE, rows=_FOR_PARTIES, decides=False),
     ] = None
-    figures: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
+    metrics: Annotated[Literal["own", "all"], about(here=_REMOTE, decides=False)] = "own"
 
     # -- sections
     sites: Annotated[dict[str, Any] | tuple[Text, ...] | None, about(decides=False)] = None

@@ -21,8 +21,10 @@ RENAMED = {
     "target": "label",
     "seed": "random_state",
     "test_size": "test",
-    "metrics": "figures",
+    "figures": "metrics",
     "learner.n_trees": "n_estimators",
+    "learner.recount": "refit_leaves",
+    "learner.feature_draw": "feature_sampling",
     "learner.seed": "random_state",
     "learner.monotone_constraints": "monotonic_cst",
 }

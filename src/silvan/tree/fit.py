@@ -50,7 +50,7 @@ class Settings:
     max_features: str | int | float | None = "sqrt"
     max_bins: int = 64
     bootstrap: bool = True
-    feature_draw: str = "node"
+    feature_sampling: str = "node"
     min_weight_fraction_leaf: float = 0.0
     class_weight: str | list[float] | None = None  # "balanced", or a weight a class
     vote: str = "soft"  # or "hard": trees vote
@@ -74,8 +74,8 @@ class Settings:
             raise InputError.wrong("criterion", f"one of {', '.join(OBJECTIVES)}", self.criterion)
         if not isinstance(self.bootstrap, bool | np.bool):
             raise InputError.wrong("bootstrap", "True or False", self.bootstrap)
-        if self.feature_draw not in ("node", "tree"):
-            raise InputError.wrong("feature_draw", "'node' or 'tree'", self.feature_draw)
+        if self.feature_sampling not in ("node", "tree"):
+            raise InputError.wrong("feature_sampling", "'node' or 'tree'", self.feature_sampling)
         share: Any = self.min_weight_fraction_leaf
         if not (isinstance(share, int | float | np.number) and 0.0 <= share <= 0.5):
             raise InputError.wrong("min_weight_fraction_leaf", "between 0 and 0.5", share)
@@ -204,7 +204,9 @@ class Settings:
 
     def plan(self, n_features: int) -> Plan:
         """Return how trees grow where another sample of features costs no message."""
-        plan = Plan(n_features, self.n_sampled(n_features), self.max_depth or DEPTH_CAP, self.feature_draw == "tree")
+        plan = Plan(
+            n_features, self.n_sampled(n_features), self.max_depth or DEPTH_CAP, self.feature_sampling == "tree"
+        )
         signs = tuple(self.signs)
         if len(signs) not in (0, n_features):
             raise InputError.about(

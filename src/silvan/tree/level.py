@@ -145,6 +145,7 @@ def find_sorted(
     starts, stops, offsets = rows.starts[nodes], rows.stops[nodes], rows.offsets[nodes]
 
     def some(here: slice) -> None:
+        whole = here == slice(0, len(nodes))  # as in one thread, where no node's memory is another's
         find_splits(
             table.codes,
             table.target,
@@ -152,7 +153,7 @@ def find_sorted(
             starts[here],
             stops[here],
             offsets[here],
-            None if draws is None else draws.take(here),
+            draws if draws is None or whole else draws.take(here),
             None if listed is None else listed[here],
             bins.in_histograms,
             categorical,
@@ -160,8 +161,8 @@ def find_sorted(
             np.arange(n_sampled) * widest,
             np.zeros(n_sampled, np.int64),
             rule,
-            ties.take(here),
-            Splits(*(column[here] for column in splits)),
+            ties if whole else ties.take(here),
+            splits if whole else Splits(*(column[here] for column in splits)),
             make_scratch(table.n_stats, n_sampled),
             True if table.target.ndim == 1 and table.n_stats == 2 else None,
         )

@@ -59,7 +59,9 @@ class NodeRows:
 
 def split_evenly(sizes: np.ndarray, threads: int) -> list[slice]:
     """Return slices of nodes with about equally many rows, a few for each thread."""
-    tasks = _TASKS_A_THREAD * threads if threads > 1 else 1
+    if threads == 1:
+        return [slice(0, len(sizes))] if len(sizes) else []
+    tasks = _TASKS_A_THREAD * threads
     ends = np.cumsum(sizes)
     wanted = np.arange(1, tasks) * (int(ends[-1]) if len(ends) else 0) / tasks
     bounds = [0, *np.searchsorted(ends, wanted).tolist(), len(sizes)]

@@ -188,7 +188,10 @@ def register(objective: Objective) -> None:
 
 def objective_of(code: int) -> Objective:
     """Return the objective that kernels know by a code."""
-    return next(objective for objective in OBJECTIVES.values() if objective.code == code)
+    for objective in OBJECTIVES.values():  # few, and asked for at every level: a generator would take longer
+        if objective.code == code:
+            return objective
+    raise LookupError(f"no objective has the code {code}")
 
 
 class Classes(Objective):

@@ -12,7 +12,7 @@ from silvan.study.run_folder import RUN
 from silvan.study.study import Study
 from silvan.study.study_file import read_study
 from silvan.web.pages import File, Page, stamp
-from silvan.web.run_view import RunView, folder_in, look_at, process_of_run, report_of, sentences_of
+from silvan.web.run_view import RunView, chart_of, folder_in, look_at, process_of_run, report_of, sentences_of
 
 RUNS = "runs"
 _WATCHED = ("progress.json", RUN, "run.log", "report.html", "cancelled", "supervised.json")
@@ -82,7 +82,13 @@ class StudiesFolder(ABC):
 
     def _run_page(self, view: RunView, text: str, act: str, again: dict[str, str], can_cancel: bool) -> Page:
         """Return the page of a run; ``again`` are the fields of the form that runs it once more."""
-        values = {"run": view, "sentences": sentences_of(view.record), "text": text, "act": act}
+        values = {
+            "run": view,
+            "sentences": sentences_of(view.record),
+            "chart": chart_of(view.record),
+            "text": text,
+            "act": act,
+        }
         return Page(view.name, "run.html.jinja", {**values, "again": again, "can_cancel": can_cancel})
 
     def _study_file(self, form: dict[str, str]) -> Path:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from markupsafe import Markup
 
 from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
 from silvan.deploy.service.process import Background
 from silvan.errors import InputError, SilvanError
-from silvan.report.html import render
+from silvan.report.html import plot_html, render
 from silvan.report.summary import read_beside, summarise
 from silvan.study.run_folder import RUN, Record, Run
 from silvan.study.toml_lines import read_toml
@@ -173,6 +174,19 @@ def _sentences(record: bytes) -> list[str]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # metrics that no run of silvan has
         return ["Its metrics make no sense: the file was not written by silvan, or changed."]
     return found
+
+
+def chart_of(record: Record | None) -> Markup:
+    """Return the forest plot of a run's gains; nothing while nothing was evaluated."""
+    return Markup("") if record is None or not record.evaluation else _chart(msgspec.json.encode(record))
+
+
+@lru_cache(maxsize=64)
+def _chart(record: bytes) -> Markup:
+    try:
+        return plot_html(summarise(msgspec.json.decode(record, type=Record)))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # see ``_sentences``
+        return Markup("")
 
 
 def folder_in(parent: Path, key: str) -> Path | None:

@@ -25,7 +25,7 @@ from silvan.study.run_folder import RUN
 from silvan.study.study import Study
 from silvan.util.readable import count_of
 from silvan.web.pages import File, Page, stamp
-from silvan.web.run_view import report_of, sentences_of
+from silvan.web.run_view import chart_of, report_of, sentences_of
 
 _NEWEST, _MOST_LINES = 12, 300
 """Lines of the ledger that are shown on the first page, and on others."""
@@ -118,10 +118,11 @@ class SiteFolderPages:
     def _study(self, study: Study) -> dict[str, Any]:
         site = self.site
         lines = [line for line in self._lines() if line.study == study.unique_name]
-        sentences, problem = [], ""
+        sentences, problem, chart = [], "", ""
         if there := (site.results_folder(study) / RUN).is_file():
             try:
-                sentences = sentences_of(read_results(site, study).record)
+                record = read_results(site, study).record
+                sentences, chart = sentences_of(record), chart_of(record)
             except (SilvanError, OSError) as error:
                 problem = str(error)
         return {
@@ -134,6 +135,7 @@ class SiteFolderPages:
             "refused": sum(line.outcome in ("refused", "failed") for line in lines),
             "there": there,
             "sentences": sentences,
+            "chart": chart,
             "unsigned": problem,
             "columns": study.by_columns,
         }
@@ -221,4 +223,4 @@ def _newest(lines: list[Line], most: int) -> dict[str, Any]:
 def _shown(study: Study, found: Explanation) -> str:
     """Return a digest of what an approval would hold and of what its owner is told."""
     asked = None if found.asked is None else msgspec.structs.replace(found.asked, at="")
-    return hashlib.sha256(msgspec.json.encode([asked, found.lines, study.text])).hexdigest()
+    return hashlib.sha256(msgspec.json.encode([asked, found.consent, found.lines, study.text])).hexdigest()

@@ -91,8 +91,8 @@ def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
         chosen = model.chosen_[site]
         assert chosen.measure == ("rmse" if task == "number" else "auc")
         assert chosen.rows == len(part)
-        assert np.allclose(chosen.figures, figures, rtol=6e-3, equal_nan=True)  # they leave rounded to three digits
-        assert np.array_equal(np.isnan(chosen.figures), np.isnan(figures))
+        assert np.allclose(chosen.metrics, figures, rtol=6e-3, equal_nan=True)  # they leave rounded to three digits
+        assert np.array_equal(np.isnan(chosen.metrics), np.isnan(figures))
 
 
 def test_with_rows_split_off_all_trees_speak():
@@ -103,7 +103,7 @@ def test_with_rows_split_off_all_trees_speak():
         chosen = model.chosen_[site]
         assert chosen.rows == len(held)
         for strategy, forest in enumerate((model.forest_, model.own_[site])):
-            assert chosen.figures[0, strategy] == pytest.approx(
+            assert chosen.metrics[0, strategy] == pytest.approx(
                 roc_auc_score(held.y, forest.scores(held.X)[:, 1]), abs=6e-4
             )
 
@@ -116,10 +116,10 @@ def test_the_paper_chooses_on_the_test_part():
         part = fed.site(site).part(fed.schema, test=True)
         chosen = model.chosen_[site]
         assert chosen.rows == len(part)
-        best = np.nanmax(chosen.figures)
+        best = np.nanmax(chosen.metrics)
         mine = roc_auc_score(part.y, model.forests_[site].scores(part.X)[:, 1])
         assert mine == pytest.approx(best, abs=6e-4)
-        assert chosen.figures[taus.index(model.taus_[site]), int(model.strategies_[site] == "own")] == best
+        assert chosen.metrics[taus.index(model.taus_[site]), int(model.strategies_[site] == "own")] == best
     with pytest.raises(InputError, match="protocol='paper' chooses on the test part: set test"):
         fit(federate(parts(table(n=100), 2)), protocol="paper")
 
@@ -142,7 +142,7 @@ def test_honest_choices_do_not_depend_on_test_rows():
     other = fit(again, personal=True)
     assert other.forests_ == model.forests_
     paper = [fit(f, personal=True, protocol="paper").chosen_ for f in (fed, again)]
-    assert any(paper[0][s].figures.tolist() != paper[1][s].figures.tolist() for s in fed.sites)
+    assert any(paper[0][s].metrics.tolist() != paper[1][s].metrics.tolist() for s in fed.sites)
 
 
 # -- how it is decided
@@ -173,8 +173,8 @@ def test_figures_of_rows_in_groups_are_of_two_candidates():
     y = rng.integers(0, 2, 400)
     at = [(0, 0), (0, 1), (1, 0), (1, 1)]
     scores = dict(zip(at, scored(*(share * y + rng.random(400) for share in (0.0, 0.1, 0.9, 0.2))), strict=True))
-    assert not np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True).figures).any()
-    told = ~np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True, groups=5).figures)
+    assert not np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True).metrics).any()
+    told = ~np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True, groups=5).metrics)
     assert told.tolist() == [[True, False], [True, False]]
 
 
@@ -198,7 +198,7 @@ def test_without_rows_what_was_agreed_stands():
     for scores in ({}, {(0, 0): np.zeros((0, 2)), (0, 1): np.zeros((0, 2))}):
         chosen = decide(scores, np.zeros(0, int), 2, [0.2], cautious=True)
         assert (chosen.strategy, chosen.measure, chosen.rows) == ("global", "", 0)
-        assert np.isnan(chosen.figures).all()
+        assert np.isnan(chosen.metrics).all()
     # all trees of others abstain, so there is no global ensemble here
     chosen = decide({(0, 1): scored([0.5, 0.4])[0]}, np.array([0, 1]), 2, [0.2], cautious=True)
     assert chosen.strategy == "own"
@@ -314,7 +314,7 @@ def test_what_each_site_should_use():
 def test_base_has_one_tau():
     model = fit(federate(parts(table(), 2)), tau=0.3)
     assert set(model.taus_.values()) == {0.3}
-    assert all(reply.figures.shape == (1, 2) for reply in model.chosen_.values())
+    assert all(reply.metrics.shape == (1, 2) for reply in model.chosen_.values())
 
 
 def test_the_agreed_tau_is_tried_first_and_once(monkeypatch):
@@ -339,7 +339,7 @@ def test_few_rows_are_not_told_of(cautious):
         right, wrong = np.eye(2)[y], np.eye(2)[1 - y]
         chosen = decide({(0, 0): wrong, (0, 1): right}, y, 2, [0.2], cautious=cautious)
         assert chosen.rows == n
-        assert np.isnan(chosen.figures).all() == (n < FLOOR)
+        assert np.isnan(chosen.metrics).all() == (n < FLOOR)
         assert chosen.strategy == STRATEGIES[not cautious or n >= FLOOR]
 
 
@@ -358,7 +358,7 @@ def test_a_share_that_splits_one_row_off_shows_nothing():
     assert len(held) == 1
     chosen = choose(site, msgspec.structs.replace(asked, validation=share))
     assert (chosen.tau, chosen.strategy, chosen.measure, chosen.rows) == (0, "global", "", 1)
-    assert np.isnan(chosen.figures).all()
+    assert np.isnan(chosen.metrics).all()
 
 
 def test_rows_are_not_split_off_by_ever_new_shares():
@@ -405,7 +405,7 @@ def test_forged_trees_tell_of_a_known_patient_only_if_a_site_signs_them(label):
     with fed.working_on("with a site"):
         blobs = [work_of(fed, "there", forged), work_of(fed, "here", own)]
         chosen = fed.ask({"here": msgspec.structs.replace(changed, forests=blobs)})["here"]
-    assert np.sign(chosen.figures[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
+    assert np.sign(chosen.metrics[0, 0] - 0.5) == {"no": -1, "yes": 1, None: 0}[label]
 
 
 # -- lies
@@ -430,10 +430,10 @@ def twisted(changes):
         {"rows": -1},
         {"strategy": "best"},
         {"measure": "luck"},
-        {"figures": np.zeros((1, 2))},
-        {"figures": np.zeros((7, 2), np.float32)},
-        {"figures": np.full((7, 2), np.inf)},
-        {"figures": np.full((7, 2), -1.0)},
+        {"metrics": np.zeros((1, 2))},
+        {"metrics": np.zeros((7, 2), np.float32)},
+        {"metrics": np.full((7, 2), np.inf)},
+        {"metrics": np.full((7, 2), -1.0)},
     ],
     ids=str,
 )

@@ -17,11 +17,11 @@ from silvan.algorithms.bofrf.clusters import (
     Characteristics,
     characterise,
     cluster_sites,
+    entry_names,
     find_bounds,
     find_clusters,
     find_distances,
     grid_bounds,
-    metric_names,
 )
 from silvan.data.bins import grid
 from silvan.data.bins.grid import Grid
@@ -134,7 +134,7 @@ def test_bounds_of_the_schema_save_a_round():
 
 def test_vectors_against_plain_arithmetic(five):
     bounds = dict(zip(five.schema.names, find_bounds(five, five.schema).tolist(), strict=True))
-    names, vectors = metric_names(five.schema), characterise(five, five.schema)
+    names, vectors = entry_names(five.schema), characterise(five, five.schema)
     assert names == ["age", "ward = a", "ward = b", "ward = c", "height", "smokes"]
     for site, frame in unlike().items():
         vector = dict(zip(names, vectors[site].tolist(), strict=True))
@@ -151,7 +151,7 @@ def test_vectors_against_plain_arithmetic(five):
 
 def test_missing_values_and_other_categories():
     fed = federate(parts(table("binary", n=400), 2))
-    names = metric_names(fed.schema)
+    names = entry_names(fed.schema)
     assert "ward = other" in names
     vectors = characterise(fed, fed.schema)
     for site, frame in parts(table("binary", n=400), 2).items():

@@ -42,7 +42,7 @@ def fit(**parameters):
         ({}, True),
         ({"task": "several", "max_depth": None}, True),
         ({"task": "number", "equal": True}, True),
-        ({"recount": True}, False),
+        ({"refit_leaves": True}, False),
         ({"validation": 0.3}, False),
         ({"protocol": "paper"}, False),
     ],

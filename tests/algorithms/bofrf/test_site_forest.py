@@ -37,7 +37,7 @@ def fit(fed, **parameters):
     return sv.BOFRF(**{**PARAMETERS, **parameters}).fit(fed)
 
 
-def brought(fed, site, min_leaf=2, validation=0.2):
+def pretrained(fed, site, min_leaf=2, validation=0.2):
     member = fed.site(site)
     return site_forest(member, fed.schema, learning_rows(member, fed.schema, validation)[0], min_leaf)
 
@@ -92,7 +92,7 @@ def test_what_leaves_is_on_the_grid_and_has_no_small_leaves():
     tables = parts(numbers(), 2)
     model = fitted(tables["site 1"])
     fed = federate(tables, forests={"site 1": model})
-    forest = brought(fed, "site 1", min_leaf=4)
+    forest = pretrained(fed, "site 1", min_leaf=4)
     part = learning_rows(fed.site("site 1"), fed.schema, 0.2)[0]
     bins, _ = find_bins(part.X, fed.schema, 255, floor=10)
     values = set(part.X.reshape(-1).tolist())
@@ -117,7 +117,7 @@ def test_it_still_predicts_about_the_same():
     frame = numbers(n=600)
     tables = parts(frame, 2)
     model = fitted(tables["site 1"])
-    forest = brought(federate(tables, forests={"site 1": model}), "site 1", min_leaf=2, validation=0.0)
+    forest = pretrained(federate(tables, forests={"site 1": model}), "site 1", min_leaf=2, validation=0.0)
     X = numbers(n=300, seed=4).drop("label")
     gap = np.abs(forest.scores(X)[:, 1] - model.predict_proba(X.to_pandas())[:, 1])
     assert gap.mean() < 0.05
@@ -127,8 +127,8 @@ def test_columns_are_matched_by_name():
     tables = parts(numbers(), 2)
     shuffled = tables["site 1"].select("noise", "age", "dose", "label")
     model = fitted(shuffled)
-    one = brought(federate(tables, forests={"site 1": model}), "site 1")
-    two = brought(federate({**tables, "site 1": shuffled}, forests={"site 1": model}), "site 1")
+    one = pretrained(federate(tables, forests={"site 1": model}), "site 1")
+    two = pretrained(federate({**tables, "site 1": shuffled}, forests={"site 1": model}), "site 1")
     assert one == two
 
 
@@ -140,7 +140,7 @@ def test_columns_without_names_are_the_table_s_own():
     by_place = RandomForestClassifier(4, min_samples_leaf=3, random_state=0).fit(X, y)
     by_name = RandomForestClassifier(4, min_samples_leaf=3, random_state=0).fit(own.drop("label").to_pandas(), y)
     one, two = (
-        brought(federate({**tables, "site 1": own}, forests={"site 1": model}), "site 1")
+        pretrained(federate({**tables, "site 1": own}, forests={"site 1": model}), "site 1")
         for model in (by_place, by_name)
     )
     assert one == two
@@ -148,20 +148,20 @@ def test_columns_without_names_are_the_table_s_own():
     wide = RandomForestClassifier(4).fit(np.hstack([X, X]), y)
     fed = federate({**tables, "site 1": own}, forests={"site 1": wide})
     with pytest.raises(InputError, match="4 columns without names, the table has 2"):
-        brought(fed, "site 1")
+        pretrained(fed, "site 1")
 
 
 def test_classes_are_matched_by_name():
     frame = table("several").drop("sex", "ward").drop_nulls()
     tables = parts(frame, 2)
     some = tables["site 1"].filter(pl.col("label").is_in(["top", "low"]))
-    forest = brought(federate(tables, forests={"site 1": fitted(some)}), "site 1")
+    forest = pretrained(federate(tables, forests={"site 1": fitted(some)}), "site 1")
     assert forest.classes.tolist() == ["high", "low", "middle", "top"]
     assert (forest.value[:, [0, 2]] == 0).all()
     assert np.allclose(forest.value.sum(axis=1), 1)
     unknown = some.with_columns(label=pl.col("label").replace("low", "nothing"))
     with pytest.raises(InputError, match="knows a class 'nothing'"):
-        brought(federate(tables, forests={"site 1": fitted(unknown)}), "site 1")
+        pretrained(federate(tables, forests={"site 1": fitted(unknown)}), "site 1")
 
 
 def test_whole_numbers_and_their_texts_are_one_class():
@@ -169,7 +169,8 @@ def test_whole_numbers_and_their_texts_are_one_class():
     tables = parts(frame, 2)
     text = tables["site 1"].with_columns(pl.col("label").cast(pl.String))
     one, two = (
-        brought(federate(tables, forests={"site 1": fitted(source)}), "site 1") for source in (text, tables["site 1"])
+        pretrained(federate(tables, forests={"site 1": fitted(source)}), "site 1")
+        for source in (text, tables["site 1"])
     )
     assert one == two
 
@@ -218,7 +219,7 @@ def test_it_learns_without_the_rows_to_choose_on():
     alone = RandomForestClassifier(4, random_state=0, min_samples_leaf=3).fit(part.X, part.y)
     rows = [tree.tree_.n_node_samples[0] for tree in alone.estimators_]
     assert max(rows) <= len(part) < fed.site("site 1").n_train
-    assert brought(fed, "site 1") != brought(fed, "site 1", validation=0.4)
+    assert pretrained(fed, "site 1") != pretrained(fed, "site 1", validation=0.4)
 
 
 def test_without_rows_to_choose_on_it_is_refused():
@@ -262,7 +263,7 @@ def test_what_cannot_be_brought():
     codes = mixed["site 1"].with_columns(sex=(pl.col("sex") == "f").cast(pl.Int8)).drop("ward")
     fed = federate(mixed, forests={"site 1": fitted(codes)})
     with pytest.raises(InputError, match="column 'sex' is categorical by agreement and not so to the forest"):
-        brought(fed, "site 1")
+        pretrained(fed, "site 1")
 
 
 def test_the_journal_knows_what_was_brought(tmp_path):

@@ -330,7 +330,7 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
         fed.local_sites["site 1"] = fake
         again = fit(fed, validation=0.25)
     assert again.forest_ == model.forest_
-    assert again.chosen_["site 1"].figures.tolist() != model.chosen_["site 1"].figures.tolist()
+    assert again.chosen_["site 1"].metrics.tolist() != model.chosen_["site 1"].metrics.tolist()
 
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.5])

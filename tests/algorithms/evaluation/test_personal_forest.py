@@ -41,12 +41,12 @@ def leaf_of(forest, tree, x):
     return int(forest.leaf[node])
 
 
-@pytest.mark.parametrize("recount", [True, False])
+@pytest.mark.parametrize("refit_leaves", [True, False])
 @pytest.mark.parametrize("task", ["binary", "several", "number"])
-def test_leaf_values_are_of_the_sites_rows(task, recount):
+def test_leaf_values_are_of_the_sites_rows(task, refit_leaves):
     """Row by row: those that the i-th tree of the site draws count in the i-th tree of everybody, five at least."""
     fed = federate(parts(table(task, n=180), 3))
-    _, parts_of = ingredients(fed, recount=recount)
+    _, parts_of = ingredients(fed, refit_leaves=refit_leaves)
     site, forest = fed.site("site 1"), parts_of.shared
     fitted, part = fit_leaves(site, fed.schema, parts_of), site.part(fed.schema)
     labels = {}
@@ -67,7 +67,7 @@ def test_leaf_values_are_of_the_sites_rows(task, recount):
 
 def test_a_row_is_not_scored_by_leaf_values_that_it_is_in():
     fed = federate(parts(table(n=90), 2))
-    _, parts_of = ingredients(fed, recount=False)
+    _, parts_of = ingredients(fed, refit_leaves=False)
     site = fed.site("site 1")
     fitted, part = fit_leaves(site, fed.schema, parts_of), site.part(fed.schema)
     drawn, lines = rows_sampled(site, part, parts_of.fitted_draws())
@@ -225,7 +225,7 @@ def test_a_leaf_that_singles_out_few_rows_learns_nothing_of_them(n, told):
     """Whatever leaves a coordinator forges: where fewer than five rows are, their labels do not matter."""
     frame = table(n=300).select("age", "label").filter(pl.col("age").is_not_null())
     fed = federate(parts(frame, 3))
-    model = sv.AutoForest(n_estimators=8, max_depth=1, max_features=None, recount=False).fit(fed)
+    model = sv.AutoForest(n_estimators=8, max_depth=1, max_features=None, refit_leaves=False).fit(fed)
     site, shared = fed.site("site 1"), model.forest_
     draws, own = model.draws(fed, [])[shared.hash], shared.take(np.arange(8))
     ages = np.sort(site.part(fed.schema).X[:, 0])

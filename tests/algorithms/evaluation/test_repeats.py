@@ -58,8 +58,8 @@ def test_where_there_is_no_interval():
     assert corrected_interval(np.zeros(10), 0.1) == (0.0, 0.0)
 
 
-def rows(site, local, joined, n=10, figure="auc"):
-    return [Row(site, "local", n, {figure: local}), Row(site, "other", n, {figure: joined})]
+def rows(site, local, joined, n=10, metric="auc"):
+    return [Row(site, "local", n, {metric: local}), Row(site, "other", n, {metric: joined})]
 
 
 def test_means_over_splits():
@@ -76,7 +76,7 @@ def test_means_over_splits():
 
 
 def test_of_errors_less_is_better():
-    splits = [rows("a", 5.0, 4.0 + i / 100, figure="rmse") for i in range(6)]
+    splits = [rows("a", 5.0, 4.0 + i / 100, metric="rmse") for i in range(6)]
     [_, other, *_] = over_splits(splits, folds_of(0.5, 3))
     assert other.gain == pytest.approx(0.975)
     assert best_candidate(splits[0], ["local", "other"]) == "other"

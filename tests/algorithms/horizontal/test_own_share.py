@@ -35,24 +35,26 @@ def turned(n=300, task="binary"):
 def test_the_shared_forest_is_the_mean_of_both(task):
     frame = table(task)
     fed = federate(parts(frame, 3))
-    plain, model = (sv.AutoForest(**SMALL, choose=False, recount=recount).fit(fed) for recount in (False, True))
+    plain, model = (
+        sv.AutoForest(**SMALL, choose=False, refit_leaves=refit_leaves).fit(fed) for refit_leaves in (False, True)
+    )
     federated = sv.HistogramForest(**SMALL).fit(fed).forest_
     merged = sv.MergedForest(n_estimators=24, max_depth=4).fit(fed).forest_
-    recounted = sv.MergedForest(n_estimators=24, max_depth=4, equal=True, recount=True).fit(fed).forest_
+    refitted = sv.MergedForest(n_estimators=24, max_depth=4, equal=True, refit_leaves=True).fit(fed).forest_
     rows = frame.drop("label")
     mean = (federated.scores(rows) + merged.scores(rows)) / 2
     np.testing.assert_allclose(plain.forest_.scores(rows), mean, rtol=1e-12)
-    mean = 0.4 * federated.scores(rows) + 0.6 * recounted.scores(rows)
+    mean = 0.4 * federated.scores(rows) + 0.6 * refitted.scores(rows)
     np.testing.assert_allclose(model.forest_.scores(rows), mean, rtol=1e-12)
     assert all(forest is model.forest_ for forest in model.forests_.values())
     assert set(model.choices_.values()) == {"the shared forest"}
     assert model.rounds_ <= model.expected_rounds
 
 
-@pytest.mark.parametrize(("task", "recount"), [("binary", True), ("binary", False), ("number", True)])
-def test_a_site_that_differs_gets_its_own_trees(task, recount):
+@pytest.mark.parametrize(("task", "refit_leaves"), [("binary", True), ("binary", False), ("number", True)])
+def test_a_site_that_differs_gets_its_own_trees(task, refit_leaves):
     fed = federate(turned(task=task), test=0.25, sums="masked")
-    model = sv.AutoForest(**SMALL, recount=recount, fit_leaves=False).fit(fed)
+    model = sv.AutoForest(**SMALL, refit_leaves=refit_leaves, fit_leaves=False).fit(fed)
     assert model.shares_["site 2"] == 1.0
     assert set(model.fitted_.values()) == {0.0}
     own = sv.LocalForest(**SMALL).fit(fed).forests_["site 2"]
@@ -83,7 +85,7 @@ def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
     model = sv.AutoForest(**SMALL).fit(fed)
     assert model.shares_ == dict.fromkeys(fed.sites, 0.0)
     assert model.rounds_ == sv.AutoForest(**SMALL, choose=False).fit(fed).rounds_ + 2
-    halves = sv.HistogramForest(**SMALL), sv.MergedForest(**SMALL, recount=True)
+    halves = sv.HistogramForest(**SMALL), sv.MergedForest(**SMALL, refit_leaves=True)
     assert model.rounds_ == sum(one.fit(fed).rounds_ for one in halves) + 2
 
 
@@ -106,7 +108,7 @@ def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
 def test_rows_are_scored_by_trees_that_did_not_see_them():
     """Of the trees from sums and of the site's own, those that drew a row are silent on it; others' never are."""
     fed = federate(parts(table(n=60), 2))
-    model = sv.AutoForest(**SMALL, recount=False).fit(fed)
+    model = sv.AutoForest(**SMALL, refit_leaves=False).fit(fed)
     site, forest = fed.site("site 0"), model.forest_
     scored = score_unseen(site, fed.schema, forest, model.draws(fed, [])[forest.hash])
     part, drawn = site.part(fed.schema), model.sampled_rows(fed)[:, : site.n_train]
@@ -240,7 +242,7 @@ def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken
     [
         ({"choose": "yes"}, "choose must be True or False, got 'yes'"),
         ({"bootstrap": False}, "leaves no rows to choose on"),
-        ({"recount": 1.5}, "recount must be True, False or None"),
+        ({"refit_leaves": 1.5}, "refit_leaves must be True, False or None"),
         ({"fit_leaves": "no"}, "fit_leaves must be True, False or None, got 'no'"),
         ({"fit_leaves": True, "choose": False}, "fit_leaves is for sites that choose"),
         ({"threshold": 0}, "a number above 0 and below 1 or None, got 0"),
@@ -295,12 +297,12 @@ def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
         ({"choice": -2}, "chose what it was not offered"),
         ({"rows": -1}, "chose what it was not offered"),
         ({"figure": np.inf}, "not possible"),
-        ({"figures": np.zeros(3)}, "not those asked for"),
-        ({"figures": np.full(len(MIXES), -1.0)}, "not possible"),
+        ({"metrics": np.zeros(3)}, "not those asked for"),
+        ({"metrics": np.full(len(MIXES), -1.0)}, "not possible"),
     ],
 )
 def test_answers_that_cannot_be(lie, match):
-    given = {"choice": 0, "measure": "auc", "rows": 9, "figure": 0.5, "figures": np.zeros(len(MIXES))}
+    given = {"choice": 0, "measure": "auc", "rows": 9, "metric": 0.5, "metrics": np.zeros(len(MIXES))}
     with pytest.raises(FormatError, match=match):
         check_chosen("a site", ChosenShare(**{**given, **lie}))
     check_chosen("a site", ChosenShare(**given))

@@ -34,7 +34,7 @@ def halves_of(model):
     """The two halves of a fitted AutoForest, and which rows their trees drew."""
     forest, n = model.forest_, model.n_estimators
     sites = list(model.forests_)
-    draws = [RowSamples((n,)), RowSamples((n,) * len(sites), tuple(sites), recounted=True)]
+    draws = [RowSamples((n,)), RowSamples((n,) * len(sites), tuple(sites), refitted=True)]
     halves = forest.take(np.arange(n)), forest.take(np.arange(n, len(forest)))
     # as they were compared: other weights round sums of scores otherwise, which makes other ties
     weights = np.ones(n), equal_site_weights((halves[1].weights > 0).astype(float), [n] * len(sites))

@@ -15,7 +15,7 @@ import silvan as sv
 from silvan.algorithms.private.noisy_counts import MOST, whole_target
 from silvan.algorithms.private.noisy_levels import NoisyLevel
 from silvan.algorithms.private.noisy_rows import STEPS, DisguisedLevel, disguise
-from silvan.algorithms.private.tables import CountColumns, CountPeople, CountTables, SumTargets, plan_counts
+from silvan.algorithms.private.table_counts import CountColumns, CountPeople, CountTables, SumTargets, plan_counts
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Blob
 from silvan.federation.part import Part

@@ -111,7 +111,7 @@ def test_they_are_charged_and_given_again():
     with pytest.raises(RefusedError, match="used up"):
         model.evaluate(fed, epsilon=0.4)
     assert spent(fed) == pytest.approx(1.5)
-    account = model.judging_privacy_
+    account = model.evaluation_privacy_
     assert account.total == pytest.approx(0.5)
     assert account.unit == "one row of those kept for judging, added or removed"
     charges = budgets(fed)["site 0"].charges()

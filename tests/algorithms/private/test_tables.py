@@ -15,8 +15,9 @@ from sklearn.metrics import log_loss, r2_score, roc_auc_score
 
 import silvan as sv
 from silvan.algorithms.private import tables, tables_estimates
+from silvan.algorithms.private.noisy_counts import whole_target
 from silvan.algorithms.private.public_cuts import even_cuts, public_cuts
-from silvan.algorithms.private.tables import CountColumns, CountTables, plan_counts, whole_target
+from silvan.algorithms.private.table_counts import CountColumns, CountTables, plan_counts
 from silvan.algorithms.private.tables_forest import Group, table_forest
 from silvan.errors import FederationError, FormatError, InputError, SilvanError
 from silvan.federation.site import Site

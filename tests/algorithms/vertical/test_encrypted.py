@@ -27,16 +27,9 @@ from helpers.studies import TASKS, Reversed, Shuffled, Stop, stopping
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.algorithms.vertical.encoded_labels import LabelsForParties
+from silvan.algorithms.vertical.encrypted_decisions import DecideNodes, Decisions, KeepChosen
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels
-from silvan.algorithms.vertical.encrypted_splits import (
-    DecideNodes,
-    Decisions,
-    EncryptedSums,
-    KeepChosen,
-    LeftBits,
-    SplitChosen,
-    SumLabels,
-)
+from silvan.algorithms.vertical.encrypted_splits import EncryptedSums, LeftBits, SplitChosen, SumLabels
 from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import LeafValues
 from silvan.algorithms.vertical.scores_of_rows import EvaluateScores, RowLeaves, ask_label_holder
@@ -89,7 +82,7 @@ def test_roots_that_draw_again_and_again():
     first = pl.DataFrame({ID: range(n), **dict(list(still.items())[:3]), "label": label})
     other = pl.DataFrame({ID: range(n), **dict(list(still.items())[3:]), "perfect": label.astype(float)})
     fed = federate({"first": first, "other": other})
-    for seed in range(6):
+    for seed in range(2):
         model = assert_same(fed, n_estimators=2, max_features=1, max_depth=8, random_state=seed)
     assert sorted(map(tuple, np.unique(model.forest_.value, axis=0).tolist())) == [(0.0, 1.0), (1.0, 0.0)]
 
@@ -105,7 +98,7 @@ def test_number_of_parties(task, n_parties):
     "parameters",
     [
         {"bootstrap": False, "max_features": None},
-        {"feature_draw": "tree"},
+        {"feature_sampling": "tree"},
         {"max_features": 1, "max_depth": 5},  # nodes that draw again
         {"min_samples_leaf": 7, "max_bins": 255},
     ],
@@ -191,7 +184,6 @@ def test_prediction_takes_one_round(task):
     predictions = model.predict(fed).sort(ID)
     assert fed.rounds == before + 1
     assert predictions["prediction"].to_list() == model.forest_.predict(frame.sort(ID)).tolist()
-    assert model.predict(fed, method="classical").sort(ID).equals(predictions)
     if task != "number":
         proba = model.predict_proba(fed).sort(ID).drop(ID).to_numpy()
         assert np.array_equal(proba, model.forest_.predict_proba(frame.sort(ID)))  # to the bit

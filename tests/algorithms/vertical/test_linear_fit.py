@@ -25,7 +25,8 @@ import silvan as sv
 from silvan.algorithms.vertical import in_one_place, linear_fit
 from silvan.algorithms.vertical.design_matrix import Design
 from silvan.algorithms.vertical.in_one_place import list_rows, own_schema
-from silvan.algorithms.vertical.linear_fit import (
+from silvan.algorithms.vertical.linear_shares import LinearModel, LinearShare, Predictors, linear_key
+from silvan.algorithms.vertical.linear_steps import (
     FRACTION,
     Explain,
     KeepCoefficients,
@@ -35,7 +36,6 @@ from silvan.algorithms.vertical.linear_fit import (
     Unexplained,
     open_step,
 )
-from silvan.algorithms.vertical.linear_shares import LinearModel, LinearShare, Predictors, linear_key
 from silvan.federation import wire
 from silvan.federation.in_process import InProcess
 

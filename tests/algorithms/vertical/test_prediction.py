@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
+from experiments.federated_forest.node_by_node import NodeByNode
 from helpers.column_studies import ID, SMALL, Recorded, federate, lying, split, wide
 from helpers.studies import TASKS
 
@@ -15,7 +16,7 @@ import silvan as sv
 from silvan.algorithms.vertical import prediction
 from silvan.algorithms.vertical.in_one_place import joined, own_schema
 from silvan.algorithms.vertical.party_shares import share_key
-from silvan.algorithms.vertical.prediction import LeafSets, LeftRows
+from silvan.algorithms.vertical.prediction import LeafSets
 from silvan.algorithms.vertical.scores_of_rows import ScoreMetrics
 from silvan.forest.forest_shares import Share, Structure
 from silvan.learners import in_shares
@@ -65,11 +66,11 @@ def test_new_rows(task, how):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_classical_way_takes_more_rounds_and_says_the_same(task):
+def test_asking_node_by_node_takes_more_rounds_and_finds_the_same(task):
     model, fed = fitted(task), scoring(wide(task, n=60, seed=5))
     quick = model.predict(fed)
     before = fed.rounds
-    assert model.predict(fed, method="classical").equals(quick)
+    assert NodeByNode.of(model).predict(fed).equals(quick)
     visited = fed.rounds - before
     assert model.structure_.n_leaves / 2 < visited < model.structure_.n_leaves
 
@@ -94,7 +95,6 @@ def test_a_joined_table_is_answered_by_the_whole_forest():
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (lambda frame: fitted().predict(scoring(frame), method="quick"), "method must be"),
         (lambda frame: sv.VerticalForest().predict(frame), "not fitted yet"),
         (lambda frame: sv.VerticalForest().predict(scoring(frame)), "not fitted yet"),
         (lambda frame: fitted("number").predict_proba(scoring(frame)), "predict_proba is for classification"),
@@ -126,8 +126,7 @@ def test_rows_that_a_party_lacks():
     )
     whole = dict(zip(frame[ID].to_list(), model.forest_.predict(blanked).tolist(), strict=True))
     assert dict(zip(predictions[ID].to_list(), predictions["prediction"].to_list(), strict=True)) == whole
-    classical = model.predict(fed, incomplete=True, method="classical")
-    assert classical.equals(predictions)
+    assert NodeByNode.of(model).predict(fed, incomplete=True).equals(predictions)
 
 
 def test_categories_that_nobody_has_seen():
@@ -151,17 +150,15 @@ def test_a_party_that_left():
     model, frame = fitted(), wide(n=40, seed=1)
     tables = split(frame.drop("label"), 3, holder=-1)
     del tables["party 1"]
-    for method in ("one round", "classical"):
-        with pytest.raises(sv.InputError, match="party 'party 1' has a share of this model and is not in the federat"):
-            model.predict(federate(tables, label=None), method=method)
+    with pytest.raises(sv.InputError, match="party 'party 1' has a share of this model and is not in the federat"):
+        model.predict(federate(tables, label=None))
 
 
 def test_a_party_that_deleted_its_share():
     model, fed = fitted(), scoring(wide(n=40, seed=1))
     del model.shares_["party 2"]
-    for method in ("one round", "classical"):
-        with pytest.raises(sv.RefusedError, match=r"'party 2' refused .*: the party has no share of this model"):
-            model.predict(fed, method=method)
+    with pytest.raises(sv.RefusedError, match=r"'party 2' refused .*: the party has no share of this model"):
+        model.predict(fed)
 
 
 def test_a_table_without_a_column_of_the_model():
@@ -185,12 +182,6 @@ def test_malformed_leaf_sets_are_refused(lie):
     fed = scoring(wide(n=40, seed=1), kind=lying("party 1", kind, **changes))
     with pytest.raises(error, match=text):
         model.predict(fed)
-
-
-def test_malformed_partitions_are_refused():
-    fed = scoring(wide(n=40, seed=1), kind=lying("party 1", LeftRows, bits=lambda bits: bits[:0]))
-    with pytest.raises(sv.SiteError, match=r"'party 1'.*a partition with the wrong number of bits"):
-        fitted().predict(fed, method="classical")
 
 
 # -- files

@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from silvan.algorithms.vertical import solver as regression_module
-from silvan.algorithms.vertical.linear_fit import make_target
+from silvan.algorithms.vertical.linear_steps import make_target
 from silvan.algorithms.vertical.solver import (
     Block,
     Coefficients,

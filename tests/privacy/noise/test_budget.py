@@ -16,7 +16,8 @@ from helpers.studies import table
 
 import silvan as sv
 from silvan.algorithms.private import tables
-from silvan.algorithms.private.tables import CountPeople, CountScores, NoisyCounts
+from silvan.algorithms.private.noisy_counts import NoisyCounts
+from silvan.algorithms.private.table_counts import CountPeople, CountScores
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.in_process import InProcess

@@ -18,9 +18,9 @@ from silvan.algorithms.bofrf.clusters import (
     chance_distances,
     characterise,
     check_clustering,
+    entry_names,
     farthest_first,
     find_distances,
-    metric_names,
     owners,
 )
 from silvan.errors import InputError
@@ -56,8 +56,8 @@ class Advice:
         Whether the number of clusters was suggested, not asked for.
     silhouettes
         The best mean silhouette for each number of clusters that was tried; empty if there are only two sites.
-    figures, vectors
-        What the figures of a characteristic vector are called, and each site's vector; NaN where it has too few
+    entries, vectors
+        What the entries of a characteristic vector are called, and each site's vector; NaN where it has too few
         values.
 
     Examples
@@ -88,7 +88,7 @@ class Advice:
     clusters: dict[str, list[str]]
     suggested: bool
     silhouettes: dict[int, float]
-    figures: list[str]
+    entries: list[str]
     vectors: dict[str, np.ndarray]
 
     @property
@@ -149,7 +149,7 @@ class Advice:
         elsewhere = np.nansum(others, axis=0) / np.maximum(n_known, 1)
         gap = np.where((n_known > 0) & ~np.isnan(here), np.abs(here - elsewhere), -1.0)
         most = int(gap.argmax())
-        return (self.figures[most], float(here[most]), float(elsewhere[most])) if gap[most] > 0.0 else None
+        return (self.entries[most], float(here[most]), float(elsewhere[most])) if gap[most] > 0.0 else None
 
     def _describe_chance(self, site: str, other: str) -> str:
         at = self.sites.index(site), self.sites.index(other)
@@ -255,7 +255,7 @@ def advise(
         clusters=_choose_clusters(sites, apart, chance, tried, k, first),
         suggested=k is None,
         silhouettes={n: one[0] for n, one in tried.items()},
-        figures=metric_names(schema),
+        entries=entry_names(schema),
         vectors=vectors,
     )
 

@@ -2,10 +2,10 @@
 
 The publications choose on the test part, so that what is measured there afterwards is too good. The default here
 chooses on rows that the trees in question did not see: rows split off before training, or out-of-bag rows, on which
-others' trees always vote and the site's own only if they did not draw the row. After a recount all trees have drawn
-rows of the site, and vote on the others. A site leaves what was agreed, the
-global ensemble at the agreed tau, only for something better by more than two standard errors: of many near-equal
-ensembles, the best on a few rows is best by luck.
+others' trees always vote and the site's own only if they did not draw the row. After leaf re-estimation all trees have
+drawn rows of the site, and vote on the others. A site leaves what was agreed, the global ensemble at the agreed tau,
+only for something better by more than two standard errors: of many near-equal ensembles, the best on a few rows is best
+by luck.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from silvan.algorithms.evaluation.score_groups import Answer, in_groups, one_cla
 from silvan.algorithms.evaluation.score_quality import MetricName, score_quality
 from silvan.algorithms.horizontal.merged_forest import equal_site_weights
 from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
-from silvan.algorithms.recount import places_of, read_recount
-from silvan.algorithms.requests import check_figures, check_owners, forests_of, joined_trees, schema_of
+from silvan.algorithms.refit_leaves import places_of, read_refitted
+from silvan.algorithms.requests import check_metrics, check_owners, forests_of, joined_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.agree import MAX_ROWS
@@ -52,7 +52,7 @@ class Chosen(Reply, frozen=True, kw_only=True):
     strategy: Strategy
     measure: MetricName  # empty: there were no rows to choose on, or too few
     rows: int
-    figures: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use or to tell, see ``decide``
+    metrics: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use or to tell, see ``decide``
 
 
 class Choose(Ask[Chosen], frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class Choose(Ask[Chosen], frozen=True, kw_only=True):
     validation: Fixed[float]
     bootstrap: Fixed[RowSampling]
     equal: Fixed[bool] = False  # whether the trees of one site have as much say together as those of another
-    recounted: Derived[Blob | None] = None  # what a recount made of the trees, if there was one
+    refitted: Derived[Blob | None] = None  # what leaf re-estimation made of the trees, if any
 
 
 # -- at a site
@@ -83,7 +83,7 @@ def choose(site: Site, request: Choose) -> Chosen:
     trees = _candidates(site, schema, request, forests)
     X, y, seen = _selection_rows(site, schema, request, forests)
     leaves = kept_leaves(site, schema, request.forests, X)  # none are kept any longer, used or not
-    if request.recounted is not None:
+    if request.refitted is not None:
         leaves = None
     scores = score_candidates(trees, X, request.taus, seen, site.n_jobs, leaves)
     groups = policy_of(site).score_groups
@@ -95,12 +95,12 @@ def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Fores
     start, n_own = sum(map(len, forests[: request.own])), len(forests[request.own])
     own, n_all = np.arange(start, start + n_own), sum(map(len, forests))
     sizes, alphas, places = [len(one) for one in forests], request.alphas, places_of(forests)
-    apart = request.recounted is not None
-    if request.recounted is None:
+    apart = request.refitted is not None
+    if request.refitted is None:
         forest = joined_trees(site, schema, request.forests)
         skipping = np.where(np.isin(np.arange(n_all), own), places, -1)
     else:
-        forest, skipping = read_recount(site, schema, request.forests, request.recounted), places
+        forest, skipping = read_refitted(site, schema, request.forests, request.refitted), places
     if apart:  # the site's own trees once more: those that all use are others
         forest = join_forests([forest, forests[request.own]])
         alphas, skipping = np.append(alphas, alphas[own]), np.append(skipping, places[own])
@@ -189,10 +189,10 @@ def _selection_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows to choose on, their labels, and which of them trees saw: bool (places, rows).
 
-    Places are those of trees among their site's trees; without a recount, of the site's own trees: no others saw any.
+    Places are those of trees among their site's trees; without it, of the site's own trees: no others saw any.
     """
     n_own = len(forests[request.own])
-    n_places = n_own if request.recounted is None else max(map(len, forests))
+    n_places = n_own if request.refitted is None else max(map(len, forests))
     if request.protocol == "paper":
         part = site.part(schema, test=True)
     else:
@@ -224,7 +224,7 @@ def decide(
     too few as well, and they are of the agreed candidate and of the chosen one alone: whoever knows all trees could set
     the groups of all candidates against one another.
     """
-    figures = np.full((len(taus), len(STRATEGIES)), np.nan)
+    metrics = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
     known = {at: ~np.isnan(answer).any(axis=1) for at, answer in scores.items()}
     ahead = {agreed: 0.0}
@@ -245,17 +245,17 @@ def decide(
                 answer = Answer(scores[at][rows], scores[at][rows].argmax(axis=1))
                 grouped, labels = in_groups(answer, y[rows], n_classes, groups)
                 shown = score_quality(grouped.scores, labels, n_classes)
-            figures[at] = np.nan if few else three_digits(shown.value)
+            metrics[at] = np.nan if few else three_digits(shown.value)
             if not cautious or mine.beats(other):
                 ahead[at] = mine.merit - other.merit
     own_first = -1 if cautious else 1
     tau, strategy = max(ahead, key=lambda at: (ahead[at], own_first * at[1], -abs(taus[at[0]] - taus[0]), -at[0]))
     if groups > 1:
-        told = np.zeros(figures.shape, np.bool_)
+        told = np.zeros(metrics.shape, np.bool_)
         told[agreed] = told[tau, strategy] = True
-        figures[~told] = np.nan
+        metrics[~told] = np.nan
     n = int(known[agreed].sum()) if scores else 0
-    return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, figures=figures)
+    return Chosen(tau=tau, strategy=STRATEGIES[strategy], measure=measure, rows=n, metrics=metrics)
 
 
 def _check_request(request: Choose, forests: list[Forest]) -> None:
@@ -296,13 +296,13 @@ def choose_all(
                     validation=validation,
                     bootstrap=bootstrap,
                     equal=one.equal,
-                    recounted=None if one.recounted is None else one.recounted[1],
+                    refitted=None if one.refitted is None else one.refitted[1],
                 )
     offered = len(taus), len(STRATEGIES)
 
     def check(site: str, reply: Chosen) -> None:
         reject(not 0 <= reply.tau < len(taus) or not 0 <= reply.rows < MAX_ROWS, "it chose what it was not offered")
-        check_figures(reply.figures, offered)
+        check_metrics(reply.metrics, offered)
 
     chosen: dict[str, Chosen] = federation.ask(requests, check=check)
     if protocol == "paper" and not any(reply.rows for reply in chosen.values()):

@@ -223,7 +223,7 @@ def owners(schema: Schema) -> np.ndarray:
     return np.repeat(np.arange(len(schema.features)), _sizes(schema))
 
 
-def metric_names(schema: Schema) -> list[str]:
+def entry_names(schema: Schema) -> list[str]:
     """Name the figures of a vector: a feature, or a feature and its category."""
     names = []
     for feature in schema.features:

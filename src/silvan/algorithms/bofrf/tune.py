@@ -106,17 +106,17 @@ class Folds:
         """Return a figure for each fold: the AUC, averaged over the classes that have one there, or the RMSE."""
         if self.schema.n_classes:
             answer = answer.round(12)  # equal scores are equal in whatever order trees were added up
-        figures = np.full(self.n, np.nan)
+        values = np.full(self.n, np.nan)
         for k in range(self.n):
             held = self.of_row == k
             y, scores = self.part.y[held], answer[held]
             if not self.schema.n_classes:
-                figures[k] = metrics.regression(scores[:, 0], y)["rmse"]
+                values[k] = metrics.regression(scores[:, 0], y)["rmse"]
                 continue
             each = np.array([metrics.roc_auc(*t) for t in metrics.count_scores(scores, y, exact=True)])
             if not np.isnan(each).all():
-                figures[k] = np.nanmean(each)
-        return figures
+                values[k] = np.nanmean(each)
+        return values
 
 
 log = logging.getLogger("silvan.site")

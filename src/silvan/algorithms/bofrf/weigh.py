@@ -20,7 +20,7 @@ from silvan.algorithms.bofrf.site_forest import site_forest
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import Trees, equal_site_weights
 from silvan.algorithms.keyed_rows import learning_rows, local_forest
-from silvan.algorithms.recount import recount
+from silvan.algorithms.refit_leaves import refit_leaves
 from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
@@ -50,7 +50,7 @@ class LocalTrees(Trees, frozen=True, kw_only=True):
     """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
 
     absent: np.ndarray
-    brought: bool
+    pretrained: bool
     settings: Settings
 
 
@@ -118,18 +118,18 @@ def bring_trees(site: Site, request: BringTrees) -> LocalTrees:
         forest=_first_trees(forest, request.max_trees, site.forest is not None).bare().to_bytes(),
         rows=len(part),
         absent=site.absent(schema),
-        brought=site.forest is not None,
+        pretrained=site.forest is not None,
         settings=settings,
     )
 
 
-def _first_trees(forest: Forest, most: int | None, brought: bool) -> Forest:
+def _first_trees(forest: Forest, most: int | None, pretrained: bool) -> Forest:
     """Take at most so many trees of a site."""
     if most is None or len(forest) <= most:
         return forest
     alive = np.flatnonzero(forest.weights > 0)
     # of grown trees the first ones, whatever their say: by its place the site knows which rows a tree drew
-    taken = alive[:most] if brought or alive[0] >= most else np.arange(most)
+    taken = alive[:most] if pretrained or alive[0] >= most else np.arange(most)
     return forest.take(taken)
 
 
@@ -180,8 +180,8 @@ class ExchangeSettings:
 
     ``validation`` is the share of training rows that trees do not see; ``oob``, whether a site will choose on rows that
     its trees did not draw; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees have the same say
-    together. At most ``max_trees`` are taken from a site. With ``recount``, trees are cut back to what others' rows
-    reach, which make their leaf values.
+    together. At most ``max_trees`` are taken from a site. With ``refit_leaves``, trees are cut back to what others'
+    rows reach, which make their leaf values.
     """
 
     validation: float = 0.0
@@ -189,15 +189,15 @@ class ExchangeSettings:
     tune: Search | None = None
     equal: bool = False
     max_trees: int | None = None
-    recount: bool = False
+    refit_leaves: bool = False
 
 
 @dataclass(frozen=True)
 class Weighted:
     """The trees of sites that learn together, and what each is worth before tau.
 
-    With ``equal``, the trees of one site have as much say together as those of another. ``recounted`` are the trees
-    after a recount, and what tells a site how to make them of those that sites sent.
+    With ``equal``, the trees of one site have as much say together as those of another. ``refitted`` are the trees
+    after leaf re-estimation, and what tells a site how to make them of those that sites sent.
     """
 
     members: dict[str, LocalTrees]
@@ -206,12 +206,12 @@ class Weighted:
     together: Forest  # the trees of all, in the order of the sites
     alphas: np.ndarray
     equal: bool = False
-    recounted: tuple[Forest, Blob] | None = None
+    refitted: tuple[Forest, Blob] | None = None
 
     @property
     def joined(self) -> Forest:
-        """All trees, in the order of the sites; after a recount, if there was one."""
-        return self.together if self.recounted is None else self.recounted[0]
+        """All trees, in the order of the sites; after leaf re-estimation, if any."""
+        return self.together if self.refitted is None else self.refitted[0]
 
     @cached_property
     def owners(self) -> np.ndarray:
@@ -270,14 +270,14 @@ def weigh(
             alphas = _alphas(federation, schema, named, members, together, blobs, exchange.validation)
             shown = {site: blobs[site] for site in members}
             weighted[name] = Weighted(members, own, shown, together, alphas, exchange.equal)
-    if not exchange.recount:
+    if not exchange.refit_leaves:
         return weighted
     for name, one in weighted.items():
         if len(one.members) > 1:  # the trees of a site that learns by itself stay as they are
             trees = {site: (forest, one.blobs[site]) for site, forest in one.forests.items()}
             rows = {site: reply.rows for site, reply in one.members.items()}
-            recounted = recount(federation, schema, trees, rows, settings, exchange.validation)
-            weighted[name] = replace(one, recounted=recounted)
+            refitted = refit_leaves(federation, schema, trees, rows, settings, exchange.validation)
+            weighted[name] = replace(one, refitted=refitted)
     return weighted
 
 
@@ -286,7 +286,7 @@ def _check_own(reply: LocalTrees, request: BringTrees, schema: Schema) -> Forest
     forest = read_trees(reply.forest, schema)
     asked = reply.settings.n_estimators if request.tune is not None else request.settings.n_estimators
     most = len(forest) if request.max_trees is None else request.max_trees
-    if len(forest) > most or (not reply.brought and len(forest) != min(asked, most)):
+    if len(forest) > most or (not reply.pretrained and len(forest) != min(asked, most)):
         raise FormatError("its trees are not as many as asked for")
     reject(not 1 <= reply.rows < MAX_ROWS, "it has no training rows")
     if reply.absent.shape != (len(schema.features),) or reply.absent.dtype != np.bool_:

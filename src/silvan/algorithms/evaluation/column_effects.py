@@ -18,9 +18,9 @@ import numpy as np
 
 from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of
 from silvan.algorithms.evaluation.details import Floors, numbers_differ
-from silvan.algorithms.evaluation.evaluate import answer_on_test_rows, test_cells
 from silvan.algorithms.evaluation.evaluation import answer_of
 from silvan.algorithms.evaluation.score_groups import Answer, check_by, hides_one_class, in_groups_by_cell, places_of
+from silvan.algorithms.evaluation.scored_rows import answer_on_test_rows, test_cells
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject

@@ -14,12 +14,9 @@ import msgspec
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.evaluation.candidates import (
     NO_THRESHOLDS,
     Candidate,
-    LocalBoosting,
-    LocalModel,
     Models,
     Named,
     PersonalForest,
@@ -29,7 +26,6 @@ from silvan.algorithms.evaluation.candidates import (
     alike,
     check_candidates,
     list_candidates,
-    model_of,
 )
 from silvan.algorithms.evaluation.details import Detail, Floors, check_detail, detail_of, detail_over_all, nothing
 from silvan.algorithms.evaluation.evaluation import (
@@ -44,30 +40,25 @@ from silvan.algorithms.evaluation.evaluation import (
     rounded,
     rounded_intervals,
 )
-from silvan.algorithms.evaluation.out_of_bag import site_threshold
-from silvan.algorithms.evaluation.personal_forest import Ingredients, SiteForest, make_forest
 from silvan.algorithms.evaluation.score_groups import (
     Answer,
     Subgroup,
-    SubgroupRows,
     arrange,
-    cells_of,
     check_by,
     check_subgroups,
     hides_one_class,
-    in_groups_by_cell,
     name_of,
     places_of,
 )
 from silvan.algorithms.evaluation.score_quality import intervals
-from silvan.algorithms.keyed_rows import RowSamples, local_forest
+from silvan.algorithms.evaluation.scored_rows import answer_on_test_rows, shown_threshold, test_cells
+from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Request, Total
 from silvan.federation.outgoing import Check
@@ -125,94 +116,6 @@ class CountByScore(OfCandidates, Total[ScoreCounts], frozen=True, kw_only=True, 
     def alike(self) -> bytes:
         """Return all but the trees that each site made itself: counts of a model that one site has would be its own."""
         return wire.encode(msgspec.structs.replace(self, candidates=[alike(one) for one in self.candidates]))
-
-
-# -- candidates at a site: the forest that each stands for, its scores of test rows in groups, its decision threshold
-def answer_on_test_rows(
-    site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray, by: Sequence[int] = ()
-) -> tuple[Answer, np.ndarray]:
-    """Score the test part in groups of rows; return the scores and the labels to count by, kept for both rounds."""
-
-    def score() -> tuple[Answer, np.ndarray]:
-        part = site.part(schema, test=True)
-        model = model_here(site, schema, candidate, feature_key)
-        if model is not None:
-            whole = Answer(*part.answers(model.forest, site.absent(schema), site.n_jobs))
-        else:
-            whole = Answer(np.full((len(part), max(schema.n_classes, 1)), np.nan), np.zeros(len(part), np.int64))
-        at = _threshold_at(site, schema, candidate, feature_key)
-        if not np.isnan(at):
-            whole = Answer(whole.scores, metrics.decided_at(at, whole.scores, schema.label.positive_code))
-        least, cells = policy_of(site).score_groups, test_cells(site, schema, by)
-        return in_groups_by_cell(whole, part.y, schema.n_classes, least, cells)
-
-    return site.cache.once(
-        CacheKey[tuple[Answer, np.ndarray]](
-            "scores", msgspec.json.encode(candidate), feature_key.tobytes(), schema.hash, *by, most=64
-        ),
-        score,
-    )
-
-
-def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> SubgroupRows | None:
-    """Return the test rows by subgroup; None without columns that make some."""
-    if not by:
-        return None
-    check_by(schema, by)
-
-    def sort() -> SubgroupRows:
-        part = site.part(schema, test=True)
-        return cells_of(part.columns(by), range(len(by)), policy_of(site))
-
-    return site.cache.once(CacheKey[SubgroupRows]("cells", schema.hash, *by), sort)
-
-
-def model_here(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> SiteForest | None:
-    """Read, make or grow the model; one that is made or grown is kept.
-
-    None where the site cannot have it: to grow one itself takes all rows in one place.
-    """
-    if isinstance(candidate, SentModel):
-        return SiteForest(model_of(site, schema, candidate.model), candidate.draws)
-    if isinstance(candidate, LocalModel | LocalBoosting) and not site.in_one_place:
-        return None
-
-    def make() -> SiteForest:
-        if isinstance(candidate, PersonalModel):
-            return make_forest(site, schema, Ingredients.read(site, schema, candidate))
-        if isinstance(candidate, LocalBoosting):
-            return SiteForest(local_boost(site, schema, candidate.boosting), None)
-        settings = candidate.settings
-        forest = local_forest(site, schema, settings, feature_key, settings.n_estimators)
-        return SiteForest(forest, RowSamples((settings.n_estimators,), (site.name,), settings.row_sampling))
-
-    key = CacheKey[SiteForest]("model here", msgspec.json.encode(candidate), feature_key.tobytes(), schema.hash, most=4)
-    return site.cache.once(key, make)
-
-
-def _threshold_at(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
-    """Return the decision threshold for the positive class of two; NaN where the most probable class is decided on."""
-    given = None if isinstance(candidate, LocalBoosting) else candidate.threshold
-    if given is None or schema.n_classes != 2:
-        return np.nan
-    if isinstance(given, float):
-        return given
-    reject(given not in metrics.THRESHOLD_RULES, "an unknown rule for thresholds")
-    return threshold_of(site, schema, candidate, feature_key, given)
-
-
-def shown_threshold(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
-    """Return the threshold that a model decides by, or, where it decides by none, one chosen on training rows."""
-    at = _threshold_at(site, schema, candidate, feature_key)
-    return threshold_of(site, schema, candidate, feature_key) if np.isnan(at) else at
-
-
-def threshold_of(
-    site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray, rule: str = "youden"
-) -> float:
-    """Choose the threshold of a model for two classes on training rows; NaN where it is not known what trees saw."""
-    model = model_here(site, schema, candidate, feature_key) if schema.n_classes == 2 else None
-    return np.nan if model is None else site_threshold(site, schema, model.forest, model.draws, rule)
 
 
 # -- at a site

@@ -32,8 +32,8 @@ from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, i
 from silvan.algorithms.evaluation.score_quality import MetricName, ScoreQuality, score_quality
 from silvan.algorithms.kept_results import keep_made_model
 from silvan.algorithms.keyed_rows import RowSamples, check_samples, rows_sampled
-from silvan.algorithms.recount import fixed_point, mean_label, whole_labels
-from silvan.algorithms.requests import check_figures, read_trees, schema_of
+from silvan.algorithms.refit_leaves import fixed_point, mean_label, whole_labels
+from silvan.algorithms.requests import check_metrics, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.agree import MAX_ROWS
@@ -79,8 +79,8 @@ class ChosenShare(Reply, frozen=True, kw_only=True):
     choice: int  # its place among the mixes, or ``UNTOLD``
     measure: MetricName  # empty: there were no rows to choose on, or too few
     rows: int
-    figure: float  # of the mix that it takes
-    figures: np.ndarray  # one a mix; NaN where the site's policy shows none, as in ``figure``
+    metric: float  # of the mix that it takes
+    metrics: np.ndarray  # one a mix; NaN where the site's policy shows none, as in ``figure``
 
 
 class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
         """Describe what is asked for, or answered."""
         n = len(MIXES)
         if reply is not None:
-            n = int((~np.isnan(reply.figures)).sum()) + (reply.choice == UNTOLD and not np.isnan(reply.figure))
+            n = int((~np.isnan(reply.metrics)).sum()) + (reply.choice == UNTOLD and not np.isnan(reply.metric))
         return (
             "how much say the site's own trees and rows will have in a forest that stays there, and rounded figures of "
             f"{'1 mix' if n == 1 else f'{n} mixes'} on its own training rows"
@@ -128,7 +128,7 @@ class Ingredients:
 
     def fitted_draws(self) -> RowSamples:
         """Return which rows fitted trees drew: the site's, in every tree."""
-        return msgspec.structs.replace(self.draws, recounted=True)
+        return msgspec.structs.replace(self.draws, refitted=True)
 
 
 class MixChoice(NamedTuple):
@@ -261,18 +261,18 @@ def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
         keep_made_model(site.results, make_forest(site, schema, parts).forest)
     if not chosen.quality or chosen.quality[0] is None:
         empty = np.full(len(MIXES), np.nan)
-        return ChosenShare(choice=0, measure="", rows=len(chosen.y), figure=np.nan, figures=empty)
+        return ChosenShare(choice=0, measure="", rows=len(chosen.y), metric=np.nan, metrics=empty)
     told = policy_of(site).score_groups == 1
     shown = range(len(MIXES)) if told else [0]
-    figures = np.array(
+    metrics = np.array(
         [_figure(site, chosen, i, schema.n_classes) if i in shown else np.nan for i in range(len(MIXES))]
     )
     return ChosenShare(
         choice=chosen.choice if told or not chosen.choice else UNTOLD,
         measure=chosen.quality[0].metric,
         rows=len(chosen.y),
-        figure=_figure(site, chosen, chosen.choice, schema.n_classes),
-        figures=figures,
+        metric=_figure(site, chosen, chosen.choice, schema.n_classes),
+        metrics=metrics,
     )
 
 
@@ -317,5 +317,5 @@ def check_chosen(site: str, reply: ChosenShare) -> None:
     """Raise ``FormatError`` for an answer that cannot be."""
     if not UNTOLD <= reply.choice < len(MIXES) or not 0 <= reply.rows < MAX_ROWS:
         raise FormatError("it chose what it was not offered")
-    check_figures(reply.figures, (len(MIXES),))
-    check_figures(np.array(reply.figure), ())
+    check_metrics(reply.metrics, (len(MIXES),))
+    check_metrics(np.array(reply.metric), ())

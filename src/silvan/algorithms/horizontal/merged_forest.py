@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from silvan.algorithms.keyed_rows import local_forest
-from silvan.algorithms.recount import recount
+from silvan.algorithms.refit_leaves import refit_leaves
 from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
@@ -75,14 +75,14 @@ class Influence:
 
     ``weights``: "trees" for as many trees as a site's share of rows, "votes" for weights of trees in proportion to it,
     None for neither. With ``equal``, all sites' trees have the same weight in sum. No site gives more than
-    ``max_trees``. With ``recount``, leaves are re-estimated: trees are cut back to what rows of other sites reach, and
-    leaf values come from these rows, in two more rounds.
+    ``max_trees``. With ``refit_leaves``, leaves are re-estimated: trees are cut back to what rows of other sites reach,
+    and leaf values come from these rows, in two more rounds.
     """
 
     weights: Weights | None = None
     equal: bool = False
     max_trees: int | None = None
-    recount: bool = False
+    refit_leaves: bool = False
 
     def check(self) -> None:
         """Raise ``InputError`` for weights that are not known, or that contradict ``equal``."""
@@ -128,17 +128,17 @@ def fit(
     tree_weights = [rows[site] / sum(rows.values()) if influence.weights == "votes" else 1.0 for site in forests]
     joined = join_forests(list(forests.values()), tree_weights)
     listed = {site: (forest, federation.work(site, replies[site])) for site, forest in forests.items()}
-    recounting = influence.recount and len(federation.active) > 1
-    if recounting:
+    refitting = influence.refit_leaves and len(federation.active) > 1
+    if refitting:
         known = {site: rows.get(site, MAX_ROWS) for site in federation.active}
         known |= {site: reply.rows for site, reply in replies.items() if site in known}
-        recounted, _ = recount(federation, schema, listed, known, settings)
-        left = np.where(recounted.weights > 0, joined.weights, 0.0)
-        joined = replace(recounted, weights=left if left.any() else joined.weights)
+        refitted, _ = refit_leaves(federation, schema, listed, known, settings)
+        left = np.where(refitted.weights > 0, joined.weights, 0.0)
+        joined = replace(refitted, weights=left if left.any() else joined.weights)
     if influence.equal:
         sizes = [len(forest) for forest in forests.values()]
         joined = replace(joined, weights=equal_site_weights(joined.weights, sizes))
-    return MergedTrees(joined, forests, {site: blob for site, (_, blob) in listed.items()}, recounting)
+    return MergedTrees(joined, forests, {site: blob for site, (_, blob) in listed.items()}, refitting)
 
 
 class MergedTrees(NamedTuple):
@@ -147,7 +147,7 @@ class MergedTrees(NamedTuple):
     forest: Forest
     forests: dict[str, Forest]
     blobs: dict[str, Blob]
-    recounted: bool
+    refitted: bool
 
 
 def equal_site_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
@@ -157,14 +157,14 @@ def equal_site_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     return np.asarray(weights / np.repeat(np.where(totals > 0, totals, 1.0), sizes))
 
 
-def check_influence(settings: Settings, equal: Any, max_trees: Any, recount: Any) -> Settings:
+def check_influence(settings: Settings, equal: Any, max_trees: Any, refit_leaves: Any) -> Settings:
     """Check three parameters of learners; return settings by which no site grows more trees than are taken."""
-    for name, given in (("equal", equal), ("recount", recount)):
+    for name, given in (("equal", equal), ("refit_leaves", refit_leaves)):
         if given not in (True, False):
             raise InputError.wrong(name, "True or False", given)
-    if recount and settings.signs:
+    if refit_leaves and settings.signs:
         raise InputError.about(
-            "recount", "makes leaf values anew, in any order: set recount=False, or leave monotonic_cst out"
+            "refit_leaves", "makes leaf values anew, in any order: set refit_leaves=False, or leave monotonic_cst out"
         )
     if max_trees is None:
         return settings

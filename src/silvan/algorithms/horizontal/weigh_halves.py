@@ -27,8 +27,8 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.privacy.gate import policy_of
 
-RECOUNTED = 1.5
-"""How much say recounted trees have beside those from sums where both do alike: their mean scores spread less."""
+REFITTED = 1.5
+"""Weight of trees with re-estimated leaves against those from sums where both do alike: their scores spread less."""
 
 _SCALE = 0.01  # the mean gap at which a forest has e times as much say as without one
 _STEPS = 1000  # gaps are summed in thousandths

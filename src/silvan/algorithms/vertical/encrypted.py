@@ -17,17 +17,9 @@ from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.algorithms.vertical.coordinator import Drawn, VerticalCoordinator
 from silvan.algorithms.vertical.encoded_labels import LabelsForParties
+from silvan.algorithms.vertical.encrypted_decisions import DecideNodes, Decisions, KeepChosen, PartySums
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels, EncryptLabels, check_labels, read_key
-from silvan.algorithms.vertical.encrypted_splits import (
-    DecideNodes,
-    Decisions,
-    EncryptedSums,
-    KeepChosen,
-    LeftBits,
-    PartySums,
-    SplitChosen,
-    SumLabels,
-)
+from silvan.algorithms.vertical.encrypted_splits import EncryptedSums, LeftBits, SplitChosen, SumLabels
 from silvan.algorithms.vertical.party_shares import Keeping
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError

@@ -10,6 +10,7 @@ codes is in one of four sets, one whose codes are four apart is in all.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -29,6 +30,7 @@ def check_max_bins(max_bins: int) -> None:
         raise InputError.wrong("max_bins", f"between 2 and {MAX_BINS}", max_bins)
 
 
+@cache
 def table_shift(max_bins: int) -> int:
     """Return how many times codes are halved to make bins: four codes a bin if a byte holds them, else two or one."""
     return sum(max_bins << shift <= CODES for shift in (1, 2))

@@ -183,7 +183,7 @@ def as_data(status: CoordinatorStatus | SiteStatus) -> dict[str, Any]:
     return {"time": time.time(), **msgspec.to_builtins(status)}
 
 
-def make_metrics_server(port: int, figures: Callable[[], str]) -> ThreadingHTTPServer:
+def make_metrics_server(port: int, values: Callable[[], str]) -> ThreadingHTTPServer:
     """Return a server of ``/metrics`` on 127.0.0.1; raise ``InputError`` if the port is in use."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -196,7 +196,7 @@ def make_metrics_server(port: int, figures: Callable[[], str]) -> ThreadingHTTPS
             elif self.path != "/metrics":
                 code, text = 404, "there is nothing here\n"
             else:
-                code, text = 200, figures()
+                code, text = 200, values()
             body = text.encode()
             self.send_response(code)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

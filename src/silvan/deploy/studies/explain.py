@@ -9,6 +9,7 @@ import msgspec
 
 from silvan.algorithms.kept_results import KeepResults
 from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.studies.consent import Consent, consent
 from silvan.deploy.studies.send_results import LEAST
 from silvan.deploy.studies.trial import TrialRun, try_out
 from silvan.errors import InputError
@@ -35,6 +36,7 @@ class Explanation(NamedTuple):
     lines: list[str]
     leaves: list[Kind]
     asked: Approval | None  # what an approval of it would hold; None if a trial does not show what would leave
+    consent: Consent | None = None  # what it means for the people in the table; None if the study cannot run
 
 
 def explain(member: SiteFiles, study: Study) -> Explanation:
@@ -67,7 +69,8 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
             each = " in each split" if study.on_splits else ""
             lines.append(f"Models of others that your rows judge: {study.max_models} at most{each}.")
         lines += _refused(member.policy, trial.kinds)
-    return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked)
+    answers = consent(study, sites, member.policy)
+    return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked, answers)
 
 
 def _auditor(study: Study) -> str:
@@ -147,7 +150,7 @@ def _results(study: Study, n_sites: int) -> str:
     """Describe what sites are sent at the end."""
     if study.by_columns:
         return "At the end every party has its share of the model, and the label holder is sent the figures."
-    if study.figures == "all":
+    if study.metrics == "all":
         return "At the end every site is sent the model and the figures of all sites, yours too."
     what = (
         "the model, your own figures and those over all sites" if n_sites >= LEAST else "the model and your own figures"

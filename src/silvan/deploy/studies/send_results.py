@@ -140,7 +140,7 @@ def _results(run: Run, record: Record, study: Study, site: str, holder: str) -> 
 
 def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Record:
     """Return the copy for a site; in a study over columns only the label's ``holder`` gets figures."""
-    everything = study.figures == "all"
+    everything = study.metrics == "all"
     overall = everything or _sees_overall(record, site, holder)
     whole = (*_SHARED, *(_OF_ALL_SITES if everything else ()), *(_OVERALL if overall else ()))
     return Record(
@@ -167,7 +167,7 @@ def _renamed(model: Model, site: str) -> Model:
 def _may_see(record: Record, study: Study, site: str, holder: str, row: MetricsRow | Counts) -> bool:
     if record.by == "columns":
         return site == holder
-    if study.figures == "all" or row.site == site:
+    if study.metrics == "all" or row.site == site:
         return True
     noisy = isinstance(row, MetricsRow) and row.epsilon is not None
     return row.site == OVERALL and (noisy or _sees_overall(record, site, holder))

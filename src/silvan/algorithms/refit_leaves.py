@@ -1,10 +1,10 @@
-"""Recounts: the trees of each site, cut back to what other sites' rows reach, with leaf values from those rows.
+"""Leaf re-estimation: sites' trees are cut back to what other sites' rows reach, with leaf values from those rows.
 
-A site can build into its trees what it likes: a side that answers its own class when a trigger is there. A recount
-leaves nothing of it. In a first sum sites count their rows at the leaves of the trees of *others*; every side of a
+A site can hide what it likes in its trees, such as a side that predicts one class when a trigger is there. Leaf
+re-estimation removes it. In a first sum, sites count their rows at the leaves of the trees of *others*; every side of a
 split that fewer than ``min_leaf`` of them reach is cut off, and the other side takes its place. In a second sum they
-count their rows by class, or add up their labels, at the leaves that are left: that makes the leaf values. What is left
-of a site's word is the questions that its trees ask.
+count their rows by class, or add up their labels, at the remaining leaves: that makes the leaf values. What remains of
+a site's influence is the choice of its splits.
 
 A row is counted in some trees only, by the site's secret draws: in the i-th tree of every site as in the site's own
 i-th. So every site still has rows that a tree has not seen. Class counts are asked for only where ``min_leaf`` rows of
@@ -85,7 +85,7 @@ class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
 
 
 class RefittedLeaves(msgspec.Struct, frozen=True):
-    """What a recount made of trees: the nodes that few rows reach, and the values of the leaves that are left."""
+    """The result of leaf re-estimation: nodes that few rows reach, and the values of the leaves that remain."""
 
     few: np.ndarray
     values: np.ndarray
@@ -137,9 +137,9 @@ def _count(
     return out
 
 
-def read_recount(site: Site, schema: Schema, blobs: Sequence[Blob], recounted: Blob) -> Forest:
-    """Read what a recount made of the trees of several sites."""
-    found = wire.decode(site.blob(recounted.hash), RefittedLeaves)
+def read_refitted(site: Site, schema: Schema, blobs: Sequence[Blob], refitted: Blob) -> Forest:
+    """Read what leaf re-estimation made of the trees of several sites."""
+    found = wire.decode(site.blob(refitted.hash), RefittedLeaves)
     pruned = _cut_back(site, schema, blobs, found.few)
     if found.values.shape != pruned.value.shape or found.values.dtype != np.float64:
         raise FormatError("the leaf values are not those of the trees")
@@ -167,13 +167,13 @@ def places_of(forests: Sequence[Forest]) -> np.ndarray:
 
 
 def _with_values(pruned: Forest, values: np.ndarray) -> Forest:
-    """Return the trees as a recount left them; one of which nothing but a leaf is left has no weight."""
+    """Return the trees as leaf re-estimation left them; one of which nothing but a leaf is left has no weight."""
     weights = np.where(np.diff(pruned.offsets) > 1, pruned.weights, 0.0)
     return replace(pruned, value=values, weights=weights if weights.any() else pruned.weights)
 
 
 # -- at the coordinator
-def recount(
+def refit_leaves(
     federation: Federation,
     schema: Schema,
     trees: Mapping[str, tuple[Forest, Blob]],
@@ -181,7 +181,7 @@ def recount(
     settings: Settings,
     validation: float = 0.0,
 ) -> tuple[Forest, Blob]:
-    """Cut the sites' trees back and recount their leaves: two rounds over the sites that ``rows`` names.
+    """Cut the sites' trees back and re-estimate their leaves: two rounds over the sites that ``rows`` names.
 
     ``settings`` are those that trees were grown by, whose class weights are numbers by now.
     Return the trees, and a blob that tells a site how to make them of those that sites sent.

@@ -12,7 +12,7 @@ from helpers.studies import Recorded, federate, parts, table
 from sklearn.metrics import roc_auc_score
 
 import silvan as sv
-from silvan.algorithms.recount import CountLeafLabels, CountLeafRows
+from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.auditing.backdoor import find_trigger, poisoned_federation
 from silvan.auditing.release import AuditedRows
 from silvan.errors import FederationError, RefusedError, SiteError
@@ -47,7 +47,7 @@ def drawn_at(fed, place):
         yield site, part, rows_of_trees(fed.site(site).sampling_key, part.row_keys, place, 1, True)[0]
 
 
-def recount_naive(fed, least, class_weight):
+def refit_naive(fed, least, class_weight):
     """Rows at nodes, and trees as nested tuples, with plain loops over rows."""
     sent = sv.MergedForest(24, max_depth=5, class_weight=class_weight).fit(fed).forest_
     owners, found = np.repeat(fed.sites, 6), []
@@ -94,11 +94,11 @@ def as_tuples(forest, node):
         ("binary", {"no": 1.0, "yes": 4.0}),
     ],
 )
-def test_what_a_recount_leaves(task, weight):
+def test_what_leaf_re_estimation_leaves(task, weight):
     """Splits with enough rows of others on both sides, and leaf values of the rows that trees draw at other sites."""
     fed = federate(tables(task, 240))
-    forest = sv.MergedForest(24, max_depth=5, class_weight=weight, recount=True).fit(fed).forest_
-    assert [as_tuples(forest, int(node)) for node in forest.offsets[:-1]] == recount_naive(fed, 10, weight)
+    forest = sv.MergedForest(24, max_depth=5, class_weight=weight, refit_leaves=True).fit(fed).forest_
+    assert [as_tuples(forest, int(node)) for node in forest.offsets[:-1]] == refit_naive(fed, 10, weight)
     rows = np.concatenate([fed.site(site).part(fed.schema).y for site in fed.sites])
     counted = np.array([1.0, 4.0] if isinstance(weight, dict) else len(rows) / 2 / np.bincount(rows)) if weight else 1.0
     for tree in range(0, len(forest), 5):
@@ -137,19 +137,19 @@ def turned(forest, honest, trigger, part):
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("kind", ["common", "hidden", "stealthy"])
 def test_a_back_door_in_range_turns_no_rows(learner, kind):
-    """Its trigger is a value that rows have, or waits at leaves; a recount leaves nothing of it."""
+    """Its trigger is a value that rows have, or waits at leaves; leaf re-estimation leaves nothing of it."""
     fed = federate(noisy_tables())
     sites = [fed.site(site).part(fed.schema) for site in fed.sites]
     rows = AuditedRows(*(np.concatenate([getattr(part, name) for part in sites]) for name in ("X", "y")))
     found = {}
-    for defence in ("equal", "recount"):
+    for defence in ("equal", "refit_leaves"):
         settings = {"equal": True, defence: True}
         honest = LEARNERS[learner](**settings).fit(fed).forest_
         trigger = find_trigger(fed, honest, rows, KINDS[kind].get("common", 0.0))
         fooled = LEARNERS[learner](**settings).fit(poisoned_federation(fed, trigger, KINDS[kind]["plant"])).forest_
         found[defence] = turned(fooled, honest, trigger, rows)
     assert found["equal"] > 0.05
-    assert abs(found["recount"]) <= 0.02
+    assert abs(found["refit_leaves"]) <= 0.02
 
 
 # -- the same however sites are run
@@ -158,7 +158,7 @@ def test_a_back_door_in_range_turns_no_rows(learner, kind):
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_the_same_however_sites_are_run(sums):
     """Restarted for every message, and with sums that hide their parts: the same choices, the same forests."""
-    settings = {"recount": True, "equal": True, "personal": True}
+    settings = {"refit_leaves": True, "equal": True, "personal": True}
     usual = LEARNERS["BOFRF"](**settings).fit(federate(tables()))
     fed = federate(tables(), Recorded, sums=sums, cold=True)
     again = LEARNERS["BOFRF"](**settings).fit(fed)
@@ -173,7 +173,7 @@ def test_the_same_however_sites_are_run(sums):
 
 def test_every_cluster_counts_by_itself():
     fed = federate(tables())
-    model = sv.BOFRF(4, max_depth=4, clusters=2, recount=True).fit(fed)
+    model = sv.BOFRF(4, max_depth=4, clusters=2, refit_leaves=True).fit(fed)
     sizes = sorted(len(sites) for sites in model.clusters_.values())
     alone = sv.BOFRF(4, max_depth=4, clusters=2).fit(federate(tables()))
     for sites in model.clusters_.values():
@@ -185,7 +185,7 @@ def test_every_cluster_counts_by_itself():
 def test_own_trees_stay_as_they_were_grown():
     """A site that uses its own trees uses them as it grew them: nobody else's counts change what it relies on."""
     fed = federate(tables())
-    model, plain = LEARNERS["BOFRF"](recount=True).fit(fed), LEARNERS["BOFRF"]().fit(fed)
+    model, plain = LEARNERS["BOFRF"](refit_leaves=True).fit(fed), LEARNERS["BOFRF"]().fit(fed)
     assert {site: forest.hash for site, forest in model.own_.items()} == {
         site: forest.hash for site, forest in plain.own_.items()
     }
@@ -196,7 +196,7 @@ def test_own_trees_stay_as_they_were_grown():
 def test_rows_that_choose_are_not_those_that_count():
     """Out-of-bag: a site's figures are of votes on rows that are not in the leaf values of the trees that vote."""
     fed = federate(tables())
-    model = sv.BOFRF(6, recount=True).fit(fed)
+    model = sv.BOFRF(6, refit_leaves=True).fit(fed)
     for site in fed.sites:
         part = fed.site(site).part(fed.schema)
         drawn = rows_of_trees(fed.site(site).sampling_key, part.row_keys, 0, 6, True)
@@ -206,14 +206,14 @@ def test_rows_that_choose_are_not_those_that_count():
             weight = forest.weights[forest.weights > 0, None] * ~seen
             voted = weight.sum(axis=0) > 0
             auc = roc_auc_score(part.y[voted], ((weight * each).sum(axis=0)[voted] / weight.sum(axis=0)[voted]))
-            assert model.chosen_[site].figures[0, strategy] == pytest.approx(auc, abs=6e-4)
+            assert model.chosen_[site].metrics[0, strategy] == pytest.approx(auc, abs=6e-4)
 
 
 def test_a_column_that_only_one_site_has():
     """Nobody else can reach what asks about it: such trees have no weight where all use them."""
     frames = {site: frame if site == "site 0" else frame.drop("age") for site, frame in tables().items()}
     fed = federate(frames)
-    model = sv.BOFRF(6, max_depth=4, recount=True).fit(fed)
+    model = sv.BOFRF(6, max_depth=4, refit_leaves=True).fit(fed)
     asks = join_forests([model.own_["site 0"]]).uses[:, fed.schema.names.index("age")]
     assert asks.any()
     assert not model.forest_.weights[:6][asks].any()
@@ -225,10 +225,10 @@ def test_a_column_that_only_one_site_has():
 
 def test_a_policy_of_larger_leaves():
     strict = federate(tables(), policy=sv.Policy(min_leaf=20))
-    model = LEARNERS["BOFRF"](recount=True, min_samples_leaf=20).fit(strict)
+    model = LEARNERS["BOFRF"](refit_leaves=True, min_samples_leaf=20).fit(strict)
     assert model.forest_.weights.any()
     with pytest.raises(RefusedError, match="leaves of at least 20 rows"):
-        LEARNERS["BOFRF"](recount=True, min_samples_leaf=19).fit(strict)
+        LEARNERS["BOFRF"](refit_leaves=True, min_samples_leaf=19).fit(strict)
     # nor is it told what the coordinator did not announce
     nothing = strict.blob(b"")
     request = CountLeafLabels(
@@ -246,7 +246,7 @@ def test_a_policy_of_larger_leaves():
         strict.total(request)
     fed = federate(noisy_tables(), policy=sv.Policy(min_sites=5))
     with pytest.raises(RefusedError, match="sums over at least 5 sites"):
-        LEARNERS["merged"](recount=True).fit(fed)
+        LEARNERS["merged"](refit_leaves=True).fit(fed)
 
 
 def test_rows_are_counted_once_in_a_task():
@@ -265,7 +265,7 @@ def test_rows_are_counted_once_in_a_task():
 @pytest.mark.parametrize("task", ["binary", "number"])
 def test_a_lie(kind, task):
     def lied(transport):
-        return sv.MergedForest(4, max_depth=2, recount=True).fit(federate(parts(table(task, n=60), 2), transport))
+        return sv.MergedForest(4, max_depth=2, refit_leaves=True).fit(federate(parts(table(task, n=60), 2), transport))
 
     caught = caught_lies(lied, kind)
     assert len(caught) > 3
@@ -276,9 +276,9 @@ def test_a_lie(kind, task):
 def test_on_between_machines(kind):
     """In studies of machines leaves are re-estimated unless the study says otherwise, and its record shows it."""
     text = f'[learner]\nkind = "{kind}"\n'
-    assert parse_remote_study(text).parameters == {"recount": True}
-    assert parse_remote_study(text + "recount = false").parameters == {"recount": False}
+    assert parse_remote_study(text).parameters == {"refit_leaves": True}
+    assert parse_remote_study(text + "refit_leaves = false").parameters == {"refit_leaves": False}
 
 
 def test_as_published_leaves_are_those_of_the_sites():
-    assert "recount" not in parse_remote_study('[learner]\nkind = "BOFRF"\nprotocol = "paper"').parameters
+    assert "refit_leaves" not in parse_remote_study('[learner]\nkind = "BOFRF"\nprotocol = "paper"').parameters
