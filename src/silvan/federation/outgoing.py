@@ -18,12 +18,8 @@ from silvan.federation import wire
 from silvan.federation.keys import Roster
 from silvan.federation.message import (
     FULL,
-<<<<<<< HEAD
     LATER,
-    OWNER_TOLD,
-=======
     OWNER_HINT,
->>>>>>> main
     STALE,
     Blob,
     Envelope,
@@ -122,7 +118,7 @@ class Tries:
         if isinstance(trouble, StaleError) and times >= _MOST_STALE:
             return SiteError(site, f"{kind}: keeps calling messages stale: {trouble}")
         if isinstance(trouble, LaterError) and self._timeout is None and times >= _MOST_LATER:
-            return SiteError(site, f"{kind}: {trouble}", code=LATER, owner_told="why")
+            return SiteError(site, f"{kind}: {trouble}", code=LATER, owner_hint="why")
         if isinstance(trouble, WaitingError):
             self._waited[site] = seconds
             if self._patience is None or seconds < self._patience:

@@ -63,13 +63,8 @@ class Pages:
             return self.refusal(404, "There is no such page.")
         if isinstance(page, File):
             return _send(page)
-<<<<<<< HEAD
-        notice = self._notices.get(request.query_params.get("notice", ""))
-        template, values = environment().get_template(page.template), self._values(page, path, _person(request), notice)
-=======
         notice = self._notices.pop(request.query_params.get("notice", ""), None)  # shown once: it may be outdated soon
-        template, values = environment().get_template(page.template), self._values(page, path, notice)
->>>>>>> main
+        template, values = environment().get_template(page.template), self._values(page, path, _person(request), notice)
         return HTMLResponse(await run_in_threadpool(template.render, values))
 
     def _values(self, page: Page, path: str, person: Person, notice: tuple[str, bool] | None = None) -> dict[str, Any]:
