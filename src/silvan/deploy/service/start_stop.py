@@ -59,12 +59,12 @@ def prepare_site(member: JoinedSite, by: str | None = None) -> list[str]:
     Returns what the owner should know. If the policy was changed, the ledger says that it was started by whom with it.
     """
     lines = []
-    member.note_policy(by)
     if ends_soon(member.certificate):
         member.renew()
         end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
         lines.append(f"The certificate was about to end and is renewed, until {end}.")
     check_table(member.source(), memory=member.settings.get("memory"))
+    member.note_policy(by)
     roster = member.pin_roster()
     if roster is not None:
         lines.append(f"All keys together in words: {roster_fingerprint(roster)}")
