@@ -40,7 +40,7 @@ from silvan.deploy.membership.site_log import last_error
 from silvan.deploy.service import start_stop
 from silvan.deploy.service.process import Background, client_arguments
 from silvan.deploy.service.start_stop import process_of, processes_of, start_coordinator, start_site, stop_all
-from silvan.deploy.service.studies import SUPERVISED, Supervised, pending
+from silvan.deploy.service.submissions import SUPERVISED, Supervised, pending
 from silvan.deploy.service.supervise import Supervisor
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import FederationError, SilvanError

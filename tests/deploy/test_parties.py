@@ -209,6 +209,7 @@ def test_what_the_owner_is_told(joined):
     assert "Predicts 'label' with model 000000000000" in asked.lines[0]
     assert {kind.name for kind in asked.leaves} == {
         "Announce",
+        "CompareLedgers",
         "DealKey",
         "TakeKey",
         "Introduce",

@@ -10,7 +10,8 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'si
 from helpers.joining import make_hub
 
 from silvan.deploy.service import studies
-from silvan.deploy.service.studies import CANCELLED, cancel, cancelled_by, pending, serve, submit, watch
+from silvan.deploy.service.studies import serve
+from silvan.deploy.service.submissions import CANCELLED, cancel, cancelled_by, pending, submit, watch
 from silvan.deploy.service.supervise import CancelledError, Supervisor
 from silvan.errors import FederationError
 from silvan.study.parse import parse_remote_study
@@ -27,9 +28,9 @@ def made(tmp_path_factory):
 def hub(made, monkeypatch):
     """A coordinator's folder whose site need not have joined; a study is run by ``Short`` and by nobody else."""
     monkeypatch.setattr(type(made), "roster", lambda self, needed=None: None)
-    monkeypatch.setattr(studies, "_PAUSE", 0.01)
+    monkeypatch.setattr(studies, "PAUSE", 0.01)
     monkeypatch.setattr(studies, "_FULL", 0.01)
-    monkeypatch.setattr("silvan.deploy.service.supervise.Supervisor", Short)
+    monkeypatch.setattr(studies, "Supervisor", Short)
     Short.begun, Short.outcomes = [], []
     yield made
     for path in (made.path / "runs").glob("*/*"):

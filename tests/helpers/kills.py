@@ -33,7 +33,7 @@ from silvan.deploy.membership.joined_site import SETTINGS, JoinedSite
 from silvan.deploy.service import start_stop
 from silvan.deploy.service.process import Background
 from silvan.deploy.service.start_stop import process_of, processes_of, start_coordinator, start_site, stop_all
-from silvan.deploy.service.studies import SUPERVISED, Supervised, pending
+from silvan.deploy.service.submissions import SUPERVISED, Supervised, pending
 from silvan.errors import SilvanError
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run

@@ -9,7 +9,7 @@ from helpers.browsing import act, open_page
 from helpers.joining import make_hub
 
 from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
-from silvan.deploy.service.studies import CANCELLED
+from silvan.deploy.service.submissions import CANCELLED
 from silvan.study.run_folder import Record, Run, SiteRows
 from silvan.util.folder_lock import lock_folder
 from silvan.web.coordinator_pages import CoordinatorFolder

@@ -258,7 +258,7 @@ def cancel(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, as it was run.")], folder: In = Path()
 ) -> None:
     """End a study that runs or waits; if it is run again, it goes on where it stopped."""
-    from silvan.deploy.service.studies import cancel as cancel_study
+    from silvan.deploy.service.submissions import cancel as cancel_study
     from silvan.study.study_file import read_remote_study
     from silvan.util.acting_user import acting_user
 
@@ -308,7 +308,7 @@ def run_study(hub: "CoordinatorFiles", plan: "Study") -> "Run":
 
     require_flare()
     from silvan.deploy.service.start_stop import processes_of
-    from silvan.deploy.service.studies import submit, watch
+    from silvan.deploy.service.submissions import submit, watch
     from silvan.deploy.service.supervise import Supervisor
     from silvan.util.acting_user import acting_user
 

@@ -83,7 +83,7 @@ def compare_ledger_here(site: Site, request: CompareLedgers) -> KnownLedgers:
 
 
 def compare_ledgers(federation: Federation, known: Mapping[str, Head]) -> dict[str, Head]:
-    """Have all sites compare their ledgers with what is known of them; return what is known now.
+    """Make all sites compare their ledgers with what is known of them; return what is known now.
 
     They are asked twice: the second time with what the others have added.
     """

@@ -1,6 +1,7 @@
 """Who acts on the command line: the user of the operating system, and who became that user by ``sudo``."""
 
 import os
+from importlib import import_module
 
 
 def acting_user() -> str:
@@ -17,8 +18,6 @@ def owner_of(path: str | os.PathLike[str]) -> str:
 
 def _name(number: int) -> str:
     try:
-        import pwd
-
-        return pwd.getpwuid(number).pw_name
+        return str(import_module("pwd").getpwuid(number).pw_name)
     except (ImportError, KeyError):  # not a POSIX system, or a user without a name, as in containers
         return f"user {number}"

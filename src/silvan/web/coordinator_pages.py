@@ -10,7 +10,7 @@ from silvan.deploy.membership.coordinator_folder import HUB, CoordinatorFiles
 from silvan.deploy.membership.startup_kit import ADMIN
 from silvan.deploy.service.start_stop import processes_of, start_coordinator, stop_all
 from silvan.deploy.service.status import coordinator_status
-from silvan.deploy.service.studies import CANCELLED, SUPERVISED, Supervised, cancel, pending, submit
+from silvan.deploy.service.submissions import CANCELLED, SUPERVISED, Supervised, cancel, pending, submit
 from silvan.deploy.service.supervise import RECENT, Supervisor
 from silvan.federation.flare import Session
 from silvan.study.run_folder import Run

@@ -27,7 +27,7 @@ REFUSED = 3
 
 
 def name_this_process() -> None:
-    """Have connections say which process made them, so that the coordinator tells a site's restart from its copy."""
+    """Make connections say which process made them, so that the coordinator tells a site's restart from its copy."""
     make, name = tcp_driver.get_ssl_context, PROCESS + secrets.token_hex(16)
 
     def make_named(params: dict[str, Any], ssl_server: bool) -> Any:

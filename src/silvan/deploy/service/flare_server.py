@@ -37,7 +37,7 @@ def sign_again(server_class: Any) -> None:
 
 
 def forget_sites(gatekeeper: Gatekeeper, server_class: Any) -> None:
-    """Have servers forget that a site is there whose connections are closed for good."""
+    """Make servers forget that a site is there whose connections are closed for good."""
     deploy = server_class.deploy
 
     def deploy_and_remember(server: Any, *given: Any, **named: Any) -> Any:

@@ -208,7 +208,7 @@ def protocols_of(hello: bytes) -> list[str]:
 
 
 def listen_on_one_port(hub: CoordinatorFiles) -> Gatekeeper:
-    """Have FLARE's server listen by ``OnePort`` where it would listen with TLS; return who watches over it."""
+    """Make FLARE's server listen by ``OnePort`` where it would listen with TLS; return who watches over it."""
     gatekeeper, flares_own = Gatekeeper(hub), tcp_driver.TcpStreamServer
 
     def make(driver: Any, connector: Any) -> Any:

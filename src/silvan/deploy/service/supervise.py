@@ -16,7 +16,7 @@ from silvan.deploy.jobs.job_folder import check_number_of_sites, job_arguments, 
 from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress, line_of
 from silvan.deploy.membership import startup_kit
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
-from silvan.deploy.service.studies import cancelled_by
+from silvan.deploy.service.submissions import cancelled_by
 from silvan.deploy.studies.send_results import is_done, sites_without_results
 from silvan.errors import FederationError
 from silvan.federation.flare import Session
