@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+RELEASE := .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
 # tests start many processes, which need not compile all modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check explore lint docs faults bench-setup bench clean
+.PHONY: help setup demo test check explore lint docs faults bench-setup bench sbom dist clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +59,20 @@ bench-setup: $(PEERS)/.ready ## a separate environment with the packages we comp
 bench: bench-setup ## run every benchmark and write docs/benchmarks.md
 	$(PEERS)/bin/python -m benchmarks
 
+$(RELEASE)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RELEASE) && $(PYTHON) -m venv $(RELEASE)/tools
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[flare,sql,mysql,dp,vertical,web]'
+	$(RELEASE)/tools/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom
+	touch $@
+
+sbom: $(RELEASE)/.ready ## dist/silvan.cdx.json: all components of an installation, as CycloneDX has it
+	mkdir -p dist
+	$(RELEASE)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/silvan.cdx.json $(RELEASE)/bin/python
+
+dist: setup sbom ## dist/: the wheel, the source archive, the list of components, and checksums of all three
+	$(BIN)/python -m build --no-isolation --outdir dist
+	cd dist && sha256sum *.whl *.tar.gz *.json > SHA256SUMS
+
 clean: ## remove both environments and all caches
-	rm -rf $(VENV) $(PEERS) .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(RELEASE) .numba_cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -23,6 +23,7 @@ ALL = (
     "flare",
     "large",
     "dask_site",
+    "sites",
     "startup",
     "accuracy",
 )

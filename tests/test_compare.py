@@ -25,7 +25,7 @@ def test_a_line_for_each_site_and_model(found):
     assert got.frame.filter(model="local", site="site 1")["rows"].item() == len(parts(table(n=150), 3)["site 1"])
     assert got.frame.filter(site="all")["rows"].to_list() == [150] * 3
     assert (got.repeats, got.folds, len(got.splits)) == (2, 4, 2 * 4 * 3 * 3)
-    assert got.frame.filter(pl.col("use"))["site"].to_list() == ["site 0", "site 1", "site 2"]
+    assert got.frame.filter(pl.col("best"))["site"].to_list() == ["site 0", "site 1", "site 2"]
 
 
 def test_figures_are_the_means_of_the_splits(found):
@@ -43,15 +43,15 @@ def test_figures_are_the_means_of_the_splits(found):
 
 
 def test_what_is_used_is_never_worse_beyond_noise(found):
-    used = found[1].frame.filter(pl.col("use"))
+    used = found[1].frame.filter(pl.col("best"))
     assert "lost" not in used["certainty"].to_list()
 
 
 def test_it_is_the_same_again(found):
     fed, got = found
     again = sv.compare(fed, [sv.MergedForest(n_estimators=6, max_depth=3)], repeats=2)
-    ours = got.frame.filter(pl.col("model") == "merged").drop("model", "use")
-    assert again.frame.filter(pl.col("model") == "MergedForest").drop("model", "use").equals(ours)
+    ours = got.frame.filter(pl.col("model") == "merged").drop("model", "best")
+    assert again.frame.filter(pl.col("model") == "MergedForest").drop("model", "best").equals(ours)
 
 
 def test_a_split_is_what_federating_its_rows_gives(found):

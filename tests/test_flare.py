@@ -67,7 +67,7 @@ LEARNERS = {
     "long": ("HistogramForest", {"n_estimators": 600, "max_depth": 12, "min_samples_leaf": 2}),
 }
 SUMS = {"forest": "trusted", "bofrf": "masked"}
-MORE = {"forest": '[evaluation]\nimportance = true\ndependence = ["dose"]\nby = ["sex"]\n'}
+MORE = {"forest": 'describe = true\n[evaluation]\nimportance = true\ndependence = ["dose"]\nby = ["sex"]\n'}
 """What a study asks for besides."""
 
 
@@ -281,6 +281,12 @@ def test_same_forest_as_in_one_process(federation, quiet, learner):
         assert any(line.study == quiet.plans[learner].unique_name for line in member.folder.ledger.lines())
 
 
+def test_table_one_is_that_of_one_process(federation, quiet):
+    _, _, sources = federation
+    here = sv.describe(sv.federate_rows({site: sources[site] for site in SITES}, test=0.25))
+    assert quiet.runs["forest"].read().table_one == here
+
+
 def test_every_site_has_the_model(federation, quiet, tmp_path):
     """Signed by the coordinator, with the site's own figures."""
     _, members, _ = federation
@@ -305,7 +311,7 @@ def test_a_site_whose_owner_must_approve(quiet):
         "CountByScore",
     }
     assert quiet.approved.messages == [kind.name for kind in quiet.shown.leaves]
-    assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (4, 0, sorted(SITES))
+    assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (5, 0, sorted(SITES))
     assert not quiet.left
     assert quiet.runs["forest"].read().status == "done"
 

@@ -4,15 +4,21 @@ In the tables of visits a patient's label is a coin flip and the visits of a pat
 learns from one visit of a patient knows the label of the next. A true AUC is 0.5.
 """
 
+import re
+import tomllib
+
 import numpy as np
 import polars as pl
 import pytest
+from helpers.runs import said, silvan, write_study
 from helpers.visits import SITES, one_site, visits
 
 import silvan as sv
 from silvan.algorithms.evaluation.out_of_bag import score_unseen
 from silvan.algorithms.keyed_rows import learning_rows, rows_of_persons
 from silvan.metrics import count_scores, roc_auc
+from silvan.study.parse import parse_study
+from silvan.study.run_folder import Run
 
 NOISE = 0.22
 """More than three standard errors of an AUC of 72 patients."""
@@ -87,6 +93,12 @@ def test_repeats_keep_persons_together():
 
     assert abs(measured(True) - 0.5) < 0.12  # of all 240 patients
     assert measured(False) > 0.9
+
+
+def test_a_site_left_out_counts_persons():
+    found = sv.compare(federation(test=0.0), [LEARNERS["histogram"]()], split="sites").frame
+    assert found.filter(site="all")["rows"].to_list() == [240]
+    assert abs(found.filter(site="all")["auc"][0] - 0.5) < 0.15
 
 
 def parts(fed, site="a"):
@@ -197,6 +209,100 @@ def test_an_excluded_column_may_be_the_group():
     assert "patient" not in fed.schema.names
 
 
-def test_vertical_studies_refuse_groups():
-    with pytest.raises(TypeError):
+def test_vertical_studies_refuse_groups(tmp_path):
+    why = "group is for studies over rows: over columns an aligned id is a person, and group would show every party"
+    with pytest.raises(sv.InputError, match=why):
         sv.federate_columns(visits(patients=9), id="patient", group="patient")
+    text = 'id = "patient"\ngroup = "patient"\n[parties]\na = "a.csv"\n'
+    visits(patients=9)["a"].write_csv(tmp_path / "a.csv")
+    with pytest.raises(sv.InputError, match=f"study.toml:2: {why}"):
+        parse_study(text, tomllib.loads(text), tmp_path / "study.toml")
+
+
+# -- studies
+
+
+def study_of_visits(folder, more='group = "patient"', tables=None, **how):
+    return write_study(folder, tables or visits(patients=40), more=more, **how)
+
+
+@pytest.mark.parametrize("kind", ["HistogramForest", "AutoForest"])
+def test_a_study_counts_persons(tmp_path, kind):
+    """Threshold, test rows and all counts of a run are of persons, and its sentences say so."""
+    study = study_of_visits(tmp_path, kind=kind)
+    study.write_text(study.read_text() + 'threshold = "youden"\n')
+    shown = said(silvan("fit", study, "--output", tmp_path / "run"))
+    record = Run(tmp_path / "run").read()
+    assert [(site.rows, site.test_rows) for site in record.sites] == [(28, 12)] * 3
+    [overall] = [row for row in record.evaluation if (row.site, row.model) == ("all", "federated")]
+    assert overall.rows == 36
+    assert abs(overall.metrics["auc"] - 0.5) < 0.33
+    assert "all rows of one patient are in the training set, or all in the test set." in shown
+    assert "patient" not in Run(tmp_path / "run").forest().schema.names
+
+
+def test_a_threshold_is_chosen_on_rows_of_other_persons():
+    """Out-of-bag scores of persons whom trees knew would make it nearly perfect in their eyes."""
+    fed = federation(test=0.3)
+    model = sv.HistogramForest(n_estimators=12, threshold="youden").fit(fed)
+    assert 0.0 < model.threshold_ < 1.0
+    found = model.evaluate(fed).filter(site="all", model="federated")
+    assert abs(found["sensitivity"][0] + found["specificity"][0] - 1.0) < 2 * NOISE
+
+
+def test_choices_of_sites_are_by_other_persons():
+    """A site that chose by rows of persons whom its own trees knew would take these trees."""
+    fed = federation(test=0.0)
+    told = " ".join(sv.AutoForest(n_estimators=12).fit(fed).choices_.values())
+    aucs = [float(text) for text in re.findall(r"AUC (0\.\d+) on", told)]
+    assert aucs
+    assert max(aucs) < 0.5 + NOISE + 0.1  # the best of several mixes
+
+
+@pytest.mark.parametrize(
+    ("tables", "more", "text"),
+    [
+        (
+            broken("b", lambda t: t.drop("patient")),
+            'group = "patient"',
+            "study.toml:7: site 'b': .*no column 'patient'",
+        ),
+        (
+            broken("c", lambda t: t.with_columns(patient=pl.when(pl.col("x0") > 0).then("patient"))),
+            'group = "patient"',
+            "site 'c': column 'patient', which group names, is missing in .* of 60 rows; fill in the ids",
+        ),
+        (None, 'group = "label"', "study.toml:4: group names 'label', which is the label"),
+        (None, "group = 3", "study.toml:4: group must be text"),
+        (None, 'group = "patient"\n[schema]\npatient = {}\nlabel = { classes = [0, 1] }', "which the schema has"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "fit"])
+def test_bad_groups_of_studies(tmp_path, tables, more, text, command):
+    shown = said(silvan(command, study_of_visits(tmp_path, more, tables), ok=False))
+    assert re.search(text, shown), shown
+
+
+def test_persons_at_two_sites_are_asked_about(tmp_path):
+    study = study_of_visits(
+        tmp_path, tables=broken("b", lambda t: t.with_columns(pl.col("patient").str.replace("b", "a")))
+    )
+    for command in ("check", "fit"):
+        assert "group: 20 ids are at more than one site; if these are the same persons" in said(silvan(command, study))
+
+
+@pytest.mark.parametrize("more", ["", 'exclude = ["patient"]'])
+def test_check_asks_about_ids_that_repeat(tmp_path, more):
+    asked = "patient at a, b, c: looks like an id that repeats, in 3.0 rows each: does a person have several rows? then"
+    assert f'{asked} set group = "patient"' in said(silvan("check", study_of_visits(tmp_path, more)))
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_check_does_not_ask_where_persons_are_told_or_single(tmp_path, each):
+    tables = visits(patients=60, each=each)
+    tables = {
+        site: t.with_columns(age=(pl.col("x0") * 9 + 50).round().cast(int) + pl.int_range(pl.len()) % 9)
+        for site, t in tables.items()
+    }
+    more = 'group = "patient"' if each > 1 else 'exclude = ["patient"]'
+    assert "looks like an id" not in said(silvan("check", study_of_visits(tmp_path, more, tables)))

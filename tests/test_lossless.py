@@ -154,6 +154,7 @@ def test_sites_of_one_row():
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_columns_absent_reordered_and_empty(task):
     frame = table(task, n=300)
     a, b, c = (frame[100 * i : 100 * i + 100] for i in range(3))

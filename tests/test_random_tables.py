@@ -101,6 +101,13 @@ def task_of(frame):
     return "regression" if frame["label"].dtype == pl.Float64 else "classification"
 
 
+def with_persons(rng, frame):
+    """The rows as those of persons with one to six each, whose labels need not agree."""
+    each = rng.integers(1, 7, len(frame))
+    who = np.repeat(np.arange(len(frame)), each)[: len(frame)]
+    return frame.with_columns(person=pl.Series([f"p{i}" for i in rng.permutation(who)]))
+
+
 def federated(rng, frame, **given):
     """The rows at one to four sites, some of which may have a single row, or a single class."""
     if rng.random() < 0.3:
@@ -122,6 +129,50 @@ def test_rows(seed):
     parameters |= monotonic(seed, frame, fed.schema.names)
     pooled = sv.PooledForest(**parameters).fit(fed).forest_
     assert sv.HistogramForest(**parameters).fit(fed).forest_.hash == pooled.hash
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.filterwarnings("ignore")
+def test_rows_of_persons(seed):
+    """A person's rows may be at several sites: there they are another person's, as a site cannot know better."""
+    rng, frame, parameters = drawn(seed)
+    frame = with_persons(rng, frame.drop("id"))
+    sums = ["trusted", "trusted", "ring", "masked"][rng.integers(4)]
+    fed = federated(rng, frame, group="person", test=[0.0, 0.3][rng.integers(2)])
+    if sums != "trusted" and len(fed.sites) > 2:
+        sources = {name: fed.site(name).source for name in fed.sites}
+        fed = sv.federate_rows(sources, task=task_of(frame), sums=sums, group="person")
+    assert "person" not in fed.schema.names
+    parameters |= monotonic(seed, frame, fed.schema.names)
+    pooled = sv.PooledForest(**parameters).fit(fed).forest_
+    assert sv.HistogramForest(**parameters).fit(fed).forest_.hash == pooled.hash
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.filterwarnings("ignore")
+def test_rows_of_sites_that_lack_columns(seed):
+    """A column absent at a site is, node for node, one that is missing in all rows there."""
+    rng, frame, parameters = drawn(seed)
+    fed = federated(rng, frame.drop("id"))
+    sources = {name: fed.site(name).source for name in fed.sites}
+    names = [name for name in frame.columns if name not in ("id", "label")]
+    kept = rng.choice(names)  # there must be a column that all have
+    lacking = {site: [n for n in names if n != kept and rng.random() < 0.3] for site in list(sources)[1:]}
+    tables = {site: table.drop(lacking.get(site, [])) for site, table in sources.items()}
+    empty = {
+        site: table.with_columns(pl.lit(None, table.schema[name]).alias(name) for name in lacking.get(site, []))
+        for site, table in sources.items()
+    }
+    sums = ["trusted", "masked", "ring"][seed % 3] if len(sources) > 2 else "trusted"
+    absent = sv.federate_rows(tables, task=task_of(frame), sums=sums, n_jobs=1)
+    schema = sv.federate_rows(empty, task=task_of(frame), n_jobs=1).schema
+    assert {*absent.schema.names} == {*schema.names}
+    pooled = sv.federate_rows({"pooled": pl.concat(empty.values())}, schema=absent.schema, n_jobs=1)
+    forest = sv.HistogramForest(**parameters).fit(absent).forest_
+    other = sv.federate_rows(empty, schema=absent.schema, n_jobs=1)
+    assert forest.hash == sv.PooledForest(**parameters).fit(other).forest_.hash
+    if not parameters["bootstrap"]:  # which rows are in a tree depends on their site
+        assert forest.hash == sv.HistogramForest(**parameters).fit(pooled).forest_.hash
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -22,7 +22,8 @@ from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import holding_to
 from silvan.study.parse import parse_remote_study
-from silvan.study.study import Study, text_of
+from silvan.study.study import Study
+from silvan.study.study_text import text_of
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import make_key
 

@@ -16,7 +16,7 @@ from silvan.algorithms.private.tables import CountPeople
 from silvan.errors import SilvanError
 from silvan.privacy.gate import Gate
 from silvan.study.parse import parse_remote_study
-from silvan.study.study import text_of
+from silvan.study.study_text import text_of
 
 _STUDY = """
 [schema]

@@ -23,7 +23,7 @@ from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest, join_forests
 from silvan.privacy.gate import holding_to
 from silvan.study.parse import parse_remote_study
-from silvan.study.study import text_of
+from silvan.study.study_text import text_of
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import make_key
 

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 from experiments.bofrf import combinations, environments
-from experiments.bofrf.checks import WHERE, above, every_site, more_sites_help, poor_sites_gain_most, wins, z_test
+from experiments.bofrf.checks import (
+    WHERE,
+    above,
+    best_draws,
+    every_site,
+    more_sites_help,
+    poor_sites_gain_most,
+    wins,
+    z_test,
+)
 from experiments.bofrf.combinations import eight_sites, tested
 from experiments.bofrf.environments import DATA, ENVIRONMENTS, draw_environment
 from experiments.reproduce.paper import Claim, Drawing, Item, Paper, Record, Run
@@ -188,6 +197,19 @@ PAPER = Paper(
                 Claim(
                     "On average BOFRF gains more than BOPPID (9.04 % against 4.67 %).",
                     above("bofrf_change", "boppid_change", "{:.2f} % against {:.2f} %", 2),
+                ),
+                Claim(
+                    "In most cases BOFRF gains more on its baseline than BOPPID as printed (77.7 %).",
+                    wins("_change", "boppid_printed"),
+                ),
+                Claim(
+                    "On average BOFRF gains more than BOPPID as printed, whose 4.23 % are near the published 4.67 %.",
+                    above("bofrf_change", "boppid_printed_change", "{:.2f} % against {:.2f} %", 2),
+                ),
+                Claim(
+                    "Post hoc: the published 9.04 % follow if the best of twenty draws of each environment is shown "
+                    "and models are chosen on test rows.",
+                    best_draws,
                 ),
                 Claim("Sites with poor local models gain most.", poor_sites_gain_most),
             ),

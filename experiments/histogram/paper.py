@@ -15,6 +15,7 @@ import polars as pl
 from experiments.privacy.data import load as load_public
 from experiments.reproduce.data import load
 from experiments.reproduce.paper import Claim, Drawing, Item, Paper, Record, Run
+from scipy.stats import ttest_1samp
 from sklearn.metrics import f1_score, roc_auc_score
 
 import silvan as sv
@@ -202,6 +203,22 @@ def _federated_above_local(rows: pl.DataFrame) -> tuple[bool, str]:
     return federated > local, f"{told}; AUC {federated_auc:.3f} against {local_auc:.3f}"
 
 
+def _each_client_gains(rows: pl.DataFrame) -> tuple[bool, str]:
+    """Check each client by a paired t test over repetitions, corrected for the number of clients (Holm)."""
+    tests = []
+    for (client,), part in rows.group_by("client", maintain_order=True):
+        gains = (part["federated_f1"] - part["local_f1"]).to_numpy()
+        if len(gains) > 2 and gains.std() > 0:
+            tests.append((float(ttest_1samp(gains, 0.0, alternative="greater").pvalue), str(client)))
+    sure: list[str] = []
+    for i, (p, client) in enumerate(sorted(tests)):
+        if p > 0.05 / (len(tests) - i):
+            break
+        sure.append(client)
+    named = f" ({', '.join(sure)})" if sure else ""
+    return bool(tests) and len(sure) == len(tests), f"significant for {len(sure)} of {len(tests)} clients{named}"
+
+
 def _at(rows: pl.DataFrame, column: str, low: float, high: float) -> float:
     return float(rows.filter(pl.col(column).is_between(low, high))["f1"].mean() or np.nan)
 
@@ -256,6 +273,7 @@ def _clients_figure(number: int, clients: int) -> Item:
         select=lambda rows: rows.filter(clients=clients),
         claims=(
             Claim("The federated forest has a higher F1 than the clients' local forests.", _federated_above_local),
+            Claim("Each client's gain in F1 is significant.", _each_client_gains),
         ),
         drawing=Drawing("client", "F1", figures=("local_f1", "federated_f1")),
     )

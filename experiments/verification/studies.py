@@ -18,7 +18,8 @@ from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, ROSTER, Record, Run
 from silvan.study.run_study import run_study
 from silvan.study.steps import agree, start_record
-from silvan.study.study import Study, text_of
+from silvan.study.study import Study
+from silvan.study.study_text import text_of
 
 ID = "person"
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from silvan.algorithms.bofrf.advice import advise as advise
     from silvan.algorithms.bofrf.clusters import cluster_sites as cluster_sites
     from silvan.algorithms.bofrf.clusters import site_distances as site_distances
+    from silvan.algorithms.describe_columns import describe as describe
     from silvan.auditing.run_audit import audit as audit
     from silvan.data.partition_files import Partitions as Partitions
     from silvan.data.readers.query import Query as Query

@@ -312,6 +312,12 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else np.nan
 
 
+def _mean_of_known(values: list[float]) -> float:
+    """Return the mean over the classes that have one: a class without test rows has none, and leaves the others' be."""
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else np.nan
+
+
 # -- the table of metrics
 
 Task = Literal["two", "several", "number"]
@@ -342,6 +348,11 @@ class Evidence:
     moments: np.ndarray = field(default_factory=lambda: np.zeros(4))
     rows: tuple[np.ndarray, np.ndarray] | None = None  # scores (rows, outputs) and labels
     positive: int = 1
+
+    @property
+    def ranked(self) -> Sequence[np.ndarray]:
+        """The counts of the classes that rows are of and not of; of two classes there is one table in any case."""
+        return [table for table in self.counts if len(self.counts) == 1 or (table.sum(axis=1) > 0).all()]
 
     @cached_property
     def auc_interval(self) -> tuple[float, float]:
@@ -400,12 +411,12 @@ class Metric:
 METRICS = (
     Metric(
         "auc", "AUC", "area under the ROC curve", _CLASSES,
-        lambda e: float(np.mean([roc_auc(*table) for table in e.counts])),
+        lambda e: _mean_of_known([roc_auc(*table) for table in e.counts]),
         main=True, low=0.0, high=1.0, ranks=True, noisy=True,
     ),
     Metric(
         "pr_auc", "PR AUC", "area under the precision-recall curve", _CLASSES,
-        lambda e: float(np.mean([average_precision(*table) for table in e.counts])),
+        lambda e: _mean_of_known([average_precision(*table) for table in e.ranked]),
         main=True, low=0.0, high=1.0, ranks=True,
     ),
     Metric(

@@ -209,6 +209,7 @@ def test_rows_that_choose_are_not_those_that_count():
             assert model.chosen_[site].metrics[0, strategy] == pytest.approx(auc, abs=6e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_a_column_that_only_one_site_has():
     """Nobody else can reach what asks about it: such trees have no weight where all use them."""
     frames = {site: frame if site == "site 0" else frame.drop("age") for site, frame in tables().items()}

@@ -7,6 +7,7 @@ from functools import cache
 from unittest import mock
 
 import numpy as np
+import polars as pl
 import pytest
 from experiments.privacy.measured_epsilon import (
     Bound,
@@ -67,6 +68,33 @@ def test_one_row_changes_answers_by_their_sensitivity_at_most(task):
         change = np.abs(with_row - without).reshape(-1, len(noises)).sum(axis=0)
         assert (change <= [noise.sensitivity for noise in noises]).all(), name
         assert change.max() > 0, name
+
+
+def of_persons(frame, visits):
+    """A table of persons with some visits each, and one in which one more person has many, all far from the others."""
+    who = pl.Series("person", [f"p{i // visits}" for i in range(len(frame))])
+    frame = frame.with_columns(who)
+    for _ in range(visits):
+        frame = one_more(frame, label=FAR["binary"], person="another")
+    return frame[:-visits], frame
+
+
+def test_with_groups_no_question_tells_more_of_a_person():
+    """A person with six rows changes answers as one row does; where rows count, the claim is refuted."""
+    without, with_one = of_persons(table(n=240), 6)
+    for group, holds in (("person", True), (None, False)):
+        more = {"group": group, "exclude": ("person",)}
+        pair = zip(
+            requests("binary", without, EPSILON, **more), requests("binary", with_one, EPSILON, **more), strict=True
+        )
+        for (name, request, before), (_, _, after) in pair:
+            noises = request.noises(schema())
+            change = np.abs(after - before).reshape(-1, len(noises)).sum(axis=0)
+            assert (change <= [noise.sensitivity for noise in noises]).all() == holds, name
+            if name in ("columns", "tables", "level", "people"):
+                found = audit_counts(request, schema(), after, before, DRAWS, confidence=SURE)
+                assert found.refuted != holds, (name, found)
+                assert found.at_least > 0.1 * EPSILON, (name, found)
 
 
 def test_all_questions_of_a_form_together():

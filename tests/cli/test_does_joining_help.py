@@ -10,7 +10,7 @@ from helpers.runs import fitted, silvan, write_study
 from helpers.studies import federate, parts, table
 
 import silvan as sv
-from silvan.algorithms.evaluation.evaluation import CERTAINTY
+from silvan.algorithms.evaluation.evaluation import ADVICE, CERTAINTY
 from silvan.federation.outgoing import Event
 from silvan.learners.result import Result
 from silvan.report.summary import summarise_run
@@ -27,10 +27,19 @@ def test_the_table_and_the_file(tmp_path):
     for site in sites:
         [line] = [text for text in shown.split("Does joining help?")[1].splitlines() if text.startswith(site["title"])]
         assert CERTAINTY[site["certainty"]] in line
-        assert "federated" in line
+        assert ADVICE[site["certainty"]] in line
+    page, text = (tmp_path / "run" / "report.html").read_text(), silvan("report", tmp_path / "run", "--markdown").stdout
+    for site in sites:  # the report and the text of it say the same in the same words
+        words = ADVICE[site["certainty"]], CERTAINTY[site["certainty"]]
+        [row] = [part for part in page.split("Does joining help?")[1].split("<tr") if site["title"] in part][:1]
+        assert f'class="{site["certainty"]}"' in row  # its words are in the legend
+        assert words[0] in row
+        lines = text.split("Does joining help?")[1].splitlines()
+        [line] = [t for t in lines if t.startswith(f"| {site['title']} |")][:1]
+        assert all(word in line for word in words)
     with (tmp_path / "run" / "evaluation.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == "federated" and row["site"] != "all"]
-    assert [row["use"] for row in rows] == ["true"] * 3
+    assert [row["use"] == "true" for row in rows] == [site["certainty"] == "gained" for site in sites]
     assert [round(float(row["gain_low"]), 3) for row in rows] == [site["low"] for site in sites]
 
 

@@ -4,12 +4,8 @@ import warnings
 
 import polars as pl
 import pytest
-from helpers.runs import fitted, silvan, write_study
+from helpers.runs import fitted, said, silvan, write_study
 from helpers.studies import parts, table
-
-
-def said(result):
-    return " ".join((result.stdout + result.stderr).split())
 
 
 def three(change=lambda frame: frame):

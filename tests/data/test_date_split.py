@@ -10,7 +10,7 @@ from helpers.studies import federate
 import silvan as sv
 from silvan.data.batches import Batched, Whole
 from silvan.data.date_split import DateSplit, check_split
-from silvan.errors import InputError, SiteError
+from silvan.errors import FormatError, InputError, SiteError
 
 DAYS = [date(2020, 1, 1) + timedelta(days=7 * (i % 25)) for i in range(100)]
 
@@ -135,9 +135,10 @@ def test_each_site_keeps_its_latest_rows():
     assert found.filter(model="federated", site="all")["rows"].item() == 40
 
 
-def test_the_forest_is_that_of_the_earlier_rows():
-    tables = {"a": visits(), "b": visits(seed=1)}
-    split = federate(tables, split=DateSplit("seen", "since 2020-05-20"))
+@pytest.mark.parametrize("options", [{}, {"cold": True}, {"memory": "60kB"}, {"sums": "masked"}], ids=str)
+def test_the_forest_is_that_of_the_earlier_rows(options):
+    tables = {"a": visits(), "b": visits(seed=1), "c": visits(seed=2)}
+    split = federate(tables, split=DateSplit("seen", "since 2020-05-20"), **options)
     earlier = {name: rows.filter(pl.col("seen") < date(2020, 5, 20)).drop("seen") for name, rows in tables.items()}
     learner = sv.HistogramForest(n_estimators=3)
     assert learner.fit(split).forest_.hash == learner.fit(federate(earlier, schema=split.schema)).forest_.hash
@@ -162,6 +163,21 @@ def test_a_site_whose_dates_have_gaps_is_named():
     gaps = visits().with_columns(pl.when(pl.col("x") > 1).then(None).otherwise(pl.col("seen")).alias("seen"))
     with pytest.raises(SiteError, match=r"site .b.: .*rows of 100 have no date"):
         federate({"a": visits(), "b": gaps}, split={"by": "seen", "test": "last 20%"})
+
+
+def test_a_study_with_a_date_split_resumes(tmp_path):
+    """From a journal the same model and the same metrics, and with another split it is another study."""
+    tables = {"a": visits(), "b": visits(seed=1)}
+    made = {"split": {"by": "seen", "test": "last 20%"}, "journal": str(tmp_path / "journal"), "cold": True}
+    found = []
+    for _ in range(2):
+        fed = federate(tables, **made)
+        model = sv.HistogramForest(n_estimators=3).fit(fed)
+        found.append((model.forest_.hash, model.evaluate(fed)["auc"].to_list()))
+        fed.journal.close()
+    assert found[0] == found[1]
+    with pytest.raises(FormatError):
+        federate(tables, **{**made, "split": {"by": "seen", "test": "last 30%"}})
 
 
 def test_comparing_on_other_splits_uses_all_rows():

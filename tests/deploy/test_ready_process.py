@@ -1,5 +1,8 @@
 """A process that is ready for a job takes it; where there is none, or it has ended, a new one is started."""
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +48,20 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_studies_that_load_what_is_compiled_run() -> None:
-    tiny_studies.run()
+    tiny_studies.run(at_site=False)
+
+
+def test_what_a_site_loads_before_a_job_holds_nothing_that_only_a_coordinator_needs() -> None:
+    """Learners and scikit-learn, with what that loads, would take 90 MB of every site."""
+    load = "silvan.deploy.jobs.ready_process.load('nvflare.private.fed.app.client.worker_process')"
+    names = ["sklearn", "pandas", "silvan.learners.base", "silvan.tree.grow", "silvan.deploy.jobs.tiny_studies"]
+    loaded = f"print([m for m in {names} if m in sys.modules])"
+    code = f"import sys, silvan.deploy.jobs.ready_process; {load}; {loaded}"
+    waiting, no_job = os.pipe()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, stdin=waiting)
+    os.close(waiting)
+    os.close(no_job)
+    assert done.stdout.strip().endswith(str(names[3:]))
 
 
 def test_a_job_goes_to_the_process_that_waits(

@@ -112,7 +112,9 @@ def test_a_site_decides_by_the_study_s_threshold(joined, tmp_path):
     assert kept.record.threshold == 0.3
     table("binary", n=90, seed=7).drop("label").write_csv(rows)
     said = silvan("predict", kept.run.folder, rows, "-o", tmp_path / "out.csv")
-    assert "yes from a score of 0.3 on, as the study says" in " ".join(said.output.split())
+    assert "yes (the positive class) where its score is at least 0.3, as the study says" in " ".join(
+        said.output.split()
+    )
     found = pl.read_csv(tmp_path / "out.csv")
     assert ((found["probability_yes"] >= 0.3) == (found["prediction"] == "yes")).all()
     assert found["prediction"].n_unique() == 2

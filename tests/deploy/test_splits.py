@@ -321,3 +321,72 @@ def test_the_latest_rows_of_every_site_are_test_rows(joined, tmp_path):
 
 def with_table(text, path):
     return re.sub(r"(?m)^table = .*$", f'table = "{path}"', text)
+
+
+# -- several rows of a person
+
+
+def test_a_person_is_on_one_side_of_every_split(joined, tmp_path):
+    """Sites count persons, deal them out to folds by secrets of their own, and send no id."""
+    hub, members = joined
+    plan = study("persons", 'group = "patient"\nauditor = "Ada"')
+    with ExitStack() as stack:
+        for name, member in members.items():
+            rows = pl.read_csv(member.settings["table"])
+            rows.with_columns(patient=pl.format("ZQ{}", pl.int_range(len(rows)) // 4)).write_csv(
+                tmp_path / f"{name}.csv"
+            )
+            stack.enter_context(changed(member, lambda text, name=name: with_table(text, tmp_path / f"{name}.csv")))
+        fresh = {name: JoinedSite(member.path) for name, member in members.items()}
+        shown = " ".join(explain(fresh["north"], plan).lines)
+        assert "Your rows of one 'patient' are a person's" in shown
+        assert "Columns left out: patient." in shown
+        approve_study(fresh["north"], plan)
+        run, carrier = run_job(hub, fresh, plan)
+        own = carrier.sites["north"].site
+        for fold in plan.splits(SITES)[:2]:
+            part = make_split(own, JoinedSite(members["north"].path), plan, fold)
+            test = part.held_out.between(0, ROWS // 3).reshape(-1, 4)
+            assert (test.all(axis=1) | ~test.any(axis=1)).all()
+            assert 0 < test.all(axis=1).sum() < len(test)
+    record = run.read()
+    assert (record.status, {site.rows for site in record.sites}) == ("done", {ROWS // 24})  # half are test rows
+    assert {row.rows for row in record.evaluation if row.site != "all"} == {ROWS // 12}
+    assert "patient" not in run.forest().schema.names
+    assert b"ZQ" not in b"".join(carrier.carried)
+    assert verify_study(run.folder).sentence == "sums and decisions verified by Ada"
+
+
+def test_a_site_counts_what_the_study_says(joined):
+    """Asked for persons in a study of rows, it refuses."""
+    hub, members = joined
+    plan = study("rows alone", repeats=0)
+    approve_study(members["north"], plan)
+    federation = Federation(
+        Carrier(members, plan),
+        SITES,
+        TrustedSums(),
+        study=plan.unique_name,
+        signer=Signer(COORDINATOR, hub.key, hub.roster()),
+    )
+    with pytest.raises(RefusedError, match="the study's text says otherwise: grouped of CountRows"):
+        federation.ask(CountRows(grouped=True))
+
+
+def test_columns_that_a_site_lacks_are_missing_or_left_out(joined, tmp_path):
+    """Under masked sums too, and a site answers for no other columns than the study's text allows."""
+    hub, members = joined
+    south = pl.read_csv(members["south"].settings["table"]).drop("dose")
+    south.write_csv(tmp_path / "south.csv")
+    with changed(members["south"], lambda text: with_table(text, tmp_path / "south.csv")):
+        for absent, there in (("missing", True), ("drop", False)):
+            text = study(f"absent {absent}", 'auditor = "Ada"', repeats=0).text
+            sums = f'test = 0.3\nsums = "masked"\nabsent = "{absent}"'
+            plan = parse_remote_study(text.replace('split = "sites"', sums))
+            fresh = {name: JoinedSite(member.path) for name, member in members.items()}
+            approve_study(fresh["north"], plan)
+            run, _ = run_job(hub, fresh, plan)
+            record = run.read()
+            assert ("dose" in run.forest().schema.names) == there
+            assert any("'dose' is absent at south and missing in all rows there" in w for w in record.warnings) == there
+            assert verify_study(run.folder).sentence == "sums and decisions verified by Ada"

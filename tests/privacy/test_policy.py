@@ -13,11 +13,9 @@ from helpers.studies import Recorded, federate, parts, table
 import silvan as sv
 from silvan.algorithms.vertical.scores_of_rows import RowScores, ask_label_holder
 from silvan.errors import FormatError, InputError, RefusedError
-from silvan.privacy.gate import REMOVED_LIMITS, Gate, Policy, PolicyBetweenMachines
+from silvan.privacy.gate import Gate, Policy, PolicyBetweenMachines
 from silvan.privacy.identity.shared_key import share_key
 from silvan.privacy.site_folder import APPROVALS, Approval, Approvals
-from silvan.study.parse import check_policy
-from silvan.study.toml_lines import Problems
 
 TABLES = parts(table(n=160), 3)
 
@@ -137,19 +135,6 @@ def test_approvals_on_disk_by_command(tmp_path):
     (tmp_path / "site 1" / APPROVALS).write_text("[1]")
     with pytest.raises(FormatError, match="not a list of approvals"):
         Approvals(tmp_path / "site 1" / APPROVALS).listed()
-
-
-# -- what an owner no longer sets
-
-
-@pytest.mark.parametrize("name", list(REMOVED_LIMITS))
-def test_a_removed_parameter_says_what_became_of_it(name, tmp_path):
-    with pytest.raises(InputError, match=f"^{name} is gone: "):
-        sv.Policy(**{name: 1})
-    problems = Problems(tmp_path / "site.toml", {("policy", name): 3})
-    assert check_policy({name: 1, "min_leaf": 5}, problems) == {"min_leaf": 5}
-    with pytest.raises(InputError, match=f"site.toml:3: {name} is gone: "):
-        problems.stop()
 
 
 # -- how trees are grown

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import get_type_hints
 
+import numpy as np
 import polars as pl
 import pytest
 from experiments.attacks import agreement, beyond_the_text, local_candidates
@@ -19,11 +20,9 @@ from silvan.data.encode import date_features
 from silvan.errors import RefusedError
 from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
-from silvan.learners.fixed_fields import fixed_for_parties
-from silvan.privacy.gate import Gate, Policy, holding_to
-from silvan.privacy.terms import StudyText
+from silvan.privacy.gate import Gate, Policy
 from silvan.study.parse import parse_remote_study
-from silvan.study.study import text_of
+from silvan.study.study_text import text_of
 
 
 @pytest.mark.parametrize("kind", sorted(HANDLERS))
@@ -67,6 +66,7 @@ OF_COLUMNS = {
 
 @pytest.mark.parametrize("learner", OF_COLUMNS)
 def test_a_changed_field_is_refused_by_parties(learner, monkeypatch):
+    """Whoever fits holds the coordinator to the learner's parameters, in one process too."""
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     X, y = load_breast_cancer(return_X_y=True)
     bank = pl.DataFrame(X[:90, :3]).with_columns(person=pl.Series(range(90)), label=pl.Series(y[:90]))
@@ -75,10 +75,7 @@ def test_a_changed_field_is_refused_by_parties(learner, monkeypatch):
     transport = fuzz_terms.lying(random.Random(0))  # noqa: S311
     federation = sv.federate_columns(tables, id="person", match="keyed", transport=transport, n_jobs=1)
     model, least = OF_COLUMNS[learner]
-    parameters = model.get_params(deep=False)
-    text = StudyText("label", lambda schema: fixed_for_parties(parameters), clusters=True)
-    with holding_to(text, federation.local_sites.values()):
-        model.fit(federation)
+    model.fit(federation)
     transport = federation.transport
     assert transport.let_in == []
     assert transport.outcomes["fixed refused"] + transport.outcomes["agreed refused"] >= least
@@ -117,6 +114,22 @@ def test_parts_of_a_date_that_the_study_leaves_out_are_not_in_its_schema(how):
     for column, allowed in (("seen", False), ("born", True)):
         schema = sv.Schema.of([*date_features(column, ("year", "month"))], sv.Label("y", (0, 1)))
         assert text.allows(schema) is allowed
+
+
+def test_two_studies_of_nearly_the_same_rows_reveal_a_row_by_their_difference():
+    """What the documents do not claim to prevent: each study is approved, and its sums are masked."""
+    rng, counts = np.random.default_rng(0), []
+    rows = {"day": [0, 1, 2, 3, 9] * 8, "y": [0, 1] * 20}
+    tables = {f"site {i}": pl.DataFrame({"x": rng.normal(size=40), **rows}) for i in range(3)}
+    tables["site 1"][7, "day"] = 8
+    for since in (8, 9):
+        split = {"by": "day", "test": f"since {since}"}
+        federation = sv.federate_rows(tables, label="y", split=split, sums="masked", n_jobs=1)
+        counts.append(federation.total(CountGrid(schema=federation.blob(federation.schema.to_json().encode()))))
+    label = counts[1].label.astype(np.int64) - counts[0].label.astype(np.int64)
+    cells = counts[1].cells.astype(np.int64) - counts[0].cells.astype(np.int64)
+    assert label.tolist() == [0, 1], "the label of the one row of day 8"
+    assert np.count_nonzero(cells) == 1, "the cell that its value is in"
 
 
 def leaving_out(federation, *kinds):

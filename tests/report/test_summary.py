@@ -30,9 +30,9 @@ def record(figures, metric="auc", **more):
     [
         (
             [(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)],
-            "Whether gains are significant is not known: there are no confidence intervals.",
+            "No site has enough test rows for a confidence interval of its gain.",
         ),
-        ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "from 0.750 to 0.850 (+0.100, not significant)"),
+        ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "from 0.750 to 0.850 (+0.100, no confidence interval)"),
         ([(None, 0.9), (0.7, 0.8), (0.7, 0.9)], "At one site the AUC is not defined"),
         ([(None, None), (None, None), (None, None)], "At two sites the AUC is not defined"),
     ],
@@ -56,22 +56,36 @@ def sure(*intervals, gain=0.03, local=0.7, metric="auc", **more):
 
 
 @pytest.mark.parametrize(
-    ("interval", "what"),
+    ("interval", "what", "use"),
     [
-        ((0.01, 0.05), "gained"),
-        ((-0.01, 0.07), "noise"),
-        ((-0.07, -0.01), "lost"),
-        ((0.0, 0.0), "level"),
-        (None, "few"),
-        ((0.0004, 0.05), "noise"),  # it is shown as +0.000
-        ((0.0, 0.05), "noise"),
+        ((0.01, 0.05), "gained", "federated"),
+        ((-0.01, 0.07), "noise", "either"),
+        ((-0.07, -0.01), "lost", "local"),
+        ((0.0, 0.0), "level", "either"),
+        (None, "few", "unclear"),
+        ((0.0004, 0.05), "noise", "either"),  # it is shown as +0.000
+        ((0.0, 0.05), "noise", "either"),
     ],
 )
 @pytest.mark.parametrize("metric", ["auc", "rmse"])
-def test_how_sure_a_gain_is(interval, what, metric):
+def test_a_site_is_advised_by_how_sure_its_gain_is(interval, what, use, metric):
     [site] = summarise(sure(interval, metric=metric))["sites"]
-    assert site["certainty"] == what
-    assert site["use"] == "federated"
+    assert (site["certainty"], site["use"]) == (what, use)
+
+
+@pytest.mark.parametrize(
+    ("interval", "said"),
+    [
+        ((0.01, 0.05), "(+0.030, 95% CI +0.010 to +0.050, significant)."),
+        ((-0.01, 0.07), "(+0.030, 95% CI −0.010 to +0.070, not significant)."),
+        (None, "(+0.030, no confidence interval)."),
+    ],
+)
+def test_a_site_s_own_copy_says_how_sure_its_gain_is(interval, said):
+    made = sure(interval, (0.01, 0.05))
+    own = msgspec.structs.replace(made, among=[site.name for site in made.sites], copy_for=made.sites[0].name)
+    own.sites = made.sites[:1]
+    assert said in summarise(own)["sentences"][0]
 
 
 def test_a_figure_that_is_not_defined_is_not_unsure():
@@ -79,7 +93,7 @@ def test_a_figure_that_is_not_defined_is_not_unsure():
     made.evaluation = [msgspec.structs.replace(row, use=row.model == "federated") for row in made.evaluation]
     [site] = summarise(made)["sites"]
     assert site["certainty"] == "unknown"
-    assert (site["low"], site["high"]) == (None, None)
+    assert (site["low"], site["high"], site["use"]) == (None, None, "unclear")
 
 
 def test_equal_figures_without_an_interval():
@@ -169,7 +183,7 @@ def test_of_errors_less_is_better():
     summary = summarise(record([(30.0, 20.0), (30.0, 40.0), (30.0, 25.0)], metric="rmse"))
     assert [site["verdict"] for site in summary["sites"]] == ["gained", "lost"]
     assert summary["lead"] is summary["overall"]
-    assert "(5.00 better, not significant)" in summary["sentences"][0]
+    assert "(5.00 better, no confidence interval)" in summary["sentences"][0]
 
 
 def test_gains_agree_with_what_is_shown():

@@ -22,7 +22,7 @@ from silvan.federation.message import Envelope
 from silvan.federation.signed import SignedMessage
 from silvan.privacy.aggregation.masked_site import MaskedPart
 from silvan.study.parse import parse_remote_study, predicting
-from silvan.study.study import text_of
+from silvan.study.study_text import text_of
 from silvan.study.verify import verify_study
 
 STUDY = study_of(HISTOGRAM)

@@ -9,6 +9,7 @@ from helpers.runs import silvan, write_study
 from helpers.studies import parts, table
 
 import silvan as sv
+from silvan.algorithms.evaluation.evaluation import ADVICE
 from silvan.errors import InputError
 from silvan.learners import compare
 from silvan.report.summary import summarise_run
@@ -53,11 +54,12 @@ def test_figures_are_those_of_compare(run):
     assert [row.gain_high for row in ours] == theirs["gain_high"].to_list()
 
 
-def test_a_site_should_use_what_has_the_better_mean(run):
+def test_a_site_should_use_what_is_significantly_better(run):
+    record = Run(run[0] / "run").read()
     for site in summarise_run(run[0] / "run")["sites"]:
-        better = site["exact"]["federated"] >= site["exact"]["local"]
-        assert site["use"].startswith("federated" if better else "local")
-        assert not (site["certainty"] == "lost" and site["use"] != "local")
+        assert site["use"] == ADVICE[site["certainty"]]
+        marked = [row.model for row in record.evaluation if row.site == site["title"] and row.use]
+        assert marked == ([site["use"]] if site["use"] in ("federated", "local") else [])
 
 
 def test_judging_again_gives_the_same(run, tmp_path):

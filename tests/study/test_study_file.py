@@ -39,7 +39,7 @@ def test_the_documented_example_is_read(tmp_path):
     study = read_study(written(tmp_path, examples[0]))
     assert list(study.tables) == ["Cleveland", "Long Beach", "Zurich"]
     assert study.run_folder == tmp_path / "runs" / "heart"
-    assert study.exclude == ("patient", "visit")
+    assert (study.group, study.exclude) == ("patient", ("visit",))
     assert study.policy == sv.Policy(min_leaf=5, min_sites=3)
     schema = sv.Schema.of(["x"], sv.Label("disease", ("no", "yes")))
     learner = make_learner(study, schema)

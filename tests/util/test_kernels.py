@@ -1,5 +1,6 @@
 """Compiled kernels are kept while all files with kernels stay as they are, and no longer."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,24 +23,44 @@ print(add(Pair(1.0, 2.0)), sum(add.stats.cache_hits.values()))
 """
 
 
-def run(folder, state, module):
+PAIR = "from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    a: float\n    b: float\n"
+
+
+def run(folder, state, module, **more):
     """Add two numbers of a class out of a module by a kernel; say whether it was compiled before."""
     (folder / "kernel.py").write_text(KERNEL.format(module=module))
     command = [sys.executable, "kernel.py", state]
-    environment = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(SOURCES.parent)}
+    environment = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(SOURCES.parent), **more}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_what_an_earlier_version_compiled_is_not_read(tmp_path):
     """The class of an argument has moved to another module: numba fails to read what names the old one."""
-    pair = "from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    a: float\n    b: float\n"
-    (tmp_path / "first.py").write_text(pair)
+    (tmp_path / "first.py").write_text(PAIR)
     assert run(tmp_path, "before", "first").stdout == "3.0 0\n"
     assert run(tmp_path, "before", "first").stdout == "3.0 1\n"
     (tmp_path / "first.py").rename(tmp_path / "other.py")
     assert "No module named 'first'" in run(tmp_path, "before", "other").stderr
     assert run(tmp_path, "after", "other").stdout == "3.0 0\n"
     assert run(tmp_path, "after", "other").stdout == "3.0 1\n"
+
+
+def test_without_a_folder_to_write_kernels_are_compiled_and_not_kept(tmp_path):
+    """A service with a read-only system and a closed home: neither the package's folder nor the user's can be used."""
+    (tmp_path / "pairs.py").write_text(PAIR)
+    nowhere = {"NUMBA_CACHE_DIR": "/dev/null/cache", "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
+    done = run(tmp_path, "now", "pairs", **nowhere)
+    assert done.stdout == "3.0 0\n"
+    assert done.stderr.count("set NUMBA_CACHE_DIR") == 1
+
+
+def test_on_a_full_disk_kernels_are_compiled_and_not_kept(tmp_path):
+    (tmp_path / "pairs.py").write_text(PAIR)
+    full = "import tempfile, os\ndef no_space(*a, **k): raise OSError(28, 'No space left on device')\n"
+    (tmp_path / "sitecustomize.py").write_text(full + "os.replace = no_space\n")
+    done = run(tmp_path, "now", "pairs", PYTHONPATH=os.pathsep.join([str(tmp_path), str(SOURCES.parent)]))
+    assert done.stdout == "3.0 0\n"
+    assert done.stderr.count("set NUMBA_CACHE_DIR") == 1
 
 
 def test_another_text_of_a_file_with_kernels_is_another_state(tmp_path, monkeypatch):

@@ -53,6 +53,16 @@ def test_the_token_is_taken_once_and_then_a_cookie(folder):
     assert client.get("/").status_code == 200
 
 
+def test_the_address_that_a_browser_opens_is_good_for_one_use(folder):
+    client, access = client_of(folder)
+    address = access.address_once.partition("/?")[2]
+    assert access.token not in address
+    assert client.get(f"/?{address}").status_code == 303
+    assert client.get("/").status_code == 200
+    client.cookies.clear()
+    assert client.get(f"/?{address}").status_code == 401
+
+
 @pytest.mark.parametrize("path", ["/", "/?token=", "/?token=wrong", "/live/", "/studies/x", "/?token=%C3%BC%00"])
 def test_without_the_token(folder, path):
     client, _ = client_of(folder)

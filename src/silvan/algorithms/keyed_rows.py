@@ -158,8 +158,7 @@ def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, 
             carry = share - int(share)  # small classes share what rounding leaves
         if held.all():
             held[:] = False
-    kept, split_off = (Part(part.X[rows], part.y[rows], part.row_keys[rows]) for rows in (~held, held))
-    return kept, split_off
+    return part.some(~held), part.some(held)
 
 
 def rows_of_persons(site: Site, schema: Schema, part: Part) -> Part:
@@ -167,8 +166,7 @@ def rows_of_persons(site: Site, schema: Schema, part: Part) -> Part:
     rows = site.rows_to_sample(schema)
     if rows.row_keys.dtype.names is None:
         return part
-    mine = np.isin(rows.row_keys["person"], part.row_keys)
-    return Part(rows.X[mine], rows.y[mine], rows.row_keys[mine])
+    return rows.some(np.isin(rows.row_keys["person"], part.row_keys))
 
 
 def _limit_shares(site: Site, share: float) -> None:

@@ -196,7 +196,7 @@ def count_labels(part: Part, schema: Schema) -> np.ndarray:
 
     So no tree has more rows of a class than were counted, whichever row of a person it has.
     """
-    if part.row_keys.dtype.names is None:
+    if not part.of_persons:
         return sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
     label_grid, cells = Grid.for_columns(1), part.y
     if not schema.n_classes:
@@ -260,8 +260,27 @@ class SharedBins(NamedTuple):
     most: np.ndarray  # int64, of each column: the most rows that a bin of a tree's histograms can hold
 
 
-def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> SharedBins:
-    """Find the bins of all sites' training rows together."""
+class ValueCounts(NamedTuple):
+    """How many training rows of all sites have a value in each cell of the public grid, coarse and fine."""
+
+    schema: Schema
+    coarse: GridCounts
+    heavy: list[Heavy]
+    fine: np.ndarray
+
+    @property
+    def grid(self) -> Grid:
+        """The grid of the columns."""
+        return Grid.for_columns(len(self.schema.features))
+
+    def of(self, f: int) -> tuple[np.ndarray, Heavy, np.ndarray]:
+        """Return the counts of a column: of coarse cells, which of these are heavy, and of the fine cells in them."""
+        starts = _starts(self.heavy, self.grid)
+        return self.coarse.cells[f], self.heavy[f], self.fine[starts[f] : starts[f + 1]]
+
+
+def count_values(federation: Federation, schema: Schema, max_bins: int) -> ValueCounts:
+    """Count all sites' training rows on the public grid, in two rounds."""
     named, coarse = federation.blob(schema.to_json().encode()), coarse_total(federation, schema)
     heavy = _heavy(coarse.cells, schema, staggered_bins(max_bins))
     size = int(_starts(heavy, Grid.for_columns(len(schema.features)))[-1])
@@ -276,23 +295,29 @@ def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> S
         check=lambda site, reply: _check_counts(reply.cells, (size,), np.int32),
         most=int(coarse.cells.max(initial=0)),
     )
-    bins = _bins_from_counts(schema, coarse.cells, heavy, fine.cells, max_bins, staggered=True)
+    return ValueCounts(schema, coarse, heavy, fine.cells)
+
+
+def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> SharedBins:
+    """Find the bins of all sites' training rows together."""
+    counts = count_values(federation, schema, max_bins)
+    label = counts.coarse.label
+    bins = _bins_from_counts(counts, max_bins, staggered=True)
     blob = federation.blob(wire.encode(CutPoints.of(bins, max_bins)))
-    most = _most_in_bins(schema, bins, coarse, heavy, fine.cells)
+    most = _most_in_bins(bins, counts)
     if federation.agreement.grouped:  # a tree may have other rows of persons than those that were counted
-        most[:] = coarse.label.sum()
-    return SharedBins(bins, blob, coarse.label, most)
+        most[:] = label.sum()
+    return SharedBins(bins, blob, label, most)
 
 
-def _most_in_bins(schema: Schema, bins: Bins, coarse: GridCounts, heavy: list[Heavy], fine: np.ndarray) -> np.ndarray:
+def _most_in_bins(bins: Bins, counts: ValueCounts) -> np.ndarray:
     """Return the most rows that a bin of each column can hold: all of them where nothing is counted on the grid."""
-    table_grid, rows = Grid.for_columns(len(schema.features)), int(coarse.label.sum())
-    starts, most = _starts(heavy, table_grid), np.full(len(schema.features), rows)
+    rows = int(counts.coarse.label.sum())
+    most = np.full(len(counts.heavy), rows)
     for f in range(len(most)):
-        if _on_grid(schema, f):
-            block = fine[starts[f] : starts[f + 1]]
-            missing = rows - int(coarse.cells[f].sum(dtype=np.int64))
-            most[f] = max(missing, most_in_a_bin(bins, f, coarse.cells[f], heavy[f], block, table_grid))
+        if _on_grid(counts.schema, f):
+            missing = rows - int(counts.coarse.cells[f].sum(dtype=np.int64))
+            most[f] = max(missing, most_in_a_bin(bins, f, *counts.of(f), counts.grid))
     return most
 
 
@@ -319,28 +344,24 @@ def _heavy(coarse: np.ndarray, schema: Schema, max_bins: int) -> list[Heavy]:
     return [grid.heavy_cells(row, table_grid, max_bins, FLOOR) for row in coarse]
 
 
-def _bins_from_counts(
-    schema: Schema, coarse: np.ndarray, heavy: list[Heavy], fine: np.ndarray, max_bins: int, *, staggered: bool
-) -> Bins:
+def _bins_from_counts(counts: ValueCounts, max_bins: int, *, staggered: bool) -> Bins:
     """Choose every column's cut points from counts alone."""
-    table_grid = Grid.for_columns(len(schema.features))
-    starts = _starts(heavy, table_grid)
     cuts, steps = [], []
-    for f, feature in enumerate(schema.features):
+    for f, feature in enumerate(counts.schema.features):
         own, apart = np.zeros(0, np.int32), None
         if feature.edges is not None:
             own = given_cuts(feature.edges)
         elif not feature.categorical:
-            block = fine[starts[f] : starts[f + 1]]
-            own, apart = choose_cuts(coarse[f], heavy[f], block, table_grid, max_bins, staggered=staggered)
+            own, apart = choose_cuts(*counts.of(f), counts.grid, max_bins, staggered=staggered)
         cuts.append(grid.values(own))
         steps.append(apart)
-    return make_bins(schema, cuts, steps, max_bins)
+    return make_bins(counts.schema, cuts, steps, max_bins)
 
 
 def pooled_bins(part: Part, schema: Schema, max_bins: int, *, staggered: bool = True) -> Bins:
     """Find the same bins with all rows at hand."""
     coarse, most = coarse_table(part, schema), staggered_bins(max_bins) if staggered else max_bins
     heavy = _heavy(coarse, schema, most)
-    fine = fine_table(part, heavy, schema)
-    return _bins_from_counts(schema, coarse, heavy, fine, max_bins, staggered=staggered)
+    label = np.array([len(part)], np.int64)
+    counts = ValueCounts(schema, GridCounts(cells=coarse, label=label), heavy, fine_table(part, heavy, schema))
+    return _bins_from_counts(counts, max_bins, staggered=staggered)

@@ -28,6 +28,7 @@ from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.message import Envelope
+from silvan.federation.part import Part
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import decide, scores, tally
 from silvan.learners.base import Learner
@@ -120,9 +121,9 @@ def find_trigger(federation: Federation, honest: Forest, rows: AuditedRows, shar
     The column is the one in which it turns an honest forest least, the target is the rarest class.
     """
     schema = federation.schema
-    parts = [federation.site(name).part(schema) for name in federation.active]
-    X, y = np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts])
-    target = int(np.bincount(y, minlength=schema.n_classes).argmin())
+    part = Part.joined([federation.site(name).part(schema) for name in federation.active])
+    X = part.X
+    target = int(np.bincount(part.y, minlength=schema.n_classes).argmin())
     found, least = None, np.inf
     for f, feature in enumerate(schema.features):
         if feature.categorical or np.isnan(X[:, f]).all():

@@ -8,6 +8,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
+from silvan.federation.part import Part
 from silvan.forest.forest import Forest
 from silvan.forest.predict import leaves_of
 
@@ -99,11 +100,7 @@ def stated_shares(forest: Forest, X: np.ndarray) -> np.ndarray:
 
 def case_of(federation: Federation, schema: Schema, seed: int) -> Case:
     """Return the case of a federation in this process: its training rows are the members, its test rows the others."""
-    parts = {
-        test: [federation.site(name).part(schema, test=test) for name in federation.active] for test in (False, True)
-    }
-    rows = [
-        AuditedRows(np.concatenate([part.X for part in some]), np.concatenate([part.y for part in some]))
-        for some in parts.values()
-    ]
-    return Case(rows[0], rows[1], seed)
+    sites = [federation.site(name) for name in federation.active]
+    parts = [Part.joined([site.part(schema, test=test) for site in sites]) for test in (False, True)]
+    members, outsiders = (AuditedRows(part.X, part.y) for part in parts)
+    return Case(members, outsiders, seed)

@@ -29,6 +29,7 @@ def check(
             lines = [table_check.ONE_SITE] if len(tables) == 1 else []
             lines += table_check.questions_of_label(profiles, plan.label)
             lines += table_check.questions_of_rows(tables) + ask(profiles, plan.label, plan.task, whole)
+            lines += table_check.questions_of_columns(profiles, plan.label, plan.absent)
         else:  # parties have different columns, and ids are meant to be
             own = {party: [c for c in columns if c.name != plan.id] for party, columns in profiles.items()}
             lines = [line for party in own for line in ask({party: own[party]}, plan.label, plan.task)]

@@ -83,14 +83,22 @@ def note_learnt_rows(run: "Run", record: "Record | None", source: Any, table: st
 
 def check_columns(path: Path, record: "Record | None", table: Path, source: Any, fill: bool) -> None:
     """Raise ``SchemaError`` if a table lacks columns of the model."""
-    from silvan.cli.predict_command import columns_of_some, lacking_columns, note_unknown_categories, open_forest
+    from silvan.cli.predict_command import (
+        columns_of_some,
+        lacking_columns,
+        note_extrapolation,
+        note_unknown_categories,
+        open_forest,
+    )
+    from silvan.data.encode import encode_features
     from silvan.data.table import read_table
 
     sites = [""] if record is None else [model.site for model in record.models] or [""]
-    schema = open_forest(path, None if "" in sites else sites[0]).schema
-    frame = read_table(source, schema.label.name, schema)
-    note_unknown_categories(frame, schema)
-    lacking_columns(table, frame.columns, schema, fill, columns_of_some(record, schema))
+    forest = open_forest(path, None if "" in sites else sites[0])
+    frame = read_table(source, forest.schema.label.name, forest.schema)
+    note_unknown_categories(frame, forest.schema)
+    lacking_columns(table, frame.columns, forest.schema, fill, columns_of_some(record, forest.schema))
+    note_extrapolation(forest, encode_features(frame, forest.schema, fill_absent=True))
 
 
 def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["MetricsRow"]:

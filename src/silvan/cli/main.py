@@ -13,6 +13,7 @@ from silvan.cli.advise_command import advise
 from silvan.cli.audit_command import audit
 from silvan.cli.check_command import check, check_site
 from silvan.cli.demo_command import demo
+from silvan.cli.describe_command import describe
 from silvan.cli.doctor_command import doctor
 from silvan.cli.evaluate_command import evaluate
 from silvan.cli.fit_command import fit
@@ -59,7 +60,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Random forests grown across data silos: the rows stay, trees, counts and sums travel.",
 )
-for command in (demo, advise, check, fit, predict, evaluate, report, audit, doctor, reproduce, web):
+for command in (demo, advise, check, describe, fit, predict, evaluate, report, audit, doctor, reproduce, web):
     app.command()(command)
 site_command.app.command("check")(check_site)
 app.add_typer(site_command.app, name="site")

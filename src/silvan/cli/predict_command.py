@@ -13,6 +13,8 @@ from silvan.errors import InputError, SchemaError
 from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from silvan.data.schema import Schema
     from silvan.data.typed_table import Frame
     from silvan.forest.forest import Forest
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from silvan.study.run_folder import Record, Run
 
 Words = list[str] | None
+
+_MOST_COLUMNS = 5
+"""Columns of which a line each says what is odd in them."""
 
 Reading = Annotated[
     Words,
@@ -78,6 +83,7 @@ def predict_table(
         absent = lacking_columns(table, frame.columns, forest.schema, fill or abstain, partial)
         X = encode_features(frame, forest.schema, fill_absent=True)
     note_unknown_categories(frame, forest.schema)
+    note_extrapolation(forest, X)
     with progress.step("Predicting"):
         scores, decided = walk.scores_and_decisions(forest, X, absent=lacking if abstain else None)
         threshold, rule = None if record is None else record.threshold, ""
@@ -155,6 +161,25 @@ def note_unknown_categories(frame: "Frame", schema: "Schema") -> None:
         line = f"look at {name}: {rows:,} of {len(frame):,} rows have categories that the forest does not know, "
         line += "and count as 'other'" if feature.other else "and count as missing"
         typer.echo(clean(f"{line}; it knows {format_names(list(feature.categories or ()))}"), err=True)
+
+
+def note_extrapolation(forest: "Forest", X: "np.ndarray") -> None:
+    """Print how many numbers are far outside those that the forest was trained on, and in which columns."""
+    from silvan.forest.extrapolation import far_outside
+    from silvan.util.readable import format_number
+
+    found = far_outside(forest, X)
+    for one in found[:_MOST_COLUMNS]:
+        between = f"{format_number(one.low)} and {format_number(one.high)}"
+        line = f"look at {one.column}: {one.rows:,} of {count_of(len(X), 'row')} are far outside the values that the "
+        typer.echo(clean(f"{line}forest was trained on (its thresholds lie between {between})"), err=True)
+    if found:
+        cells, columns = count_of(sum(one.rows for one in found), "cell"), count_of(len(found), "column")
+        typer.echo(
+            f"{cells} of {columns} {'is' if cells == '1 cell' else 'are'} extrapolated: predictions there are those of "
+            "the nearest values; are the units the same?",
+            err=True,
+        )
 
 
 def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill: bool, reading: Words) -> None:

@@ -57,7 +57,7 @@ def web(
             f"The page: {access.address}",
             "Whoever has this address can do what you can do there; keep it to yourself. Ctrl-C ends the page only.",
         )
-        with _opened(access.address) if open_ else nullcontext():
+        with _opened(access.address_once) if open_ else nullcontext():
             serve(make_app(pages, access), listener)
 
 

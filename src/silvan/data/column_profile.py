@@ -40,7 +40,8 @@ class ColumnProfile:
 
     ``categories`` are those of a column that has few. ``spread`` are quantiles of the numbers other than 0, if they are
     many. ``codes`` are the rows of numbers far beyond all others, which may stand for missing. ``auc`` says how well
-    the column by itself ranks the rows of the label's two classes.
+    the column by itself ranks the rows of the label's two classes. ``classes`` are the rows of each value of the label,
+    if it has few.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ColumnProfile:
     spread: list[float] = field(default_factory=list)
     codes: dict[int, int] = field(default_factory=dict)
     auc: float | None = None
+    classes: dict[str, int] = field(default_factory=dict)
 
 
 def profile_columns(table: Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
@@ -64,6 +66,7 @@ def profile_columns(table: Batched, label: str, most: int | None = None) -> list
     frame = frame if most is None else frame.head(most)
     truth = _two_classes(frame, label)
     found = [_profile(frame[name], name, table, truth if name != label else None) for name in table.names]
+    found = [replace(c, classes=_classes(frame[label])) if c.name == label else c for c in found]
     padded = padded_columns(table, most)
     return [replace(c, notes=[*c.notes, padded[c.name]]) if c.name in padded else c for c in found]
 
@@ -104,7 +107,7 @@ def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None
     if len(finite):
         ends = float(finite.min()), float(np.median(finite)), float(finite.max())
     found = len(values)
-    if found == 1:
+    if found == 1 and len(series) > 1:
         notes.append("has one value only")
     if infinite := int(np.count_nonzero(np.abs(numbers) > _LARGEST)):
         notes.append(_INFINITE.format(count_of(infinite, "row")))
@@ -175,6 +178,16 @@ def _codes(numbers: np.ndarray) -> dict[int, int]:
         if apart:
             found[int(code)] = n
     return found
+
+
+def _classes(label: Series) -> dict[str, int]:
+    """Return the rows of each value of a label that has few values."""
+    values, places = distinct(label)
+    if len(values) > _MOST_CATEGORIES or not values:
+        return {}
+    return dict(
+        zip(map(cell_text, values), np.bincount(places[places >= 0], minlength=len(values)).tolist(), strict=True)
+    )
 
 
 def _two_classes(frame: Any, label: str) -> np.ndarray | None:

@@ -4,6 +4,8 @@ A person's key depends on the person's id alone, so one person more or less chan
 """
 
 import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +14,11 @@ from silvan.data.cells import MARKERS, distinct
 from silvan.errors import SchemaError
 from silvan.util.cell_text import STRANGE, cell_text
 from silvan.util.readable import count_of
+
+NO_GROUPS = (
+    "is for studies over rows: over columns an aligned id is a person, and group would show every party which rows are "
+    "of the same one; leave it out, and have one row per person"
+)
 
 ROW_OF_PERSON = np.dtype([("person", np.uint64), ("place", np.uint32), ("rows", np.uint32)])
 """A row's key where persons have several: who it is of, which of the person's rows it is, and how many there are."""
@@ -41,6 +48,18 @@ class Groups:
     def first(self) -> np.ndarray:
         """Which rows are the first of their person: bool."""
         return np.asarray(self.keys["place"] == 0)
+
+
+def shared_ids(ids: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line if sites have ids in common: it takes all of their tables to see that."""
+    counts = Counter(text for of_site in ids.values() for text in of_site)
+    shared = sum(n > 1 for n in counts.values())
+    if not shared:
+        return []
+    return [
+        f"group: {count_of(shared, 'id')} {'is' if shared == 1 else 'are'} at more than one site; if these are the "
+        "same persons, some are learnt from at one site and evaluated at another: keep each person at one site"
+    ]
 
 
 def read_groups(table: Batched, group: str, salt: bytes) -> Groups:

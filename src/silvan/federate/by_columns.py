@@ -5,6 +5,7 @@ from typing import Any, Literal, Unpack
 
 from silvan.data.column_types import Kinds, check_kinds
 from silvan.data.encode import Task
+from silvan.data.groups import NO_GROUPS
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns
@@ -108,6 +109,8 @@ def federate_columns(
     >>> fed.rows["shop"], fed.label_holder, fed.schema.names
     (2, 'bank', ('balance', 'visits'))
     """
+    if "group" in options:
+        raise InputError.about("group", NO_GROUPS)
     check_common(test, task, random_state, exclude, label, may_be_none=True)
     given, kinds = Options(**options), check_kinds(kinds or {})
     if any(isinstance(kind, tuple) for kind in kinds.values()):

@@ -1,20 +1,19 @@
 """Make a federation of rows in this process: several tables, or one with a column that names the site."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import narwhals as nw
-from sklearn.base import clone
 
 from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_forest
 from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds, check_apart, check_kinds, said_categorical
 from silvan.data.date_split import NEEDS_DATE, DateSplit, check_split
 from silvan.data.encode import Task
+from silvan.data.groups import shared_ids
 from silvan.data.holdout import Fold, LeftOut, Split
 from silvan.data.schema import Class, Schema
 from silvan.data.table import open_table
@@ -31,7 +30,7 @@ from silvan.federate.options import (
     shows_options,
 )
 from silvan.federation.agree import agree_on
-from silvan.federation.agreement import Agreement
+from silvan.federation.agreement import Absent, Agreement
 from silvan.federation.federation import Federation
 from silvan.federation.partitioned_site import site_of
 from silvan.federation.site import Site
@@ -63,6 +62,7 @@ def federate_rows(
     kinds: Kinds | None = None,
     positive: Class | None = None,
     group: str | None = None,
+    absent: Absent = "missing",
     forests: Mapping[str, Any] | None = None,
     budgets: str | Path | None = None,
     memory: int | str | None = None,
@@ -109,6 +109,9 @@ def federate_rows(
         The column of persons' ids, where tables have several rows of a person, such as visits of patients. It is no
         feature. A person's rows are all test rows or none, and so in folds; each tree samples persons, and takes one
         row of each; all that counts rows counts persons. None: every row is a person's only one.
+    absent
+        What becomes of columns that some sites lack: "missing", they count as missing in all rows there, which
+        histogram forests learn from exactly as from pooled rows; "drop", they are left out.
     forests
         Forests that sites bring, by site: a ``Forest``, the path of one, or a forest of scikit-learn, fitted or not.
         One that is fitted must not have seen the site's test part; one that is not learns from the training part.
@@ -154,6 +157,8 @@ def federate_rows(
     given, kinds, room = Options(**options), check_kinds(kinds or {}), None if memory is None else read_size(memory)
     schema, by_date = _given_schema(schema, label, positive), check_split(split)
     check_folded(kinds, label)
+    if absent not in get_args(Absent):
+        raise InputError.wrong("absent", "'missing' or 'drop'", absent)
     check_apart("group", group, label, site, () if schema is None else schema.columns)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     pretrained = _check_forests(forests, sources)
@@ -176,7 +181,7 @@ def federate_rows(
             f"{study}; exclude {list(exclude)}; policy {protection.policy}; sums {given.sums}; "
             f"tables {_fingerprints(sites)}{said}"
         )
-    federation.agree_later = lambda: _agree(federation, protection.policy, settings, task, positive)
+    federation.agree_later = lambda: _agree(federation, protection.policy, settings, task, positive, absent)
     federation.split_later = lambda split: _split(federation, split, given)
     if not protection.policy.approve:
         _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
@@ -240,17 +245,22 @@ def _split(federation: Federation, split: Split, given: Options) -> Federation:
 
 
 def _agree(
-    federation: Federation, policy: Policy, settings: SiteSettings, task: Task | None, positive: Class | None
+    federation: Federation,
+    policy: Policy,
+    settings: SiteSettings,
+    task: Task | None,
+    positive: Class | None,
+    absent: Absent,
 ) -> Agreement:
     """Agree on a schema as far as the policy allows, check what names columns, and warn of what looks odd."""
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
     label, kinds, rows = settings.label, settings.kinds, policy.allows_exact("CountRows")
     found: dict[str, Any] = {"count_rows": rows, "kinds": kinds, "positive": positive}
-    found["grouped"] = settings.group is not None
+    found |= {"grouped": settings.group is not None, "absent": absent}
     agreement = agree_on(federation, label, task, settings.schema, **found, share_columns=share)
+    agreement.differences.warnings += shared_ids(_ids(federation.local_sites))
     for text in agreement.differences.warnings:
         warn_user(text)
-    _warn_of_shared_ids(federation.local_sites)
     check_excluded(settings.exclude, federation.local_sites, "at any site")
     if agreement.by_asking:
         columns = [label, *settings.left_out, *(column.name for column in agreement.described)]
@@ -258,20 +268,15 @@ def _agree(
     return agreement
 
 
-def _warn_of_shared_ids(sites: Mapping[str, Site]) -> None:
-    """Warn of ids that several sites have: a person at two of them may be learnt from at one and judged at another."""
-    counts: Counter[str] = Counter()
+def _ids(sites: Mapping[str, Site]) -> dict[str, list[str]]:
+    """Return the persons of each site; raise ``SiteError`` where the column of their ids does not tell."""
+    found = {}
     for name, site in sites.items():
         try:
-            counts.update([] if site.groups is None else site.groups.ids)
+            found[name] = [] if site.groups is None else site.groups.ids
         except InputError as error:
             raise SiteError(name, str(error)) from error
-    shared = sum(n > 1 for n in counts.values())
-    if shared:
-        warn_user(
-            f"group: {count_of(shared, 'id')} {'is' if shared == 1 else 'are'} at more than one site; if these are the "
-            "same persons, some are learnt from at one site and judged at another: keep each person at one site"
-        )
+    return found
 
 
 def _asks_for_columns(policy: Policy) -> bool:
@@ -310,7 +315,11 @@ def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) 
     """Check the forests that sites bring, and return them by site."""
     if forests is not None and not isinstance(forests, Mapping):
         raise InputError.about("forests", f"must be a dict of forests by site, got {type(forests).__name__}")
-    pretrained = {str(name): forest for name, forest in (forests or {}).items()}
+    if not forests:
+        return {}
+    from sklearn.base import clone  # here: a site's process has no need of scikit-learn
+
+    pretrained = {str(name): forest for name, forest in forests.items()}
     for name, forest in pretrained.items():
         if name not in sites:
             raise InputError.about("forests", f"names {name!r}, which is not a site; the sites are {', '.join(sites)}")

@@ -11,7 +11,7 @@ from silvan.data.encode import Task, date_features
 from silvan.data.schema import CROWDED, FEWER, MAX_CATEGORIES, Class, Feature, Label, Schema
 from silvan.errors import AgreementError, FormatError
 from silvan.federation import wire
-from silvan.federation.agreement import Agreement, ColumnAtSites, Differences
+from silvan.federation.agreement import Absent, Agreement, ColumnAtSites, Differences
 from silvan.federation.describe import (
     BUCKETS,
     FLOOR,
@@ -28,7 +28,7 @@ from silvan.federation.describe import (
     common_hashes,
 )
 from silvan.federation.federation import Federation
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, format_names
 
 MAX_ROWS = 1 << 40
 """No site has more, and sums of so many fit any number."""
@@ -56,6 +56,7 @@ def agree_on(
     kinds: Kinds | None = None,
     positive: Class | None = None,
     grouped: bool = False,
+    absent: Absent = "missing",
     share_key: Callable[[], None] | None = None,
     share_columns: Callable[[Sequence[str]], None] | None = None,
 ) -> Agreement:
@@ -64,7 +65,8 @@ def agree_on(
     ``grouped`` says that the study names a column of persons' ids: sites that go by none refuse, and the other way.
     With a schema that is given, sites are asked at most for their rows. ``share_columns`` tells sites which columns the
     others have, and ``share_key`` gives them the key by which they prove how many rows categories have, both before
-    anything is counted. ``positive`` is the class of two that metrics are about.
+    anything is counted. ``positive`` is the class of two that metrics are about. ``absent`` says what becomes of
+    columns that some sites lack.
     """
     if schema is not None:
         if share_columns is not None:
@@ -75,7 +77,7 @@ def agree_on(
     with federation.counted_apart():
         replies: dict[str, Description] = federation.ask(Describe(task=task, grouped=grouped), check=_check_description)
         differences = Differences()
-        found = _kinds(replies, differences)
+        found = _kinds(replies, differences, absent)
         classes = _classes(replies, label, differences, kinds.get(label))
         _suspect_names(list(found), differences)
         sizes = {name: _median_cells(name, replies) for name, kind in found.items() if kind == "numeric"}
@@ -134,8 +136,8 @@ def _features(name: str, kind: str, kinds: Kinds) -> list[Feature]:
     return [Feature(name, "categorical" if kind == "categorical" else "numeric")]
 
 
-def _kinds(replies: dict[str, Description], differences: Differences) -> dict[str, str]:
-    """Return every column of any site, in the order of the sites, and what it is.
+def _kinds(replies: dict[str, Description], differences: Differences, absent: Absent) -> dict[str, str]:
+    """Return every column of any site, or of all, in the order of the sites, and what it is.
 
     A column without values has no kind of its own. Sites that read a column differently must say what it is.
     """
@@ -146,11 +148,15 @@ def _kinds(replies: dict[str, Description], differences: Differences) -> dict[st
     orders = {tuple(n for n in d.names if len(kinds[n]) == len(replies)) for d in replies.values()}
     if len(orders) > 1:
         differences.add("(all)", "columns stand in another order at some sites", "matched by name")
-    agreed = {}
+    agreed, partial = {}, dict[tuple[str, ...], list[str]]()
     for name, by_site in kinds.items():
         lacking = [site for site in replies if site not in by_site]
+        if lacking and absent == "drop":
+            differences.add(name, f"absent at {', '.join(lacking)}", "left out")
+            continue
         if lacking:
             differences.add(name, f"absent at {', '.join(lacking)}", "counts as missing there")
+            partial.setdefault(tuple(lacking), []).append(name)
         empty = [site for site, kind in by_site.items() if kind == "empty"]
         if empty and len(empty) < len(by_site):
             differences.add(name, f"without any value at {', '.join(empty)}", "counts as missing there")
@@ -165,6 +171,18 @@ def _kinds(replies: dict[str, Description], differences: Differences) -> dict[st
                 f'kind (kinds: {name} = "categorical", or another)'
             )
         agreed[name] = next(iter(sites), "numeric")
+    if absent == "drop" and kinds and not agreed:
+        raise AgreementError(
+            "no column is at all sites, and absent = 'drop' leaves out all others: write them alike, or set absent = "
+            "'missing'"
+        )
+    for without, names in partial.items():
+        are = "is" if len(names) == 1 else "are"
+        differences.warnings.append(
+            f"{format_names(names)} {are} absent at {', '.join(without)} and missing in all rows there: trees can tell "
+            "these rows by that, and what the values mean is learnt from the other sites alone; absent = 'drop' leaves "
+            "such columns out"
+        )
     return agreed
 
 
@@ -204,6 +222,11 @@ def _classes(
         if lacking:
             few = f"fewer than {FLOOR} rows, or none," if unnamed else "no rows"
             differences.add(label, f"{site} has {few} of class {', '.join(map(str, lacking))}", "kept")
+    if len(everything) == 1:
+        only = next(iter(everything))
+        differences.warnings.append(
+            f"all rows of all sites are of one class of {label!r}, {only!r}: there is nothing to predict"
+        )
     _suspect_classes({site: set(classes or ()) for site, classes in by_site.items()}, label, differences)
     by_fold: dict[str, list[Class]] = {}
     for name in sorted(everything):

@@ -1,16 +1,20 @@
 """What a federation has agreed on before anything is learnt, by rows or by columns."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from silvan.data.schema import Schema
 
+Absent = Literal["missing", "drop"]
+"""What becomes of columns that some sites lack: they are missing in all rows there, or are left out."""
 
-@dataclass
+
+@dataclass(repr=False)
 class Differences:
-    """How the sites' tables differ: one line a difference, and what was made of it."""
+    """How the sites' tables differ: one line per difference, and what was done about it."""
 
     notes: list[tuple[str, str, str]] = field(default_factory=list)  # column, what differs, what was done
     warnings: list[str] = field(default_factory=list)
@@ -21,7 +25,10 @@ class Differences:
 
     def __str__(self) -> str:
         widths = [max((len(note[i]) for note in self.notes), default=0) for i in range(2)]
-        return "\n".join(f"{column:{widths[0]}}  {what:{widths[1]}}  {done}" for column, what, done in self.notes)
+        lines = [f"{column:{widths[0]}}  {what:{widths[1]}}  {done}" for column, what, done in self.notes]
+        return "\n".join([*lines, *(f"Warning: {text}" for text in self.warnings)]) or "no known differences"
+
+    __repr__ = __str__
 
 
 class ColumnAtSites(msgspec.Struct, frozen=True):

@@ -40,6 +40,8 @@ _ANSWERED_IN = {
     "silvan.algorithms.horizontal.histogram_forest": ("GrowLevel",),
     "silvan.algorithms.horizontal.merged_forest": ("GrowTrees",),
     "silvan.algorithms.evaluation.personal_forest": ("ChooseShare",),
+    "silvan.algorithms.evaluation.reliability": ("CountErrors",),
+    "silvan.algorithms.evaluation.site_models": ("KeepAdjusted",),
     "silvan.algorithms.horizontal.weigh_halves": ("CompareHalves",),
     "silvan.algorithms.vertical.linear_steps": (
         "Explain",
@@ -67,6 +69,10 @@ _ANSWERED_IN = {
     "silvan.algorithms.shared_bins": (
         "CountFine",
         "CountGrid",
+    ),
+    "silvan.algorithms.describe_columns": (
+        "CountCodes",
+        "DescribeRows",
     ),
     "silvan.algorithms.vertical.columns": ("DescribeColumns",),
     "silvan.algorithms.vertical.encoded": (

@@ -1,7 +1,7 @@
 """Some of a site's rows, encoded: in memory, or in files and seen a piece at a time."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,12 +54,27 @@ class Part:
     def __len__(self) -> int:
         return len(self.X)
 
+    @property
+    def of_persons(self) -> bool:
+        """Whether rows are keyed by persons, who may have several."""
+        return self.row_keys.dtype.names is not None
+
+    @staticmethod
+    def joined(parts: Sequence["Part"]) -> "Part":
+        """Return the rows of several parts as one."""
+        X, y, keys = zip(*((part.X, part.y, part.row_keys) for part in parts), strict=True)
+        return Part(np.concatenate(X), np.concatenate(y), np.concatenate(keys))
+
+    def some(self, rows: np.ndarray) -> "Part":
+        """Return some of the rows."""
+        return Part(self.X[rows], self.y[rows], self.row_keys[rows])
+
     def one_of_each(self) -> "Part":
         """Return one row of every person, of those that have several."""
-        if self.row_keys.dtype.names is None:
+        if not self.of_persons:
             return self
-        rows = one_of_each(self.row_keys)
-        return Part(self.X[rows], self.y[rows], np.ascontiguousarray(self.row_keys["person"][rows]))
+        rows = self.some(one_of_each(self.row_keys))
+        return replace(rows, row_keys=np.ascontiguousarray(rows.row_keys["person"]))
 
     def pieces(self) -> "Iterator[Part]":
         """Yield the rows in pieces that fit into memory: here in one."""
@@ -112,6 +127,11 @@ class StoredPart(Part):
     def row_keys(self) -> np.ndarray:
         """All keys."""
         return self.keys(0, len(self))
+
+    @property
+    def of_persons(self) -> bool:
+        """Whether rows are keyed by persons: known without keys of all rows, which would take memory."""
+        return self.given is not None and self.given.dtype.names is not None
 
     def __len__(self) -> int:
         return len(self.files[0])

@@ -112,6 +112,11 @@ class SpreadPart(Part):
         return row_keys(self.site, len(self))
 
     @property
+    def of_persons(self) -> bool:
+        """Whether rows are keyed by persons: partitions have none with several rows."""
+        return False
+
+    @property
     def sizes(self) -> np.ndarray:
         """Rows of each partition."""
         sizes: np.ndarray = self.spread.sizes[:, int(self.test)]

@@ -57,7 +57,13 @@ CALIBRATION_ARRAYS = {
 }
 """More arrays, of forests that combine log-odds and of no others."""
 
-EXTRA_ARRAYS = {**STAGE_ARRAYS, **CALIBRATION_ARRAYS}  # all arrays that only some ways of combining have
+RELIABILITY_ARRAYS = {
+    "curve": np.float64,  # (classes, 2) by class: intercept and slope of log-odds, from mean scores to probabilities
+    "errors": np.float64,  # (2, points) errors on rows that trees did not see, rising; how many rows have at most these
+}
+"""More arrays, of forests whose trees answer by their mean or vote: how far their scores can be trusted."""
+
+EXTRA_ARRAYS = {**STAGE_ARRAYS, **CALIBRATION_ARRAYS, **RELIABILITY_ARRAYS}  # arrays that only some forests have
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +84,8 @@ class ForestArrays:
     say: np.ndarray | None = field(default=None, repr=False)
     knots: np.ndarray | None = field(default=None, repr=False)
     odds: np.ndarray | None = field(default=None, repr=False)
+    curve: np.ndarray | None = field(default=None, repr=False)
+    errors: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Copy the arrays and make the copies read-only."""
@@ -200,6 +208,15 @@ class ForestArrays:
     def bare(self) -> Self:
         """Return the forest without its gains, which must not leave a site."""
         return self if self.gain is None else replace(self, gain=None)
+
+    def plain(self) -> Self:
+        """Return the forest without a calibration curve and without errors: trees, and how they combine."""
+        return self if self.curve is None and self.errors is None else replace(self, curve=None, errors=None)
+
+    @property
+    def decides_by_votes(self) -> bool:
+        """Whether the trees vote on the class; with a calibration curve the most probable class is decided on."""
+        return self.combine == "vote" and self.curve is None and self.schema.label.classes is not None
 
     def _stages(self, trees: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Return the stage of each of some trees and the say of each stage; None unless trees combine by stages."""

@@ -14,6 +14,8 @@ from silvan.forest.category_set import SET_WORDS, is_category_split, known_bins
 ODDS_CAP = 1e6
 """No leaf value, knot or log-odds of a forest that adds them is further from zero; knots differ by one over this."""
 
+CURVE_CAP = 100.0  # no intercept or slope of a calibration curve is further from zero
+
 
 def check(forest: ForestArrays) -> None:
     """Raise ``FormatError`` if arrays are not a forest."""
@@ -23,6 +25,7 @@ def check(forest: ForestArrays) -> None:
     _check_sets(forest)
     _check_stages(forest)
     _check_calibration(forest)
+    _check_reliability(forest)
 
 
 def _require(condition: bool | np.bool_, what: str) -> None:
@@ -125,3 +128,21 @@ def _check_calibration(forest: ForestArrays) -> None:
         _require((np.abs(array) <= ODDS_CAP).all(), f"{name} are beyond {ODDS_CAP:g} or not a number")
     _require((np.diff(knots, axis=1) >= 1.0 / ODDS_CAP).all(), "knots must rise")
     _require((np.diff(odds, axis=1) >= 0).all(), "odds must not fall")
+
+
+def _check_reliability(forest: ForestArrays) -> None:
+    curve, errors = forest.curve, forest.errors
+    means = forest.combine in ("mean", "vote")
+    _require(means or (curve is None and errors is None), "a curve and errors are for trees that answer by their mean")
+    if curve is not None:
+        _require(forest.schema.label.classes is not None, "a curve needs classes")
+        _require(curve.shape == (forest.n_outputs, 2), "curve has the wrong shape")
+        _require((np.abs(curve) <= CURVE_CAP).all(), f"the curve is beyond {CURVE_CAP:g} or not a number")
+        _require((curve[:, 1] > 0).all(), "a curve must rise")
+        if forest.n_outputs == 2:  # or the two probabilities would not add up to 1
+            _require((curve[0] == curve[1] * (-1.0, 1.0)).all(), "the curves of two classes contradict each other")
+    if errors is not None:
+        _require(errors.ndim == 2 and len(errors) == 2 and errors.shape[1] >= 2, "errors has the wrong shape")
+        _require(np.isfinite(errors).all(), "an error is not finite")
+        _require((np.diff(errors, axis=1) >= 0).all(), "errors must not fall")
+        _require(errors[1, 0] == 0 and 1 <= errors[1, -1] <= 2**53, "errors are of no rows")

@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 
 from silvan.errors import FormatError, InputError
-from silvan.forest import predict, silvan_file
+from silvan.forest import intervals, predict, silvan_file
 from silvan.forest.arrays import ARRAYS, ForestArrays, not_none
 from silvan.forest.check import check
-from silvan.forest.importance import permutation_importances
+from silvan.forest.importance import Importances, permutation_importances
 from silvan.forest.shap import Shap, shap_values
 from silvan.util.files import write_whole
 from silvan.util.notebook import html_table
@@ -60,6 +60,12 @@ class Forest(ForestArrays):
         With "stages" only: the stage of each tree, (trees,), and the weight of each stage, (stages,).
     knots, odds
         With "log_odds" only: the calibration by class, summed leaf values and their log-odds, (classes, points).
+    curve
+        Of classes, with "mean" and "vote": the intercept and slope that map log-odds of scores to calibrated ones,
+        (classes, 2); None for scores as they are.
+    errors
+        With "mean" and "vote": errors on rows that trees did not learn from, and how many rows have at most these,
+        (2, points); what intervals and prediction sets are made of. None: there are none.
 
     Examples
     --------
@@ -118,17 +124,35 @@ class Forest(ForestArrays):
             raise InputError("predict_proba is for classification; this forest predicts a number")
         return self.scores(X, n_jobs)
 
+    def predict_interval(self, X: Any, coverage: float = 0.9, n_jobs: int | None = None) -> np.ndarray:
+        """Return an interval for each row that holds the number for a share of rows: lower and upper ends, (rows, 2).
+
+        It is as wide as errors on rows were that trees did not learn from; infinite where those are too few to tell.
+        """
+        return intervals.predict_interval(self, self.scores(X, n_jobs), coverage)
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95), n_jobs: int | None = None) -> np.ndarray:
+        """Return quantiles of the number of each row, (rows, quantiles): the prediction and quantiles of errors."""
+        return intervals.predict_quantiles(self, self.scores(X, n_jobs), q)
+
+    def predict_set(self, X: Any, coverage: float = 0.9, n_jobs: int | None = None) -> np.ndarray:
+        """Return the classes that are possible: bool (rows, classes), the true one among them for a share of rows.
+
+        A row may have several classes, or none where every class is less probable than most true classes are.
+        """
+        return intervals.predict_set(self, self.scores(X, n_jobs), coverage)
+
     def predict(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
         """Return the class, or the number.
 
-        The class is the one that the trees vote for if ``combine`` is "vote", which need not be the most probable
-        one, and that of the highest score if not.
+        The class is the one that the trees vote for if ``combine`` is "vote" and there is no calibration ``curve``,
+        which need not be the most probable one, and that of the highest score if not.
         """
         rows, absent = predict.as_rows(self, X)
         decided = predict.decide(self, rows, n_jobs, absent)
         return decided if self.classes is None else self.classes[decided]
 
-    def importances(self, X: Any = None, y: Any = None, repeats: int = 5, random_state: int = 0) -> dict[str, float]:
+    def importances(self, X: Any = None, y: Any = None, repeats: int = 5, random_state: int = 0) -> Importances:
         """Return how much each feature matters, by name.
 
         Without rows: its share in the decrease of impurity, averaged over trees; the shares add up to 1. With rows
@@ -138,7 +162,7 @@ class Forest(ForestArrays):
             return permutation_importances(self, X, y, repeats, random_state)
         if self.gain is None:
             raise InputError("this forest carries no gains; pass rows X and y to learn what matters by shuffling")
-        return dict(zip(self.schema.names, map(float, self.gain), strict=True))
+        return Importances(zip(self.schema.names, map(float, self.gain), strict=True))
 
     def shap(self, X: Any, background: Any = None, n_jobs: int | None = None) -> Shap:
         """Return by how much each feature moves a row's scores away from the mean: Shapley values.
@@ -146,7 +170,8 @@ class Forest(ForestArrays):
         ``values`` is (rows, features, outputs), and ``base`` (outputs,) is the mean answer for ``background``: rows as
         in X, or X itself if not given. A row's values and ``base`` add up to its ``scores``. A split on an unknown
         feature is averaged by the shares of background rows on its sides, as tree explainers do; exact up to rounding,
-        for columns of categories and for weighted trees too.
+        for columns of categories and for weighted trees too. Of a calibrated forest they are of ``plain()``: of scores
+        before calibration, which is no sum over trees.
         """
         rows, absent = predict.as_rows(self, X)
         behind = rows if background is None else predict.as_rows(self, background)[0]
@@ -234,6 +259,8 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
     if any(f.combine != first.combine for f in forests):
         ways = ", ".join(sorted({repr(f.combine) for f in forests}))
         raise InputError(f"forests that combine their trees differently ({ways}) cannot be put together")
+    if any(f.curve is not None or f.errors is not None for f in forests):
+        raise InputError("calibrated forests cannot be put together: each has a curve of its own; take plain() of each")
     if first.combine == "log_odds":
         raise InputError("forests that add log-odds cannot be put together: each has a calibration of its own")
     factors = [1.0] * len(forests) if say is None else say

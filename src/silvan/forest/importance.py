@@ -7,11 +7,27 @@ import numpy as np
 from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.predict import as_rows, decide
+from silvan.util.notebook import html_table
+
+
+class Importances(dict[str, float]):
+    """How much each feature matters, by name; prints as a list, what matters most first."""
+
+    def _ranked(self) -> list[tuple[str, float]]:
+        return sorted(self.items(), key=lambda item: -item[1])
+
+    def __repr__(self) -> str:
+        wide = max(map(len, self), default=0)
+        return "\n".join(f"{name:{wide}}  {value:7.4f}" for name, value in self._ranked())
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        return html_table(["feature", "importance"], [[name, round(value, 4)] for name, value in self._ranked()])
 
 
 def permutation_importances(
     forest: ForestArrays, X: Any, y: Any, repeats: int = 5, random_state: int = 0, n_jobs: int | None = None
-) -> dict[str, float]:
+) -> Importances:
     """Return each feature's drop in accuracy (or in R2) when its column is shuffled, the mean over repeats.
 
     Columns that no tree uses are not tried: they cannot matter.
@@ -30,7 +46,7 @@ def permutation_importances(
             merits.append(_merit(forest, matrix, y, absent, n_jobs))
         matrix[:, f] = column
         drops[forest.schema.names[f]] = base - float(np.mean(merits))
-    return drops
+    return Importances(drops)
 
 
 def gain_shares(tree: np.ndarray, feature: np.ndarray, gain: np.ndarray, n_trees: int, n_features: int) -> np.ndarray:

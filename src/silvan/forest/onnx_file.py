@@ -10,7 +10,8 @@ some intervals, and a chain of comparisons from low to high sends each interval 
 the two children of the split. onnxruntime lets many nodes point to one if they do so when their comparison is
 true; only the last comparison of a chain has a false branch that leaves it.
 
-Leaf values are 32-bit floats in ONNX, and so are sums over trees.
+Leaf values are 32-bit floats in ONNX, and so are sums over trees. A calibration curve follows the trees as a few
+operations on their means.
 """
 
 from pathlib import Path
@@ -19,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from silvan.errors import ExportError
-from silvan.forest.arrays import ForestArrays
+from silvan.forest.arrays import ForestArrays, not_none
 from silvan.forest.category_set import is_category_split, set_bits
 from silvan.forest.parity import check_answers, check_means, import_extra, leaf_terms, probing_rows
+from silvan.forest.predict import FAR_ODDS, SURE, log_odds
 from silvan.util.files import write_whole
 
 _IR, _OPSET, _ML_OPSET = 8, 15, 3
@@ -35,12 +37,24 @@ def tolerance(forest: ForestArrays) -> float:
 
     For 100 trees of probabilities that is 3.2e-6; differences seen are ten times smaller.
     """
-    return float((len(forest) / 2 + 4) * 2.0**-24 * np.abs(forest.value).max())
+    most = float((len(forest) / 2 + 4) * 2.0**-24 * np.abs(forest.value).max())
+    return most if forest.curve is None else most * _steepest(forest)
+
+
+def _steepest(forest: ForestArrays) -> float:
+    """Return by how much a calibration curve makes differences between scores larger, at most, and rounding of its own.
+
+    Scaling to 1 may double a difference where there are more than two classes.
+    """
+    scores = np.linspace(0.0, 1.0, 1 << 14)[:, None] * np.ones(forest.n_outputs)
+    z = not_none(forest.curve)[:, 0] + not_none(forest.curve)[:, 1] * log_odds(scores)
+    shares = 1.0 / (1.0 + np.exp(-np.clip(z, -FAR_ODDS, FAR_ODDS)))
+    return 8.0 + 4.0 * float((np.diff(shares, axis=0) / np.diff(scores, axis=0)).max())
 
 
 def to_onnx(forest: ForestArrays, path: str | Path) -> None:
     """Write a forest as an ONNX model once onnxruntime has answered from it as the forest does."""
-    check_means(forest, "ONNX")
+    check_means(forest, "ONNX", curves=True)
     onnx, runtime = import_extra("onnx"), import_extra("onnxruntime")
     forest = forest.take(forest.weights > 0)
     largest = np.abs(leaf_terms(forest)).max()
@@ -88,7 +102,7 @@ def build(helper: Any, forest: ForestArrays) -> Any:
     ensemble = helper.make_node(
         "TreeEnsembleRegressor",
         ["X"],
-        ["variable" if forest.classes is None else "probabilities"],
+        ["variable" if forest.classes is None else "probabilities" if forest.curve is None else "means"],
         domain="ai.onnx.ml",
         n_targets=forest.n_outputs,
         aggregate_function="AVERAGE",
@@ -96,8 +110,11 @@ def build(helper: Any, forest: ForestArrays) -> Any:
         **_nodes(forest),
         **_leaves(forest),
     )
-    nodes, initial = [ensemble], []
-    outputs = [helper.make_tensor_value_info(ensemble.output[0], _FLOAT, [None, forest.n_outputs])]
+    nodes: list[Any] = [ensemble]
+    initial: list[Any] = []  # constants of what follows the trees
+    if forest.curve is not None:
+        nodes += _calibration(helper, forest, initial)
+    outputs = [helper.make_tensor_value_info(nodes[-1].output[0], _FLOAT, [None, forest.n_outputs])]
     if forest.classes is not None:
         labels = class_labels(forest)
         kind = _INT64 if isinstance(labels[0], int) else _STRING
@@ -115,6 +132,43 @@ def build(helper: Any, forest: ForestArrays) -> Any:
     # what the columns and codes mean
     helper.set_model_props(model, {"silvan.schema": forest.schema.to_json(), "silvan.hash": forest.hash})
     return model
+
+
+def _calibration(helper: Any, forest: ForestArrays, initial: list[Any]) -> list[Any]:
+    """Return what maps means to probabilities along the calibration curve, as ``predict.calibrated`` does."""
+    curve = not_none(forest.curve)
+    numbers = {
+        "least": [SURE],
+        "most": [1.0 - SURE],
+        "one": [1.0],
+        "beyond": [1.0 / (SURE * (1.0 - SURE))],
+        "far": [FAR_ODDS],
+        "far_below": [-FAR_ODDS],
+        "intercepts": curve[:, 0].tolist(),
+        "slopes": curve[:, 1].tolist(),
+    }
+    for name, values in numbers.items():
+        shape = [] if len(values) == 1 else [len(values)]
+        initial.append(helper.make_tensor(name, _FLOAT, shape, values))
+    steps = [
+        ("Clip", "means least most", "inner"),
+        ("Sub", "one inner", "rest"),
+        ("Div", "inner rest", "ratio"),
+        ("Log", "ratio", "inner_odds"),
+        ("Sub", "means inner", "outside"),
+        ("Mul", "outside beyond", "outer_odds"),
+        ("Add", "inner_odds outer_odds", "odds"),
+        ("Mul", "odds slopes", "sloped"),
+        ("Add", "sloped intercepts", "moved"),
+        ("Clip", "moved far_below far", "log_odds"),
+        ("Sigmoid", "log_odds", "probabilities" if forest.n_outputs == 2 else "shares"),
+    ]
+    nodes = [helper.make_node(kind, given.split(), [made]) for kind, given, made in steps]
+    if forest.n_outputs != 2:
+        initial.append(helper.make_tensor("classes_axis", _INT64, [1], [1]))
+        nodes.append(helper.make_node("ReduceSum", ["shares", "classes_axis"], ["total"], keepdims=1))
+        nodes.append(helper.make_node("Div", ["shares", "total"], ["probabilities"]))
+    return nodes
 
 
 _FLOAT, _INT64, _STRING = 1, 7, 8

@@ -36,8 +36,11 @@ def import_extra(name: str) -> Any:
         ) from None
 
 
-def check_means(forest: ForestArrays, name: str) -> None:
-    """Raise ``ExportError`` for a forest that does not average its trees: no other format decides as it does."""
+def check_means(forest: ForestArrays, name: str, *, curves: bool = False) -> None:
+    """Raise ``ExportError`` for a forest that does not average its trees: no other format decides as it does.
+
+    ``curves`` says whether the format can hold a calibration curve.
+    """
     if forest.combine == "vote":
         raise ExportError(
             f"combine is 'vote': {name} cannot give a class by votes beside probabilities by means, nor let trees "
@@ -47,6 +50,11 @@ def check_means(forest: ForestArrays, name: str) -> None:
     if forest.combine != "mean":
         lacks = "votes within stages" if forest.combine == "stages" else "calibration of summed log-odds"
         raise ExportError(f"combine is {forest.combine!r}: {name} has no {lacks}; save a .silvan file")
+    if forest.curve is not None and not curves:
+        raise ExportError(
+            f"the forest has a calibration curve, which {name} cannot hold: export plain(), whose scores are those "
+            "before calibration, or save a .silvan file"
+        )
 
 
 def check_answers(forest: ForestArrays, rows: np.ndarray, answers: np.ndarray, tolerance: float, name: str) -> None:

@@ -219,7 +219,7 @@ def scores(
             raise InputError("trees whose log-odds are added up cannot be skipped: each tells of other columns")
         return _odds_scores(forest, tally(forest, X, forest.weights, n_jobs, votes=False).values)
     weights = _answering_weights(forest, absent)
-    return tally(forest, X, weights, n_jobs, votes=False, skip=skip).means()
+    return calibrated(forest, tally(forest, X, weights, n_jobs, votes=False, skip=skip).means())
 
 
 def decide(
@@ -228,7 +228,7 @@ def decide(
     """Return the code of each row's class, or its number; the first of classes with equal scores."""
     if forest.classes is None:
         return scores(forest, X, n_jobs, absent)[:, 0]
-    if forest.combine != "vote":
+    if not forest.decides_by_votes:
         return scores(forest, X, n_jobs, absent).argmax(axis=1)
     return tally(forest, X, _answering_weights(forest, absent), n_jobs, values=False).votes.argmax(axis=1)
 
@@ -242,7 +242,7 @@ def scores_and_decisions(
     skip: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the results of ``scores`` and ``decide``, from one walk."""
-    if forest.classes is not None and forest.combine == "vote":
+    if forest.decides_by_votes:
         total = tally(forest, X, _answering_weights(forest, absent), n_jobs, skip=skip)
         return total.means(), total.votes.argmax(axis=1)
     means = scores(forest, X, n_jobs, absent, skip=skip)
@@ -281,8 +281,30 @@ def _odds_scores(forest: ForestArrays, sums: np.ndarray) -> np.ndarray:
         piece = np.clip(np.searchsorted(knots, sums[:, k]) - 1, 0, len(knots) - 2)
         slope = np.diff(odds)[piece] / np.diff(knots)[piece]
         log_odds = odds[piece] + slope * (sums[:, k] - knots[piece])
-        shares[:, k] = 1.0 / (1.0 + np.exp(-np.clip(log_odds, -_FAR_ODDS, _FAR_ODDS)))
+        shares[:, k] = 1.0 / (1.0 + np.exp(-np.clip(log_odds, -FAR_ODDS, FAR_ODDS)))
     return shares / shares.sum(axis=1, keepdims=True)
 
 
-_FAR_ODDS = 500.0  # log-odds beyond are as good as certain, and exponentials stay finite
+def calibrated(forest: ForestArrays, means: np.ndarray) -> np.ndarray:
+    """Map mean leaf values to probabilities along the calibration curve, if the forest has one.
+
+    Classes keep the order of rows by their score: of two classes exactly, of more before they are scaled to 1.
+    """
+    if forest.curve is None:
+        return means
+    z = forest.curve[:, 0] + forest.curve[:, 1] * log_odds(means)
+    shares = 1.0 / (1.0 + np.exp(-np.clip(z, -FAR_ODDS, FAR_ODDS)))
+    total = shares.sum(axis=1, keepdims=True)
+    return shares if shares.shape[1] == 2 else shares / np.where(total > 0, total, 1.0)
+
+
+SURE = 0.5 / 1024  # scores nearer to 0 or 1 are too few to tell apart: log-odds go on along a straight line
+
+
+def log_odds(scores: np.ndarray) -> np.ndarray:
+    """Return log-odds of scores, finite and rising from 0 to 1."""
+    inner = np.clip(scores, SURE, 1.0 - SURE)
+    return np.log(inner / (1.0 - inner)) + (scores - inner) / (SURE * (1.0 - SURE))
+
+
+FAR_ODDS = 500.0  # log-odds beyond are as good as certain, and exponentials stay finite

@@ -113,7 +113,6 @@ class AutoForest(AutoForestParameters, Learner):
     chooses_threshold: ClassVar[bool] = True
     restorable: ClassVar[bool] = False  # sites make their forests again when these are judged
 
-    at_sites_: Sequence[str] = ()
     _made: Mapping[str, PersonalForest] = MappingProxyType({})
     _drawn: RowSamples | None = None  # which rows the trees of the shared forest drew
 
@@ -121,6 +120,11 @@ class AutoForest(AutoForestParameters, Learner):
     def fits_leaves(self) -> bool:
         """Whether sites may take leaf values from their own rows."""
         return self.monotonic_cst is None if self.fit_leaves is None else bool(self.fit_leaves)
+
+    @property
+    def makes_site_forests(self) -> bool:
+        """Whether sites make forests, and adjust curves, while the forest is grown."""
+        return bool(self.choose)
 
     @property
     def refits_leaves(self) -> bool:
@@ -132,7 +136,7 @@ class AutoForest(AutoForestParameters, Learner):
         """The most rounds that training can take, where that is known before."""
         if self.max_depth is None:
             return None
-        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
+        more = (self.class_weight == "balanced") + self.rounds_to_trust
         return int(self.max_depth) + 3 + 2 * bool(self.choose) + 2 * bool(self.refits_leaves) + more
 
     def check(self) -> None:
@@ -165,7 +169,7 @@ class AutoForest(AutoForestParameters, Learner):
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow both halves, put them together, and let every site choose how much its own trees count."""
-        merged_forest.check_influence(settings, True, None, self.refits_leaves)
+        merged_forest.limit_trees(settings, None, self.refits_leaves)
         settings = balance_classes(federation, self.schema_, settings)
         federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
         influence = merged_forest.Influence(None, True, None, self.refits_leaves)
@@ -177,7 +181,10 @@ class AutoForest(AutoForestParameters, Learner):
             compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
         share = compared.share(REFITTED if merged.refitted else 1.0)
         self.weights_ = {"sums": 1.0 - share, "sites": share}
-        self.forest_, self._drawn = join_halves(halves, share), self._draws(sites)
+        self._drawn = self._draws(sites)
+        self.forest_ = join_halves(halves, share)
+        if self.choose:
+            self.forest_ = self.trusted(federation, self.forest_, self._drawn)
         chosen: dict[str, ChosenShare] = {}
         models: dict[str, PersonalForest] = {}
         if self.choose:
@@ -187,7 +194,10 @@ class AutoForest(AutoForestParameters, Learner):
         mixes = {site: _mix_of(chosen.get(site)) for site in federation.active}
         self.shares_ = {site: own for site, (own, _) in mixes.items()}
         self.fitted_ = {site: fitted for site, (_, fitted) in mixes.items()}
-        self._made = {site: replace(models[site], takes_shared=not reply.choice) for site, reply in chosen.items()}
+        self._made = {
+            site: replace(models[site], takes_shared=not reply.choice and not self.trusts_rows)
+            for site, reply in chosen.items()
+        }
         for site, model in self._made.items():
             if model.takes_shared or federation.local_sites:
                 forest = self._site_forest(federation, site, model, merged.forests)
@@ -202,7 +212,7 @@ class AutoForest(AutoForestParameters, Learner):
     def result(self) -> Result:
         """Return what was learnt, with what sites chose."""
         choices = self.choices_
-        return replace(super().result(), at_sites=list(self.at_sites_), choices=choices, shared_forest=choices.shared)
+        return replace(super().result(), choices=choices, shared_forest=choices.shared)
 
     def _fixed_threshold(self) -> float | None:
         """Return the decision threshold, if it is known before the forest is there."""
@@ -214,7 +224,7 @@ class AutoForest(AutoForestParameters, Learner):
         """Return the forest that a site in this process makes, or takes as it is."""
         if model.takes_shared:
             return model.shared
-        parts = Ingredients(model.shared, model.draws, trees[site], model.fit)
+        parts = Ingredients(model.shared.plain(), model.draws, trees[site], model.fit, model.shared)
         return make_forest(federation.site(site), self.schema_, parts).forest
 
     def _draws(self, sites: list[str]) -> RowSamples:
@@ -243,13 +253,15 @@ class AutoForest(AutoForestParameters, Learner):
             elif len(one) == len(forest) + n:
                 sizes, owners = (*shared.sizes, n), (*shared.owners, site)
                 found[one.hash] = replace_fields(draws, sizes=sizes, owners=owners)
-            elif fitted and len(one) == len(forest):
+            elif len(one) == len(forest):
                 found[one.hash] = draws
         return found
 
     def _federated(self) -> Models:
         found = super()._federated()
         others = (one for site, one in self.forests_.items() if site not in self._made)
+        if not self._made and self._adjusted:
+            return found
         if all(one.takes_shared for one in self._made.values()) and all(one == self.forest_ for one in others):
             return found
         return {**self.forests_, **self._made}
@@ -260,13 +272,6 @@ class AutoForest(AutoForestParameters, Learner):
         if self.forest_ is None or federated[1] is self.forest_:
             return [local, federated]
         return [local, (SHARED, self.forest_), federated]
-
-    def _forest_for(self, site: str | None) -> Forest:
-        if site in self.at_sites_:
-            raise InputError(
-                f"the forest of site {site!r} is made of its own rows and stays there: predict at the site"
-            )
-        return super()._forest_for(site)
 
 
 _FITTED = "the shared trees with leaf values from own rows"

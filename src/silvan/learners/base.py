@@ -2,8 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,9 +13,9 @@ from sklearn.metrics import accuracy_score, r2_score
 from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.evaluation.candidates import (
     NO_THRESHOLDS,
+    AdjustedForest,
     Models,
     Named,
-    PersonalForest,
     SentModel,
     Thresholds,
     sent_model,
@@ -36,7 +37,9 @@ from silvan.algorithms.evaluation.evaluation import (
     evaluate_forests,
     pooled_hash,
 )
-from silvan.algorithms.evaluation.out_of_bag import choose_threshold
+from silvan.algorithms.evaluation.out_of_bag import CountOutOfBag, choose_threshold, total_unseen
+from silvan.algorithms.evaluation.reliability import CountErrors, with_curve, with_errors
+from silvan.algorithms.evaluation.site_models import KeepAdjusted, keep_adjusted
 from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.vertical.columns import with_all_columns
@@ -46,14 +49,13 @@ from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.forest import Forest
+from silvan.forest.importance import Importances
 from silvan.learners.federated_estimator import FederatedEstimator
-from silvan.learners.fixed_fields import REPEATS, fixed_fields, fixed_for_parties, forest_settings
-from silvan.learners.registry import LEARNERS, spec_of
+from silvan.learners.fixed_fields import REPEATS, forest_settings
+from silvan.learners.registry import spec_of
 from silvan.learners.result import ColumnEffects, Result
 from silvan.metrics import decided_at
 from silvan.privacy.announce import RequestPlan
-from silvan.privacy.gate import holding_to
-from silvan.privacy.terms import StudyText
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import RowSampling, make_key
 
@@ -88,6 +90,14 @@ class Learner(FederatedEstimator):
     max_samples: float | None = None
     monotonic_cst: Any = None
 
+    # of those that can say how far their scores can be trusted
+    calibrate: bool | None = None
+    intervals: bool = False
+
+    at_sites_: Sequence[str] = ()
+    _adjusted: Mapping[str, AdjustedForest] = MappingProxyType({})
+    _counted: np.ndarray | None = None  # all sites' training rows by score before calibration, where they were counted
+
     forest_: Forest | None
     forests_: dict[str, Forest]
     threshold_: float | None = None
@@ -102,7 +112,8 @@ class Learner(FederatedEstimator):
         given = {name: v for name, v in self.get_params(deep=False).items() if v is not None or name not in later}
         parameters = repr([type(self).__name__, sorted(given.items(), key=str)])
         settings = f"{parameters} {federation.schema.hash}"
-        return RequestPlan(self.asks(federation.schema), min_leaf=self.min_samples_leaf, settings=settings)
+        asks = *self.asks(federation.schema), *self._asks_to_trust(federation.schema)
+        return RequestPlan(asks, min_leaf=self.min_samples_leaf, settings=settings)
 
     def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
@@ -117,10 +128,78 @@ class Learner(FederatedEstimator):
         """Check the parameters and grow the forest."""
         settings = self.forest_settings(federation.schema)
         self._check_threshold(federation.schema)
+        self._check_reliability(federation.schema)
+        self._adjusted, self._counted = {}, None
         self.grow(federation, settings, self.feature_key())
+        if self.trusts_rows and not self.makes_site_forests:
+            self._adjust(federation)
         self.__dict__.pop("threshold_", None)  # of an earlier fit
         if self.threshold is not None:
             self.threshold_ = self._threshold(federation)
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether probabilities are calibrated."""
+        return bool(self.schema_.n_classes) and spec_of(type(self)).calibrates(self.get_params(deep=False))
+
+    @property
+    def trusts_rows(self) -> bool:
+        """Whether the forest gets a calibration curve or errors, from rows that trees did not learn from."""
+        return self.calibrates or self.intervals
+
+    @property
+    def makes_site_forests(self) -> bool:
+        """Whether sites make forests, and adjust curves, while the forest is grown."""
+        return False
+
+    @property
+    def rounds_to_trust(self) -> int:
+        """The most rounds that calibration, a threshold chosen by a rule and intervals take."""
+        calibrates = spec_of(type(self)).calibrates(self.get_params(deep=False))
+        adjusts = (calibrates or self.intervals) and not self.makes_site_forests
+        return (calibrates or isinstance(self.threshold, str)) + bool(self.intervals) + adjusts
+
+    def _asks_to_trust(self, schema: Schema) -> tuple[type[Request], ...]:
+        """Return the kinds of messages that calibration and intervals take."""
+        calibrates = bool(schema.n_classes) and spec_of(type(self)).calibrates(self.get_params(deep=False))
+        kinds = (CountOutOfBag,) * calibrates + (CountErrors,) * bool(self.intervals)
+        return (*kinds, KeepAdjusted) if kinds and not self.makes_site_forests else kinds
+
+    def _check_reliability(self, schema: Schema) -> None:
+        if not (self.calibrate or self.intervals):
+            return
+        name = "calibrate" if self.calibrate else "intervals"
+        if self.calibrate and not schema.n_classes:
+            raise InputError.about("calibrate", "is for classes; for numbers there are intervals")
+        if self.is_private:
+            raise InputError.about(name, "sums scores without noise, and the forest has epsilon: leave it out")
+        if not self.bootstrap:
+            raise InputError.about(name, "needs rows that some trees did not learn from: set bootstrap=True")
+
+    def trusted(self, federation: Federation, forest: Forest, draws: RowSamples) -> Forest:
+        """Return the forest with a calibration curve and errors, as far as they are asked for: a round each."""
+        if self.calibrates:
+            self._counted = total_unseen(federation, self.schema_, forest, draws)
+            forest = with_curve(self.schema_, forest, self._counted)
+        return with_errors(federation, self.schema_, forest, draws) if self.intervals else forest
+
+    def _adjust(self, federation: Federation) -> None:
+        """Give the forest a curve and errors, which sites adjust to their own rows and keep."""
+        known = {} if self.forest_ is None else self.draws(federation, [])
+        if self.forest_ is None or self.forest_.hash not in known:
+            raise InputError.about(
+                "calibrate" if self.calibrate else "intervals",
+                "needs a forest for all sites, and to know which rows trees saw: leave it out",
+            )
+        shared = self.trusted(federation, self.forest_, known[self.forest_.hash])
+        forests = {
+            site: replace(forest, curve=shared.curve, errors=shared.errors) for site, forest in self.forests_.items()
+        }
+        self.forest_, self.forests_ = shared, forests
+        draws = self.draws(federation, [])
+        self._adjusted = keep_adjusted(federation, self.schema_, forests, draws)
+        self.forests_ = {site: one.forest for site, one in self._adjusted.items() if one.forest is not None}
+        self.at_sites_ = [site for site, one in self._adjusted.items() if one.forest is None]
 
     def _check_threshold(self, schema: Schema) -> None:
         at = self.threshold
@@ -139,17 +218,23 @@ class Learner(FederatedEstimator):
             raise InputError.about(
                 "threshold", "needs a forest for all sites, and to know which rows trees saw: give a number"
             )
-        return choose_threshold(federation, self.schema_, self.forest_, draws[self.forest_.hash], self.threshold)
+        counted = self._counted
+        if counted is None:
+            counted = total_unseen(federation, self.schema_, self.forest_, draws[self.forest_.hash])
+        return choose_threshold(self.schema_, self.forest_, counted, self.threshold)
 
     def result(self) -> Result:
         """Return what was learnt, for run folders and reports."""
-        return Result(self.rounds_, self.bytes_, self.forest_, self.forests_, threshold=self.threshold_)
+        at_sites = list(self.at_sites_)
+        return Result(
+            self.rounds_, self.bytes_, self.forest_, self.forests_, at_sites=at_sites, threshold=self.threshold_
+        )
 
     def restore(self, forests: Mapping[str, Forest], sites: Sequence[str], threshold: float | None) -> bool:
         """Take the forests of an earlier fit; return False if they are not all that is needed to evaluate it."""
-        if not self.restorable:
-            return False
         self.schema_ = next(iter(forests.values())).schema
+        if not self.restorable or self.trusts_rows:  # sites adjust curves again
+            return False
         self.forest_, self.threshold_ = forests.get(""), threshold
         kept = {site: forests.get(site, forests.get("")) for site in sites}
         self.forests_ = {site: forest for site, forest in kept.items() if forest is not None}
@@ -179,24 +264,6 @@ class Learner(FederatedEstimator):
         pooled = [model for name, model in candidates if name == POOLED and isinstance(model, Forest)]
         return {model.hash: RowSamples((len(model),), bootstrap=self.row_sampling()) for model in pooled}
 
-    def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
-        """Hold the coordinator to what the parameters say, at sites of this process: a study of its own."""
-        if not federation.local_sites or type(self).__name__ not in LEARNERS:
-            return nullcontext()
-        schema, parameters = federation.schema, self.get_params(deep=False)
-        by_rows = federation.columns is None
-
-        def fixed(schema: Schema | None) -> Mapping[str, Any]:
-            of_study = {"study": federation.study}
-            if not by_rows:
-                return of_study | fixed_for_parties(parameters)
-            return of_study | fixed_fields(parameters, schema, random_state=self.random_state, **evaluation)
-
-        clusters = not by_rows or parameters.get("clusters") is not None
-        text = StudyText(schema.label.name, fixed, schema=schema if by_rows else None, clusters=clusters)
-        trusting = parameters.get("tolerate") == 0  # sites that trust one another need no share to spare
-        return holding_to(text, federation.local_sites.values(), tolerate=0 if trusting else 1)
-
     @abstractmethod
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest; sets ``forest_`` and ``forests_``."""
@@ -215,6 +282,10 @@ class Learner(FederatedEstimator):
 
     def _forest_for(self, site: str | None) -> Forest:
         self._check_fitted()
+        if site in self.at_sites_:
+            raise InputError(
+                f"the forest of site {site!r} is made of its own rows and stays there: predict at the site"
+            )
         if site is not None:
             if site not in self.forests_:
                 raise InputError(f"there is no site {site!r}; the sites are {', '.join(self.forests_)}")
@@ -224,15 +295,52 @@ class Learner(FederatedEstimator):
         return self.forest_
 
     def predict(self, X: Any, site: str | None = None) -> np.ndarray:
-        """Predict with the global forest, or with the one that a site should use."""
+        """Predict the class, or the number, of each row.
+
+        Parameters
+        ----------
+        X
+            Rows to predict: a data frame, whose columns are found by name in any order, or an array with the columns in
+            the order of ``schema_``.
+        site
+            A site's name, to predict with the forest that this site should use; None for the global forest.
+
+        Returns
+        -------
+        numpy.ndarray
+            One class or number for each row.
+        """
         forest = self._forest_for(site)
         if self.threshold_ is None or forest.classes is None:
             return forest.predict(X)
         return forest.classes[decided_at(self.threshold_, forest.predict_proba(X), forest.schema.label.positive_code)]
 
     def predict_proba(self, X: Any, site: str | None = None) -> np.ndarray:
-        """Return class probabilities by the global forest, or by the one that a site should use."""
+        """Return class probabilities: a row for each row of ``X``, a column for each class in sorted order.
+
+        Parameters
+        ----------
+        X
+            Rows to predict, as for ``predict``.
+        site
+            A site's name, to predict with the forest that this site should use; None for the global forest.
+        """
         return self._forest_for(site).predict_proba(X)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9, site: str | None = None) -> np.ndarray:
+        """Return an interval for each row, lower and upper ends, (rows, 2): see ``Forest.predict_interval``.
+
+        For learners fitted with ``intervals=True``, of numbers.
+        """
+        return self._forest_for(site).predict_interval(X, coverage)
+
+    def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95), site: str | None = None) -> np.ndarray:
+        """Return quantiles of each row's number, (rows, quantiles): see ``Forest.predict_quantiles``."""
+        return self._forest_for(site).predict_quantiles(X, q)
+
+    def predict_set(self, X: Any, coverage: float = 0.9, site: str | None = None) -> np.ndarray:
+        """Return which classes are possible for each row, bool (rows, classes): see ``Forest.predict_set``."""
+        return self._forest_for(site).predict_set(X, coverage)
 
     def predict_log_proba(self, X: Any, site: str | None = None) -> np.ndarray:
         """Return the logarithms of class probabilities."""
@@ -279,7 +387,7 @@ class Learner(FederatedEstimator):
 
     def permutation_importance(
         self, federation: Federation, repeats: int = REPEATS, by: Sequence[str] = ()
-    ) -> dict[str, float]:
+    ) -> Importances:
         """Return how much each column matters to the global forest: those that matter most come first.
 
         Every site shuffles a column within its own test rows; the sum over sites of squared errors says by how much
@@ -303,7 +411,7 @@ class Learner(FederatedEstimator):
         held = self.held_to_text(federation, by=by, repeats=repeats)
         with federation.working_on(f"columns that matter to {type(self).__name__}"), held:
             found = importances(federation, self.schema_, model, self.feature_key(), forest, repeats, by)
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        return Importances(sorted(found.items(), key=lambda item: -item[1]))
 
     def partial_dependence(self, federation: Federation, column: str, grid: Any = None) -> "pl.DataFrame":
         """Return the mean prediction of all sites' test rows with a column set to each of some values.
@@ -388,6 +496,8 @@ class Learner(FederatedEstimator):
 
     def _federated(self) -> Models:
         self._check_fitted()
+        if self._adjusted:
+            return self._adjusted
         return self.forests_ if self.forest_ is None else self.forest_
 
     def pooled_model(self, federation: Federation) -> Forest:
@@ -401,7 +511,7 @@ class Learner(FederatedEstimator):
             if isinstance(model, Settings | Boosting):
                 model = local_models(federation, self.schema_, model, self.feature_key())
             if isinstance(model, Mapping):
-                made = {site: one.forest if isinstance(one, PersonalForest) else one for site, one in model.items()}
+                made = {site: one if isinstance(one, Forest) else one.forest for site, one in model.items()}
                 known = {site: with_all_columns(one, self.schema_) for site, one in made.items() if one is not None}
                 models.append((name, known))
             elif isinstance(model, Forest):

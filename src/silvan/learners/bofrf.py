@@ -13,7 +13,7 @@ from silvan.algorithms.bofrf.weigh import BringTrees, ExchangeSettings, ScoreTre
 from silvan.algorithms.class_counts import asks_for_classes, balance_classes
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
-from silvan.algorithms.horizontal.merged_forest import check_influence
+from silvan.algorithms.horizontal.merged_forest import limit_trees
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountGrid
@@ -45,7 +45,7 @@ class BOFRF(BOFRFParameters, Learner):
     globals_
         The ensemble of all trees that the site uses if it does not use its own, by site.
     strategies_
-        What each site chose: "global" or "own".
+        What each site chose: "global", "own" (its own weighted trees) or "local" (its forest as it grew it).
     taus_
         The tau at which each site uses its ensemble.
     chosen_
@@ -81,7 +81,7 @@ class BOFRF(BOFRFParameters, Learner):
         """The most rounds that training can take, where that is known before."""
         if self.clusters is not None:
             return None
-        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
+        more = (self.class_weight == "balanced") + self.rounds_to_trust
         return 3 + 2 * bool(self.refit_leaves) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
@@ -94,7 +94,7 @@ class BOFRF(BOFRFParameters, Learner):
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Exchange and weigh the sites' trees, and let every site choose what to use."""
         validation, search = self._check(settings), as_search(self.tune)
-        settings = check_influence(settings, self.equal, self.max_trees, self.refit_leaves)
+        settings = limit_trees(settings, self.max_trees, self.refit_leaves)
         schema = self.schema_
         settings = balance_classes(federation, schema, settings)
         self.clusters_: dict[str, list[str]] | None = None
@@ -144,6 +144,9 @@ class BOFRF(BOFRFParameters, Learner):
                 self.own_[site] = one.ensemble(self.tau, site)
                 self.globals_[site] = together[name]
                 tau, own = self.taus_[site], self.strategies_[site] == "own"
+                if self.strategies_[site] == "local":
+                    self.forests_[site] = one.forests[site]
+                    continue
                 agreed = self.own_[site] if own else self.globals_[site]
                 self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None)
 
@@ -198,7 +201,7 @@ class BOFRF(BOFRFParameters, Learner):
             sizes = tuple(int((self.owners_ == site).sum()) for site in sites)
             together = RowSamples(sizes, tuple(sites), self.row_sampling(), bool(self.refit_leaves) and len(sites) > 1)
             for site, forest in {"": self.forest_, **self.forests_}.items():
-                if self.strategies_.get(site) != "own":
+                if self.strategies_.get(site, "global") == "global":
                     found[forest.hash] = together
                 else:
                     found[forest.hash] = RowSamples((len(forest),), (site,), self.row_sampling())

@@ -37,7 +37,7 @@ class Comparison:
 
     ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean metrics over splits,
     the ``gain`` over what the site has alone with its 95 % interval, corrected for splits that share rows,
-    ``certainty`` in a word, and ``use``, the model with the best mean metric. ``splits`` has every split's metrics.
+    ``certainty`` in a word, and ``best``, the model with the best mean metric. ``splits`` has every split's metrics.
     With ``split="sites"`` each site is evaluated once, by models of the others; there is no local model to gain on.
 
     Parameters
@@ -98,7 +98,7 @@ class Comparison:
             cells = (
                 "" if row["site"] == before else site,
                 "" if row["site"] == before else f"{row['rows']:,}",
-                _short(row["model"], 15) + (" *" if row["use"] else ""),
+                _short(row["model"], 15) + (" *" if row["best"] else ""),
                 "none" if math.isnan(value) else f"{value:.{digits}f}",
             )
             rows.append((*cells, *self._gain_cells(row, digits)) if gains else cells)
@@ -271,7 +271,7 @@ def without_each(sites: Sequence[str]) -> list[LeftOut]:
 
 
 def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:
-    """Mark at every site the candidate with the best mean figure over splits."""
+    """Mark at every site the candidate with the best mean metric over splits, which is no advice to use it."""
     best = {
         site: best_candidate([row for row in rows if row.site == site], candidates)
         for site in dict.fromkeys(row.site for row in rows)
@@ -310,7 +310,7 @@ def _with_words(rows: list[Row]) -> "pl.DataFrame":
     import polars as pl  # slow to import
 
     words = [None if row.model == LOCAL else certainty(row.gain, row.low, row.high) for row in rows]
-    return metrics_frame(rows).with_columns(pl.Series("certainty", words, pl.String))
+    return metrics_frame(rows).rename({"use": "best"}).with_columns(pl.Series("certainty", words, pl.String))
 
 
 def _by_split(found: list[list[Row]], splits: Sequence[Split]) -> "pl.DataFrame":

@@ -81,15 +81,26 @@ def _frame_class() -> "type[pl.DataFrame]":
         __repr__ = __str__
 
         def _repr_html_(self, **_: Any) -> str:
-            """Return all columns as a table for notebooks."""
-            columns = _shown(self)
-            return html_table(columns, zip(*(_texts(self, name) for name in columns), strict=True))
+            """Return a table for notebooks: the main metric, the gain with its interval and the advice come first."""
+            texts = {name: _texts(self, name) for name in _shown(self)}
+            return html_table(*_ordered(texts))
 
     return EvaluationFrame
 
 
 def _shown(frame: "pl.DataFrame") -> list[str]:
     return [name for name in frame.columns if name not in _EMPTY or any(frame[name].to_list())]
+
+
+def _ordered(texts: dict[str, list[str]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return heads and lines in the order of interest; the ends of the gain's interval are one column."""
+    if "gain_low" in texts and "gain_high" in texts:
+        ends = zip(texts.pop("gain_low"), texts.pop("gain_high"), strict=True)
+        texts["95% CI"] = [f"{low} to {high}" if low else "" for low, high in ends]
+    main = [metric.key for metric in metrics.METRICS if metric.main and metric.key in texts][:1]
+    first = [name for name in (*_KEYS, *main, "gain", "95% CI", "use") if name in texts]
+    heads = [*first, *(name for name in texts if name not in first)]
+    return heads, list(zip(*(texts[name] for name in heads), strict=True))
 
 
 def _texts(frame: "pl.DataFrame", name: str) -> list[str]:

@@ -18,9 +18,12 @@ from silvan.federation.federation import Federation
 from silvan.forest.arrays import class_array
 from silvan.forest.forest import Forest
 from silvan.learners.evaluation_frame import evaluation_frame
-from silvan.learners.parameters import write_shared_entries
+from silvan.learners.fixed_fields import fixed_fields, fixed_for_parties
+from silvan.learners.parameters import is_registered, write_shared_entries
 from silvan.learners.result import ColumnEffects, Result
 from silvan.privacy.announce import RequestPlan, announce
+from silvan.privacy.gate import holding_to
+from silvan.privacy.terms import StudyText
 from silvan.tree.fit import Settings
 from silvan.util.declared import convert, typed_keys
 from silvan.util.user_warnings import warn_user
@@ -165,7 +168,23 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
         """Hold the coordinator to what the parameters say, at sites of this process: a study of its own."""
-        return nullcontext()
+        if not federation.local_sites or not is_registered(type(self)):
+            return nullcontext()
+        schema, parameters = federation.schema, self.get_params(deep=False)
+        by_rows = federation.columns is None
+
+        def fixed(schema: Schema | None) -> Mapping[str, Any]:
+            of_study = {"study": federation.study}
+            if not by_rows:
+                return of_study | fixed_for_parties(parameters)
+            return of_study | fixed_fields(
+                parameters, schema, random_state=parameters.get("random_state") or 0, **evaluation
+            )
+
+        clusters = not by_rows or parameters.get("clusters") is not None
+        text = StudyText(schema.label.name, fixed, schema=schema if by_rows else None, clusters=clusters)
+        trusting = parameters.get("tolerate") == 0  # sites that trust one another need no share to spare
+        return holding_to(text, federation.local_sites.values(), tolerate=0 if trusting else 1)
 
     @abstractmethod
     def request_plan(self, federation: Federation) -> RequestPlan:
@@ -200,9 +219,10 @@ class FederatedEstimator(BaseEstimator, ABC):
             A line for each site and model, and for all sites together. ``gain`` is how much better a model is than
             what the site has alone, in AUC (or RMSE: by how much smaller), ``gain_low`` to ``gain_high`` its 95%
             interval: with 0 in between, it is not significant. There is none for few test rows. ``use`` marks the model
-            that was chosen for the site, which was not done by its test rows. ``positive`` names the positive class of
-            two, which F1, sensitivity, specificity, precision and threshold are about. The column ``guarantee`` of a
-            model with ``epsilon`` says what covers the metrics: "outside" for nothing.
+            that the site should use, where the gain or the loss is significant; otherwise there is no evidence for
+            either. ``positive`` names the positive class of two, which F1, sensitivity, specificity, precision and
+            threshold are about. The column ``guarantee`` of a model with ``epsilon`` says what covers the metrics:
+            "outside" for nothing.
         """
         if not isinstance(federation, Federation):
             raise InputError(

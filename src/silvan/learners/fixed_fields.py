@@ -121,16 +121,21 @@ def _of_boosting(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Return what all forests fix."""
-    from silvan.algorithms.evaluation.candidates import LocalModel, PersonalModel
+    from silvan.algorithms.evaluation.candidates import LocalModel, PersonalModel, SentModel
 
     settings = forest_settings(parameters, schema)
     alike, measures, least = _like(settings, schema.n_classes), _measures(settings, schema), settings.min_samples_leaf
     threshold = parameters.get("threshold")
+    adjusts = parameters.get("calibrate") is not False or bool(parameters.get("intervals"))
 
     def local_fits(one: LocalModel) -> bool:
         trees = one.settings.n_estimators == settings.n_estimators
         return trees and alike(one.settings) and one.threshold == threshold
 
+    def trusted(one: "Candidate") -> bool:
+        return adjusts or not isinstance(one, SentModel) or not one.adjust
+
+    candidates = _candidates(lambda one: isinstance(one, LocalModel) and local_fits(one))
     fixed = {
         "n_trees": lambda n: 1 <= n <= settings.n_estimators,
         "bootstrap": settings.row_sampling,
@@ -139,8 +144,10 @@ def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]
         "measure": measures,
         "settings": lambda given: given.n_estimators <= settings.n_estimators and alike(given),
         "validation": 0.0,
-        "candidates": _candidates(lambda one: isinstance(one, LocalModel) and local_fits(one)),
-        "model": lambda one: not isinstance(one, PersonalModel) or not one.fit or _fits_leaves(parameters),
+        "candidates": lambda given: all(trusted(one) for one in given) and candidates(given),
+        "model": lambda one: (
+            trusted(one) and (not isinstance(one, PersonalModel) or not one.fit or _fits_leaves(parameters))
+        ),
     }
 
     return {**fixed, **(_of_bofrf(parameters) if "tau" in parameters else {})}

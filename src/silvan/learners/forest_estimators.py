@@ -4,12 +4,10 @@ They take arrays like any estimator, and data frames with text or categorical co
 columns are split by category, missing values need no filling in.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-import narwhals as nw
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -18,23 +16,31 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
-    _check_sample_weight,
     check_is_fitted,
     validate_data,
 )
 
 from silvan.data.array_table import densify
 from silvan.data.encode import encode_features, infer_features
-from silvan.data.schema import CROWDED, Feature, Label, Schema
-from silvan.data.table import read_table
+from silvan.data.schema import CROWDED, Feature, Schema
 from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
+from silvan.learners.estimator_input import (
+    check_labels_present,
+    keys_of,
+    label_numbers,
+    label_of,
+    mixed_frame,
+    rows_in_share,
+    spread_over_rows,
+    used_rows,
+)
 from silvan.learners.parameters import write_shared_entries
 from silvan.learners.registry import VotingForestParameters
 from silvan.tree.fit import Assembled, Settings, check_class_weight, fit_forest, monotonic_signs
 from silvan.tree.objectives import Target
-from silvan.tree.sampling import SamplingKeys, make_key, rows_of_trees
+from silvan.tree.sampling import SamplingKeys, make_key, one_of_each, persons_of, rows_of_trees
 from silvan.util.user_warnings import warn_user
 
 _MANY_ROWS = 1 << 40  # in place of the number of rows, before it is known
@@ -110,7 +116,7 @@ class _Forest(_FittedForest):
             values["monotonic_cst"] = monotonic_signs(self.monotonic_cst, schema)
         for name, least in (("min_samples_leaf", 1), ("min_samples_split", 2)):
             if isinstance(values[name], float | np.floating):
-                values[name] = _rows_in_share(name, float(values[name]), n_rows, least)
+                values[name] = rows_in_share(name, float(values[name]), n_rows, least)
         n_sampled = self.max_samples
         if isinstance(n_sampled, int | np.integer) and not isinstance(n_sampled, bool):
             if not 1 <= n_sampled <= n_rows:
@@ -121,8 +127,8 @@ class _Forest(_FittedForest):
     def _read_table(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Check the table to fit on and describe its columns; return X as float32 (rows, features), and y as it is."""
         X = densify(X, warn=True)
-        frame = _mixed_frame(X)
-        _check_labels_present(y)
+        frame = mixed_frame(X)
+        check_labels_present(y)
         if frame is None:
             with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
                 X, y = validate_data(self, X, y, dtype=np.float32, order="C", ensure_all_finite="allow-nan")
@@ -141,13 +147,13 @@ class _Forest(_FittedForest):
             if feature.crowded:
                 mend = "if they matter, make numbers of them first (sklearn.preprocessing.TargetEncoder)"
                 warn_user(f"column {feature.name!r} {CROWDED}; {mend}")
-        return encode_features(frame, Schema(self._features, _label(self._features))), y
+        return encode_features(frame, Schema(self._features, label_of(self._features))), y
 
     def _read(self, X: Any) -> np.ndarray:
         """Check rows to predict for against the table fitted on."""
         check_is_fitted(self)
         X = densify(X, warn=False)
-        frame = _mixed_frame(X)
+        frame = mixed_frame(X)
         if frame is None and not any(f.categorical for f in self._features):
             with np.errstate(over="ignore"):
                 return validate_data(self, X, dtype=np.float32, order="C", ensure_all_finite="allow-nan", reset=False)
@@ -155,15 +161,22 @@ class _Forest(_FittedForest):
         _check_n_features(self, X, reset=False)
         return as_matrix(self.forest_.schema, X)
 
-    def _grow(self, X: np.ndarray, target: Target, classes: tuple[Any, ...] | None = None) -> None:
-        schema = Schema(self._features, _label(self._features, classes))
-        settings = self._settings(len(X), schema)
+    def _grow(
+        self,
+        X: np.ndarray,
+        target: Target,
+        classes: tuple[Any, ...] | None = None,
+        row_keys: np.ndarray | None = None,
+    ) -> None:
+        schema = Schema(self._features, label_of(self._features, classes))
+        settings = self._settings(len(X) if row_keys is None else len(persons_of(row_keys)), schema)
         before = self._trees_before(schema)
         if before is None:
             state = self.random_state  # a whole number, or a generator that draws one, as scikit-learn's estimators do
             self._seed = int(state if isinstance(state, int | np.integer) else check_random_state(state).randint(2**31))
         keys = SamplingKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
-        self.forest_, shares = fit_forest(X, target, schema, settings, keys, before=before, n_jobs=self.n_jobs)
+        given: dict[str, Any] = {"before": before, "row_keys": row_keys, "n_jobs": self.n_jobs}
+        self.forest_, shares = fit_forest(X, target, schema, settings, keys, **given)
         self._shares = csr_array(shares)
 
     def _trees_before(self, schema: Schema) -> Assembled | None:
@@ -186,10 +199,15 @@ class _Forest(_FittedForest):
         matrix = self._read(X)
         return scores(self.forest_, matrix, self.n_jobs)
 
-    def _out_of_bag(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Score each row by the trees that did not see it, NaN where all did; also return what these decide."""
-        keys = np.arange(len(X), dtype=np.uint64)
-        draw = self._settings(len(X)).row_sampling
+    def _out_of_bag(self, X: np.ndarray, row_keys: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Score each row by the trees that did not see it or its person; also return what these decide.
+
+        Scores are NaN where all trees did.
+        """
+        keys, n = np.arange(len(X), dtype=np.uint64), len(X)
+        if row_keys is not None:
+            keys, n = np.ascontiguousarray(row_keys["person"]), len(persons_of(row_keys))
+        draw = self._settings(n).row_sampling
         seen = rows_of_trees(make_key(self._seed, "rows"), keys, 0, self.n_estimators, draw)
         everywhere = int(seen.all(axis=0).sum())
         if everywhere:
@@ -260,32 +278,52 @@ class ForestClassifier(ClassifierMixin, _Forest):
     class_weight: Any = None
     vote: str = "soft"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Grow the forest."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Train the forest.
+
+        Parameters
+        ----------
+        X
+            Rows to train on, (rows, features): an array, or a data frame, also with text columns. NaN is missing.
+        y
+            The class of each row.
+        sample_weight
+            A weight for each row; None for equal weights. Rows of weight 0 are left out.
+        groups
+            The id of each row's person, where persons have several rows: each tree samples persons and takes one row of
+            each, so that rows are counted by person, and a row is out of bag where its person is. To evaluate a model,
+            keep persons together too (``sklearn.model_selection.GroupKFold``).
+
+        Returns
+        -------
+        self
+        """
         self._settings()
         X, y = self._read_table(X, y)
         check_classification_targets(y)
-        used, weight = _used_rows(X, sample_weight)
+        used, weight = used_rows(X, sample_weight)
         X, y = X[used], y[used]
+        keys = keys_of(groups, used)
         self.classes_, codes = np.unique(y, return_inverse=True)
         self.n_classes_ = len(self.classes_)
         by_class = None
         check_class_weight(self.class_weight)
         if self.class_weight is not None:
-            by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+            counted = np.ones(len(y), np.bool_) if keys is None else one_of_each(keys)
+            by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y[counted])
             if isinstance(self.class_weight, str) and weight is not None:  # balanced
-                masses = np.bincount(codes, weight)
+                masses = np.bincount(codes[counted], weight[counted], self.n_classes_)
                 by_class = masses.sum() / (len(masses) * masses)
         target = self._settings().objective_for(self.n_classes_).target(codes, self.n_classes_, weight, by_class)
-        self._grow(X, target, tuple(self.classes_.tolist()))
+        self._grow(X, target, tuple(self.classes_.tolist()), keys)
         if self.oob_score:
-            shares, decided = self._out_of_bag(X)
+            shares, decided = self._out_of_bag(X, keys)
             known = ~np.isnan(shares[:, 0])
             self.oob_score_ = np.nan
             if known.any():
                 answers, right = self.classes_[decided[known]], codes[known] == decided[known]
                 self.oob_score_ = float(self.oob_score(y[known], answers) if callable(self.oob_score) else right.mean())
-            self.oob_decision_function_ = _spread_over_rows(shares, used)
+            self.oob_decision_function_ = spread_over_rows(shares, used)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -298,7 +336,10 @@ class ForestClassifier(ClassifierMixin, _Forest):
             return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class, or with ``vote="hard"`` the one that most trees vote for."""
+        """Return the class of each row of ``X``: the most probable one; with ``vote="hard"`` the one with most votes.
+
+        A data frame must have the columns of ``fit`` in the same order, as scikit-learn requires.
+        """
         rows = self._read(X)
         if self.forest_.combine == "vote":
             return self.classes_[decide(self.forest_, rows, self.n_jobs)]
@@ -357,102 +398,50 @@ class ForestRegressor(RegressorMixin, _Forest):
     criterion: str = "squared_error"
     max_features: str | int | float | None = 1.0
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Grow the forest."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Train the forest.
+
+        Parameters
+        ----------
+        X
+            Rows to train on, (rows, features): an array, or a data frame, also with text columns. NaN is missing.
+        y
+            The number of each row.
+        sample_weight
+            A weight for each row; None for equal weights. Rows of weight 0 are left out.
+        groups
+            The id of each row's person, where persons have several rows: each tree samples persons and takes one row of
+            each, so that rows are counted by person, and a row is out of bag where its person is. To evaluate a model,
+            keep persons together too (``sklearn.model_selection.GroupKFold``).
+
+        Returns
+        -------
+        self
+        """
         self._settings()
         X, y = self._read_table(X, y)
-        y = _label_numbers(y)
-        used, weight = _used_rows(X, sample_weight)
+        y = label_numbers(y)
+        used, weight = used_rows(X, sample_weight)
         X, y = X[used], y[used]
-        self._grow(X, self._settings().objective_for(0).target(y, 0, weight))
+        keys = keys_of(groups, used)
+        self._grow(X, self._settings().objective_for(0).target(y, 0, weight), row_keys=keys)
         if self.oob_score:
-            means = self._out_of_bag(X)[1]
+            means = self._out_of_bag(X, keys)[1]
             known = ~np.isnan(means)
             spread = ((y[known] - y[known].mean()) ** 2).sum() if known.any() else 0.0
             error = ((y[known] - means[known]) ** 2).sum()
             self.oob_score_ = float(1.0 - error / spread) if spread > 0 else np.nan
             if callable(self.oob_score) and known.any():
                 self.oob_score_ = float(self.oob_score(y[known], means[known]))
-            self.oob_prediction_ = _spread_over_rows(means, used)
+            self.oob_prediction_ = spread_over_rows(means, used)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the mean of the trees' leaves."""
+        """Return the predicted number of each row of ``X``: the mean of the trees' leaves.
+
+        A data frame must have the columns of ``fit`` in the same order, as scikit-learn requires.
+        """
         return self._scores(X)[:, 0]
-
-
-# -- what an estimator is given: tables, labels, weights of rows, shares of rows and seeds
-def _rows_in_share(name: str, share: float, n_rows: int, least: int) -> int:
-    """Return how many rows a share of all is, rounded up, as in scikit-learn."""
-    if not 0.0 < share < 1.0:
-        raise InputError(f"{name} as a share must be above 0 and below 1, got {share}")
-    return max(least, math.ceil(share * n_rows))
-
-
-def _mixed_frame(X: Any) -> nw.DataFrame[Any] | None:
-    """Return X as a data frame if it is one with columns that are not numbers, None if not."""
-    if not nw.dependencies.is_into_dataframe(X):
-        return None
-    frame = read_table(X)
-    return None if all(t.is_numeric() or t == nw.Boolean for t in frame.schema.values()) else frame
-
-
-def _check_labels_present(y: Any) -> None:
-    """Raise ``InputError`` if labels are missing; other errors are left to scikit-learn's checks."""
-    labels = np.asarray(y)
-    if labels.dtype.kind == "U" and not isinstance(y, np.ndarray):
-        labels = np.asarray(y, object)  # in a list of text, NaN would become "nan"
-    if labels.ndim != 1 or labels.dtype.kind not in "fO":
-        return
-    missing = int(np.isnan(labels).sum()) if labels.dtype.kind == "f" else sum(map(_is_missing, labels))
-    if missing:
-        raise InputError.about("y", f"is missing in {missing} of {len(labels)} rows; fill in or drop them")
-
-
-def _is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except TypeError:  # pandas' NA is neither true nor false
-        return True
-
-
-def _label(features: tuple[Feature, ...], classes: tuple[Any, ...] | None = None) -> Label:
-    """Return a label of a name that no column has."""
-    name = "y"
-    while any(feature.name == name for feature in features):
-        name += "_"
-    return Label(name, classes)
-
-
-def _label_numbers(y: np.ndarray) -> np.ndarray:
-    """Return labels as numbers; raise ``InputError`` if they are none, or not finite."""
-    try:
-        y = y.astype(np.float64)
-    except (TypeError, ValueError):
-        raise InputError.about("y", f"must be numbers for regression, got dtype {y.dtype}") from None
-    if not np.isfinite(y).all():
-        raise InputError.about("y", f"is missing or infinite in {(~np.isfinite(y)).sum()} of {len(y)} rows; drop them")
-    return y
-
-
-def _used_rows(X: np.ndarray, weight: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return which rows count, and their weights: a row of weight zero is left out."""
-    if weight is None:
-        return np.ones(len(X), np.bool_), None
-    weight = _check_sample_weight(weight, X, dtype=np.float64)
-    if (weight < 0).any():
-        raise InputError.about("sample_weight", "must not be negative")
-    used = weight > 0
-    if not used.any():
-        raise InputError.about("sample_weight", "is zero for every row")
-    return used, weight[used]
-
-
-def _spread_over_rows(values: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Return the values of the rows that were used at their places, NaN elsewhere."""
-    out = np.full((len(used), *values.shape[1:]), np.nan)
-    out[used] = values
-    return out
 
 
 write_shared_entries(ForestClassifier, like=VotingForestParameters)

@@ -74,7 +74,7 @@ class HistogramForest(HistogramForestParameters, Learner):
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
-        return None if self.max_depth is None else int(self.max_depth) + 2 + isinstance(self.threshold, str)
+        return None if self.max_depth is None else int(self.max_depth) + 2 + self.rounds_to_trust
 
     def check(self) -> None:
         """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
@@ -278,7 +278,7 @@ class MergedForest(MergedForestParameters, Learner):
     @property
     def expected_rounds(self) -> int | None:
         """The most rounds that training can take, where that is known before."""
-        more = (self.class_weight == "balanced") + isinstance(self.threshold, str)
+        more = (self.class_weight == "balanced") + self.rounds_to_trust
         return 1 + 2 * bool(self.refit_leaves) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
@@ -302,7 +302,7 @@ class MergedForest(MergedForestParameters, Learner):
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
-        merged_forest.check_influence(settings, self.equal, self.max_trees, self.refit_leaves)
+        merged_forest.limit_trees(settings, self.max_trees, self.refit_leaves)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees, self.refit_leaves)
         settings = balance_classes(federation, self.schema_, settings)
         merged = merged_forest.fit(federation, self.schema_, settings, feature_key, influence)

@@ -23,6 +23,11 @@ class Parameters:
     """The parameters of a learner. A value that is not given is the default."""
 
 
+def is_registered(learner: type) -> bool:
+    """Whether a learner is one of the registry, and not derived from one: its parameters go by its own name."""
+    return any(base.__name__ == f"{learner.__name__}Parameters" for base in learner.__mro__)
+
+
 def defaults(cls: type[Parameters]) -> dict[str, Any]:
     """Return the default of every parameter."""
     return {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]  # dataclasses, all of them

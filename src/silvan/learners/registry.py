@@ -57,6 +57,7 @@ class LearnerSpec:
     lossless: bool = False  # whether its model equals that of pooled rows
     uses_sums: bool = True  # whether it needs sums over sites
     for_new_sites: bool = True  # whether it has one model for all sites, also for one that took no part in training
+    calibrated: bool = False  # whether it calibrates probabilities where nothing else is asked
     refits_leaves: bool = False  # whether sites re-estimate leaves of trees that other machines sent
     models_in_training: Callable[[Given], int] = lambda parameters: 0
     variants: Callable[[Given], int] = lambda parameters: 0
@@ -79,11 +80,24 @@ class LearnerSpec:
         if self.axis == "columns":
             return int(evaluated)
         made, by_rule = self.models_in_training(parameters), isinstance(parameters.get("threshold"), str)
+        made += self.models_to_trust(parameters)
         if not evaluated:
             return made + by_rule
         # a site's mix is evaluated before a threshold is chosen, and without subgroups: another model than afterwards
         again = bool(made) and (by_rule or bool(by))
         return 1 + made + by_rule + self.variants(parameters) + again
+
+    def calibrates(self, parameters: Given) -> bool:
+        """Whether probabilities are calibrated, if classes are predicted."""
+        asked, weighted = parameters.get("calibrate"), parameters.get("class_weight") is not None
+        if asked is None:
+            return self.calibrated and bool(parameters.get("bootstrap", True)) and not weighted
+        return bool(asked)
+
+    def models_to_trust(self, parameters: Given) -> int:
+        """Return the maximum number of external models that calibration and intervals have a site score."""
+        asked = self.calibrates(parameters) + bool(parameters.get("intervals"))
+        return asked + bool(asked)  # also with the site's own curve and errors
 
     def between_machines(self, parameters: Given) -> dict[str, Any]:
         """Return the defaults that differ between machines, where peers may send any tree they like."""
@@ -198,6 +212,25 @@ class VotingForestParameters(ForestParameters):
     vote: Literal["soft", "hard"] = "soft"
 
 
+@declared
+class ReliabilityParameters(Parameters):
+    """What forests on rows have that say how far their scores can be trusted.
+
+    Parameters
+    ----------
+    calibrate
+        Calibrate probabilities by training rows that are each scored by trees which did not learn from them: one curve
+        for all sites, from a sum, which each site adjusts to its own rows and keeps. Rows keep their order by score,
+        see docs/calibration.md. None: only AutoForest does, unless it has ``class_weight`` or no ``bootstrap``.
+    intervals
+        Sum the errors of such rows for ``predict_interval``, ``predict_quantiles`` and ``predict_set``. See
+        docs/calibration.md.
+    """
+
+    calibrate: bool | None = None
+    intervals: bool = False
+
+
 @learner(
     "horizontal",
     _HISTOGRAM,
@@ -205,7 +238,7 @@ class VotingForestParameters(ForestParameters):
     lossless=True,
     models_in_training=lambda given: int(given.get("epsilon") is not None),
 )
-class HistogramForestParameters(VotingForestParameters):
+class HistogramForestParameters(ReliabilityParameters, VotingForestParameters):
     """Of a forest grown from summed histograms.
 
     Parameters
@@ -240,7 +273,7 @@ class HistogramForestParameters(VotingForestParameters):
 
 
 @learner("horizontal", _MERGED, _FOREST, refits_leaves=True)
-class MergedForestParameters(VotingForestParameters):
+class MergedForestParameters(ReliabilityParameters, VotingForestParameters):
     """Of sites' own trees put together.
 
     Parameters
@@ -270,10 +303,11 @@ class MergedForestParameters(VotingForestParameters):
     "auto_forest",
     *(_HISTOGRAM, _MERGED, _FOREST),
     refits_leaves=True,
+    calibrated=True,
     # both halves, and what the site makes of the shared forest
     models_in_training=lambda given: 3 if given.get("choose", True) else 0,
 )
-class AutoForestParameters(ForestParameters):
+class AutoForestParameters(ReliabilityParameters, ForestParameters):
     """Of a histogram and a merged forest, each weighted by its worth.
 
     Parameters
@@ -306,7 +340,7 @@ class AutoForestParameters(ForestParameters):
     refits_leaves=True,
     variants=lambda given: 1 + bool(given.get("personal")),
 )
-class BOFRFParameters(ForestParameters):
+class BOFRFParameters(ReliabilityParameters, ForestParameters):
     """Of sites' own trees, weighted by how they do at all sites.
 
     Parameters

@@ -141,8 +141,18 @@ def _check_cost(site: Site, gate: Gate, request: Announce) -> list[str]:
 
 def announce(federation: Federation, request_plan: RequestPlan) -> None:
     """Raise an error that lists what sites would refuse, before anything is asked of any."""
+    told = [
+        f"site {site!r} refused this before anything was asked: {'; '.join(map(clean, reasons))}"
+        for site, reasons in refusals(federation, request_plan).items()
+    ]
+    if told:
+        raise RefusedError("\n".join([*told, *([request_plan.hint] if request_plan.hint else [])]))
+
+
+def refusals(federation: Federation, request_plan: RequestPlan) -> dict[str, list[str]]:
+    """Return why each site that would refuse what is about to be asked would do so."""
     if not request_plan.kinds:
-        return
+        return {}
     request = Announce(
         study=federation.study,
         settings=digest(request_plan.settings.encode()),
@@ -156,10 +166,4 @@ def announce(federation: Federation, request_plan: RequestPlan) -> None:
     )
     with federation.aside():
         replies: dict[str, Announced] = federation.ask(request)
-    told = [
-        f"site {site!r} refused this before anything was asked: {'; '.join(map(clean, reply.refused[:_MOST_REASONS]))}"
-        for site, reply in replies.items()
-        if reply.refused
-    ]
-    if told:
-        raise RefusedError("\n".join([*told, *([request_plan.hint] if request_plan.hint else [])]))
+    return {site: reply.refused[:_MOST_REASONS] for site, reply in replies.items() if reply.refused}

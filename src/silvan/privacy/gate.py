@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,37 +31,10 @@ from silvan.privacy.study_notes import SumPart, check_open, note_answer
 from silvan.privacy.terms import DeviationError, StudyText, Terms, columns_of
 from silvan.util.readable import count_of
 
-C = TypeVar("C")
-
-REMOVED_LIMITS = {
-    "min_class": "is gone: between machines groups of rows hide the labels of few, and min_test sets how many rows",
-    "tasks": "is gone: it follows from the study, and an approval may set it",
-    "models": "is gone: the study's learner decides how many models a site evaluates",
-    "score_groups": "is gone: it is 5 between machines and 1 in one process",
-    "tolerate": "is gone: the study's learner says how many sites may collude, one if it does not",
-}
-"""Parameters that ``Policy`` had before, and what decides each of them now."""
-
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 """Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
 
 
-def _explains_removed(cls: type[C]) -> type[C]:
-    """Make a class say what became of a parameter that was removed."""
-    init = cls.__init__
-
-    @wraps(init)
-    def checked(self: C, *given: Any, **named: Any) -> None:
-        for name in named:
-            if name in REMOVED_LIMITS:
-                raise InputError.about(name, REMOVED_LIMITS[name])
-        init(self, *given, **named)
-
-    cls.__init__ = checked  # type: ignore[assignment]
-    return cls
-
-
-@_explains_removed
 @dataclass(frozen=True)
 class Policy:
     """What may leave a site, as its owner decides. What a study asks for beyond that follows from its text.
@@ -227,8 +199,7 @@ class Gate(Outbox):
         self.check_kind(kind, envelope.study, envelope.over)
         self.check_leaves(kind, getattr(request, "min_leaf", None))
         self.check_trees(request)
-        if self.terms.text is not None or not isinstance(request, Noisy):  # noise protects whatever is asked
-            self.terms.check(site, request)
+        self.terms.check(site, request)
         self._thread.over = envelope.over
         if kind.verb == "total" and self.policy.min_sites > 1 and not isinstance(request, Noisy):
             study, columns = self.terms.approved or envelope.study, columns_of(site, request)

@@ -70,6 +70,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the digest of the line, which depends on all lines before."""
         return digest(msgspec.json.encode(self))
 
+    def __repr__(self) -> str:
+        return f"<line {self.number}, {self.at}: {self.describe()}; {self.bytes:,} bytes>"
+
     def describe(self) -> str:
         """Return the line as a sentence."""
         where = f"round {self.round}: " if self.round else ""

@@ -111,7 +111,8 @@ def _point(line: Line, summary: Line, of_gains: bool) -> _Point:
         low, high = line["intervals"].get("federated", (None, None))
         if value is None:
             return _Point(None, None, None, "unknown", "")
-        return _Point(value, low, high, sure, format_interval(low, high, digits) or f"({CERTAINTY[sure]})")
+        why = "no interval" if sure == "few" and not line["use"] else CERTAINTY[sure]  # sites' scores never meet
+        return _Point(value, low, high, sure, format_interval(low, high, digits) or f"({why})")
     value, (low, high) = line["metrics"].get(summary["leading"]), _between(line, summary)
     return _Point(value, low, high, "level", "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}")
 

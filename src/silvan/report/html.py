@@ -23,6 +23,7 @@ STYLE = _HERE / "style.css"
 _TABLES = (
     *(site_tables.column_table, site_tables.subgroup_table, site_tables.choice_table, site_tables.weight_table),
     *(site_tables.distance_table, site_tables.noisy_table, site_tables.message_table, site_tables.difference_table),
+    site_tables.table_one,
 )
 """Tables that the page's template shows under the names of these functions."""
 

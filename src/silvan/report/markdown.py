@@ -32,6 +32,7 @@ def markdown(summary: dict[str, Any]) -> str:
     lines += _section("What each site uses", site_tables.choice_table(summary))
     lines += _section("Whose trees count", site_tables.weight_table(summary))
     lines += _section("Who is near whom", site_tables.distance_table(summary))
+    lines += _section("Table 1", site_tables.table_one(summary))
     lines += _section("The sites' tables", site_tables.column_table(summary))
     lines += _section("How the tables differ", site_tables.difference_table(summary))
     lines += _section("What left each site", site_tables.message_table(summary))

@@ -77,6 +77,7 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
     if not record.evaluation:
         return [*texts, "It has not been evaluated: there are no test rows."]
     few = [site["title"] for site in sites if site["certainty"] == "few"]
+    level = [site["title"] for site in sites if site["certainty"] == "noise"]
     lost = [site["title"] for site in sites if site["certainty"] == "lost"]
     undefined = [site["title"] for site in sites if not any(v is not None for v in site["metrics"].values())]
     if undefined and summary["noisy"] is None and metric is not None and not record.copy_for and record.by == "rows":
@@ -85,6 +86,8 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
         )
     if few:
         texts.append(f"Too few test rows for a confidence interval of the gain: {list_some(few, 'site', 6)}.")
+    if level:
+        texts.append(f"Not significantly better or worse than the local model: {list_some(level, 'site', 6)}.")
     if lost:
         texts.append(f"Significantly worse than the local model: {list_some(lost, 'site', 6)}.")
     texts += cautions(record, summary)

@@ -21,6 +21,7 @@ def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
         _with_noise(summary),
         "" if summary["honest"] else _FLATTERED,
         _by_date(record),
+        _of_persons(record),
         _evaluated_rows(summary),
         _cost(record),
         _same_as_pooled(record),
@@ -54,7 +55,7 @@ def _outcome(summary: dict[str, Any]) -> str:
     texts = [_sites_that_gain(known)] if known else []
     if unknown:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
-        why = "no test rows, one class only, or a class without test rows"
+        why = "no test rows, or rows of one class only"
         if any(site["test_rows"] for site in summary["sites"]):
             texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
     texts.append(_change_of_metric(summary["lead"], summary))
@@ -88,7 +89,7 @@ def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
             texts.append(
                 f"At {line['title']} the {metric['title']} goes from {metrics['local']:.{digits}f} alone to "
                 f"{metrics['federated']:.{digits}f} with the federated forest "
-                f"({_change(line['gains']['federated'], metric)})."
+                f"({_change(line['gains']['federated'], metric)}{_sure(line, digits)})."
             )
     if summary["overall"] is not None and "local" in summary["overall"]["metrics"]:
         texts.append(_change_of_metric(summary["overall"], summary))
@@ -120,7 +121,7 @@ def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
     """Return how the figure changes, and why it may change the other way over all rows."""
     metric, overall = summary["metric"], summary["overall"]
     metrics, digits = line["metrics"], metric["digits"]
-    if metrics.get("local") is None or metrics.get("federated") is None:
+    if line["gains"].get("federated") is None:
         return ""
     mean = line is summary["mean"] or summary["repeats"]
     where = "On average over the sites" if mean else f"Over all {count_of(line['test_rows'], 'test row')}"
@@ -149,13 +150,14 @@ def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
 
 
 def _sure(line: dict[str, Any], digits: int) -> str:
-    """Return how sure a gain over all sites is; nothing if there is none."""
+    """Return how sure a gain is; nothing if there is none."""
     if not line["gains"]["federated"]:
         return ""
     low, high = line["intervals"]["federated"]
-    between = "" if low is None else f", 95% CI {format_interval(low, high, digits)}"
+    if low is None:
+        return ", no confidence interval"
     sure = line["sure"]["federated"] in ("gained", "lost")
-    return f"{between}, {'significant' if sure else 'not significant'}"
+    return f", 95% CI {format_interval(low, high, digits)}, {'significant' if sure else 'not significant'}"
 
 
 def _change(gain: float, metric: dict[str, Any]) -> str:
@@ -169,11 +171,7 @@ def _sites_that_gain(known: list[str]) -> str:
     total, n = len(known), {what: known.count(what) for what in dict.fromkeys(known)}
     gained, lost, noise, level, few = (n.get(what, 0) for what in ("gained", "lost", "noise", "level", "few"))
     if not gained + lost + noise + level:
-        return (
-            "No site has enough test rows for a confidence interval of its gain."
-            if few
-            else "Whether gains are significant is not known: there are no confidence intervals."
-        )
+        return "No site has enough test rows for a confidence interval of its gain."
     everywhere = "Both" if total == 2 else f"All {format_count(total)}"
     if level == total:
         who = "The site does" if total == 1 else f"{everywhere} sites do"
@@ -218,6 +216,14 @@ def _by_date(record: Record) -> str:
     by, test = record.date_split
     which = f"the {test} of every site's rows" if test.startswith("last") else f"the rows {test}"
     return f"Test rows are {which}, by {by}; the model was trained on earlier ones."
+
+
+def _of_persons(record: Record) -> str:
+    """Return what rows are, where persons have several."""
+    group = record.study.get("group")
+    if group is None:
+        return ""
+    return f"Rows are counted by {group}: all rows of one {group} are in the training set, or all in the test set."
 
 
 def _evaluated_rows(summary: dict[str, Any]) -> str:

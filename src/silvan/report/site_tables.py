@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from silvan.algorithms.evaluation.evaluation import CERTAINTY
+from silvan.algorithms.table_one import TableOne
 from silvan.metrics import BY_KEY
 from silvan.util.readable import count_of, format_bytes, format_interval, format_metric, format_number, signed
 
@@ -127,6 +128,12 @@ def importance_table(summary: dict[str, Any]) -> ReportTable | None:
     note = f"{what} on all sites' test rows, with the column shuffled at each site"
     rows = [[name, _number(growth, digits)] for name, growth in listed]
     return ReportTable(["Feature", "Error grows by"], rows, note=note)
+
+
+def table_one(summary: dict[str, Any]) -> ReportTable | None:
+    """Return Table 1, if the study asked for it."""
+    found: TableOne | None = summary["table_one"]
+    return None if found is None else ReportTable(found.heads, found.texts(), note=found.note)
 
 
 def column_table(summary: dict[str, Any]) -> ReportTable | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from silvan.algorithms.evaluation.evaluation import MEAN_OF_SITES, certainty
+from silvan.algorithms.evaluation.evaluation import ADVICE, MEAN_OF_SITES, certainty
 from silvan.errors import FormatError, SilvanError
 from silvan.federation.federation import OVERALL
 from silvan.metrics import METRICS, Metric, main_metrics
@@ -113,6 +113,7 @@ def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str,
         "sent_each": sent_all / max(len(traffic["sites"]), 1),
         "trained_each": sum(ways.get("sent", 0) for ways in record.bytes.values()) / max(len(record.bytes), 1),
         "seen": SEEN.get(record.sums, "") if record.by == "rows" else "",
+        "table_one": record.table_one,
         "differences": [(d.column, d.what, d.done) for d in record.differences],
         "alike": _alike(record),
         "settings": _settings(record.study),
@@ -255,11 +256,12 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[st
         line["sure"][model] = certainty(gain, low, high)
     gain = line["gains"].get("federated")
     line["verdict"] = "unknown" if gain is None else "gained" if gain > 0 else "lost" if gain < 0 else "level"
-    used = next((row for row in rows.values() if row.use), None)
-    if used is not None and "local" in rounded:  # without it nothing was compared
-        line["use"] = f"{used.model} ({used.same_as})" if used.same_as else used.model
     line["low"], line["high"] = line["intervals"].get("federated", (None, None))
-    if (used is not None or line["low"] is not None) and "local" in rounded:
+    joined = rows.get("federated")
+    if joined is not None and joined.site != OVERALL and "local" in rounded:  # otherwise nothing was compared
+        line["use"] = ADVICE[line["sure"].get("federated", "unknown")]
+        line["use"] += f" ({joined.same_as})" if line["use"] == joined.model and joined.same_as else ""
+    if (line["use"] or line["low"] is not None) and "local" in rounded:
         line["certainty"] = line["sure"].get("federated", "unknown")
     return line
 

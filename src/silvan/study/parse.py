@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from silvan.data.column_types import check_apart, check_kinds
-from silvan.data.date_split import NEEDS_DATE, DateSplit
+from silvan.data.date_split import NEEDS_DATE
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
@@ -24,10 +24,12 @@ from silvan.federation.federation import OVERALL
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.parameters import Parameters
 from silvan.learners.registry import LEARNERS, learners_for
-from silvan.privacy.gate import REMOVED_LIMITS, Policy
+from silvan.privacy.gate import Policy
 from silvan.study.study import EvaluationSettings, Predict, Sources, Study
 from silvan.study.toml_lines import BEFORE, Key, Problems, convert_entries, key_lines, parse_toml
 from silvan.util.declared import extras, typed_keys
+
+_NO_NOISE = "describe is for learners without epsilon: no noise protects the numbers of Table 1"
 
 SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy", "predict")
 """Keys that are tables."""
@@ -50,6 +52,15 @@ def predicting(study: Study, model: str, number: int) -> Study:
     """Return the study that predicts new rows with the model of another one, for the n-th time."""
     lines = f'[predict]\nstudy = "{study.digest}"\nmodel = "{model}"\nnumber = {number}\n'
     return parse_remote_study(f"{study.text.rstrip()}\n\n{lines}", study.path)
+
+
+def describing(study: Study) -> Study:
+    """Return the study that only describes all rows of another one; raise ``InputError`` where it cannot."""
+    if study.by_columns:
+        raise InputError("describe is for studies over rows, and here parties hold columns of the same rows")
+    if study.private:
+        raise InputError(f"{_NO_NOISE}; leave epsilon out to describe rows that may be described")
+    return msgspec.structs.replace(study, describe="only", test=0.0, split=None, repeats=None)
 
 
 @cache
@@ -144,17 +155,6 @@ def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
         yield key, (("sites",),), f"{word} needs at least two sites: one is left out, and the others train"
 
 
-def _of_date_split(study: Study, split: DateSplit) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
-    """Yield what does not go together with a split by date."""
-    key: Key = ("split",)
-    try:
-        check_apart("split", split.by, study.label, study.site, () if study.schema is None else study.schema.columns)
-    except InputError as error:
-        yield key, (), str(error)
-    if study.private and split.since is None:
-        yield key, (), f"split {NEEDS_DATE}"
-
-
 def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
     """Yield what does not go together: the key to change, the others that it is about, and why."""
     if study.label_holder is not None and study.label_holder not in (study.site_names or [study.label_holder]):
@@ -168,8 +168,21 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
     for other, given in (("test", study.test), ("repeats", study.repeats)):
         if study.split is not None and given:
             yield ("split",), ((other,),), f"split says which rows are test rows; leave one of split and {other} out"
-    if study.date_split is not None:
-        yield from _of_date_split(study, study.date_split)
+    by = None if study.date_split is None else study.date_split.by
+    for parameter, column in (("group", study.group), ("split", by)):
+        try:
+            features = () if study.schema is None else study.schema.columns
+            check_apart(parameter, column, study.label, study.site, features)
+        except InputError as error:
+            yield (parameter,), (), str(error)
+    if study.absent == "drop" and study.schema is not None:
+        yield (
+            ("absent",),
+            (("schema",),),
+            "absent is for columns that sites are asked for; leave it out beside [schema]",
+        )
+    if study.date_split is not None and study.private and study.date_split.since is None:
+        yield ("split",), (), f"split {NEEDS_DATE}"
     if study.on_splits:
         yield from _of_splits(study)
     if study.repeats and study.sampling == "published":
@@ -189,6 +202,8 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
             yield key, (learner,), "epsilon of metrics is for a forest with epsilon in [learner]; leave it out"
         if not study.holds_out:
             yield key, (test,), "there are no test rows to evaluate on: set test, or leave [evaluation] out"
+    if study.describe and study.private:
+        yield ("describe",), (), _NO_NOISE
     for name in ("importance", "by", "dependence"):
         key = ("evaluation", name)
         if not getattr(study.evaluation, name):
@@ -240,11 +255,7 @@ def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
             if name not in kinds:
                 problems.unknown(("policy", key), kinds, f"there is no message {name!r}", name)
 
-    removed = [name for name in values if name in REMOVED_LIMITS] if isinstance(values, dict) else []
-    for name in removed:
-        problems.add(("policy", name), f"{name} {REMOVED_LIMITS[name]}")
-    given = {name: value for name, value in values.items() if name not in removed} if removed else values
-    return convert_entries(given, typed_keys(Policy), ("policy",), problems, none=True, check=check)
+    return convert_entries(values, typed_keys(Policy), ("policy",), problems, none=True, check=check)
 
 
 def _site_names(values: Any, problems: Problems) -> tuple[str, ...] | None:

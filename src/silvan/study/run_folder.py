@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from silvan.algorithms.kept_results import MADE_MODEL
+from silvan.algorithms.table_one import TableOne
 from silvan.errors import FormatError, InputError, VersionError, reject
 from silvan.federation.agreement import ColumnAtSites
 from silvan.forest.forest import Forest
@@ -169,6 +170,7 @@ class Record(msgspec.Struct, kw_only=True):
     sites: list[SiteRows] = []
     differences: list[Difference] = []
     columns: list[ColumnAtSites] = []  # what sites told of their columns
+    table_one: TableOne | None = None  # what the columns hold, if the study asks for it
     warnings: list[str] = []
     models: list[Model] = []
     at_sites: list[str] = []  # sites that made the model they use of their own rows, and keep it: it is in no file here

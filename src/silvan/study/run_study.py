@@ -1,4 +1,4 @@
-"""The run sequence of a study, the only one: agree, announce, train, evaluate, explain, write, close.
+"""The run sequence of a study, the only one: agree, announce, describe, train, evaluate, explain, write, close.
 
 `silvan fit`, the demo, FLARE's jobs and the trial behind an approval all call it. They differ in the federation, the
 folder and the listener. What it asks of sites follows from the study and from their replies, and from nothing else:
@@ -40,6 +40,10 @@ def run_study(
     if secret_sampling:
         share_key(federation)
 
+    steps.describe_columns(record, federation, study, listener)
+    if study.describe == "only":
+        return _finish(record, federation, study, run)
+
     rounds = learner.expected_rounds
     listener.stage("training", 0 if rounds is None else federation.rounds + rounds)
     start = time.monotonic()
@@ -56,6 +60,11 @@ def run_study(
         steps.explain_model(record, federation, learner, study, listener)
         run.write_evaluation(record.evaluation)
 
+    return _finish(record, federation, study, run)
+
+
+def _finish(record: Record, federation: Federation, study: Study, run: Run) -> Record:
+    """Close the study at its sites, and write that it is done."""
     steps.close(record, federation, study)
     record.status = "done"
     run.write(record)

@@ -15,7 +15,8 @@ import numpy as np
 from sklearn.base import clone
 
 from silvan import metrics
-from silvan.algorithms.evaluation.evaluation import FEDERATED, LOCAL, Evaluation, Row
+from silvan.algorithms.describe_columns import describe_plan, describe_tables
+from silvan.algorithms.evaluation.evaluation import FEDERATED, Evaluation, Row, advised
 from silvan.algorithms.evaluation.repeats import folds_of, over_sites, over_splits
 from silvan.algorithms.evaluation.score_groups import places_of
 from silvan.data.readers.table_file import Table
@@ -27,7 +28,7 @@ from silvan.federation.describe import CountRows
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.base import Learner
-from silvan.learners.compare import evaluate_splits, mark_best
+from silvan.learners.compare import evaluate_splits
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import RequestPlan, announce
@@ -95,6 +96,8 @@ def agree(federation: Federation, study: Study) -> Agreement:
         count_rows=False,
         kinds=study.kinds,
         positive=study.positive,
+        grouped=study.group is not None,
+        absent=study.absent,
         share_key=partial(share_key, federation),
         share_columns=columns,
     )
@@ -151,7 +154,10 @@ def request_plan_of(
 
     With ``sampling`` sites agree on a key of draws.
     """
-    request_plan = learner.request_plan(federation)
+    request_plan = describe_plan() if study.describe else RequestPlan((), tasks=0)
+    if study.describe == "only":
+        return request_plan
+    request_plan += learner.request_plan(federation)
     if study.by_columns:
         request_plan += RequestPlan(asks_to_align(study.match), tasks=0)
     if study.on_splits and not federation.local_sites:
@@ -163,6 +169,14 @@ def request_plan_of(
     if sampling:
         request_plan += RequestPlan((DealKey, TakeKey), tasks=0)
     return request_plan
+
+
+def describe_columns(record: Record, federation: Federation, study: Study, listener: Listener) -> None:
+    """Record what the columns hold, if the study asks for it."""
+    if study.describe:
+        with listener.step("Describing columns"), federation.working_on("describing"):
+            record.table_one = describe_tables(federation, study.max_bins)
+        note_traffic(record, federation)
 
 
 def note_training(record: Record, run: Run, federation: Federation, result: Result, seconds: float) -> None:
@@ -280,10 +294,7 @@ def evaluate_model(
 def _evaluate_on_splits(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> Evaluation:
-    """Evaluate the learner on many splits, each row as often as the study says.
-
-    A site should use the one with the better mean metric: the learner's model, or what it has alone.
-    """
+    """Evaluate the learner on many splits, each row as often as the study says."""
     if not isinstance(learner, Learner):
         raise InputError("evaluation on splits is for learners of rows at sites; leave repeats and split out")
     splits, found, scores, names, pooled = study.splits(federation.active), [], None, tuple[str, ...](), None
@@ -306,7 +317,7 @@ def _evaluate_on_splits(
         return Evaluation(over_sites(found), models=names, pooled_hash=pooled)
     folds = folds_of(study.test, study.repeats)
     record.repeats, record.folds = study.repeats or 0, folds[0].of
-    rows = mark_best(over_splits(found, folds), [FEDERATED, LOCAL])
+    rows = advised(over_splits(found, folds))
     return Evaluation(rows, models=names, curves=scores, pooled_hash=pooled)
 
 

@@ -8,7 +8,7 @@ read studies too, so no learner is imported.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,20 +20,21 @@ from silvan.algorithms.evaluation.repeats import MOST_REPEATS, folds_of
 from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds
 from silvan.data.date_split import EXPECTED, DateSplit
+from silvan.data.groups import NO_GROUPS
 from silvan.data.holdout import LeftOut, Split
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
 from silvan.data.schema import Class, Schema
 from silvan.errors import InputError, SiteError
+from silvan.federation.agreement import Absent
 from silvan.federation.store import digest
-from silvan.learners.fixed_fields import fixed_fields, fixed_for_parties
-from silvan.learners.parameters import Parameters, changed, defaults
+from silvan.learners.parameters import Parameters, changed
 from silvan.learners.registry import LEARNERS, HistogramForestParameters, LearnerSpec
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
-from silvan.privacy.terms import StudyText
 from silvan.study.toml_lines import Key
+from silvan.tree.fit import Settings
 from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
 
 Sources = dict[str, Path | Query | Table | Partitions]  # tables by site or party
@@ -123,9 +124,19 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     positive
         the positive class of two, as `positive = "diseased"`, which sensitivity, precision, F1 and thresholds are
         about. Probabilities keep their order
+    group
+        the column of persons' ids, where tables have several rows of a person, as `group = "patient"`. It is no
+        feature; a person's rows are all test rows or none, and what counts rows counts persons, see
+        [tables](tables.md#several-rows-per-person)
+    absent
+        what becomes of columns that some sites lack: `"missing"`, they count as missing in all rows there; `"drop"`,
+        they are left out, see [tables](tables.md#columns-that-some-sites-lack)
     sums
         who sees the parts of sums over sites: `"trusted"` (whoever adds), `"ring"` or `"masked"` (nobody; three sites
         or more), see [sums](sums.md)
+    describe
+        `true`: before training, quartiles, missing values and categories of all columns, over all sites and at each
+        site whose policy allows it, see [Table 1](describe.md). `"only"`: nothing is trained. Not with `epsilon`
     exclude
         columns that are not features, such as identifiers
     output
@@ -200,7 +211,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Class | None,
         about(default="the second class in sorted order", expected="a class of the label", columns=_FOR_ROWS),
     ] = None
+    group: Annotated[Text | None, about(default="each row is a person", columns=f"{{key}} {NO_GROUPS}")] = None
+    absent: Annotated[Absent, about(columns=_FOR_ROWS)] = "missing"
     sums: Literal["trusted", "ring", "masked"] = "trusted"
+    describe: Annotated[bool | Literal["only"], about(expected="true, false or 'only'", columns=_FOR_ROWS)] = False
     exclude: tuple[str, ...] = ()
     output: Annotated[Text | None, about(default='`"runs/<file name>"`', decides=False)] = None
     id: Annotated[
@@ -329,8 +343,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The columns that are not features: those excluded, and one that splits rows."""
-        return self.exclude if self.date_split is None else (*self.exclude, self.date_split.by)
+        """The columns that are not features: those excluded, and those that group or split rows."""
+        more = (self.group, None if self.date_split is None else self.date_split.by)
+        return (*self.exclude, *(name for name in more if name is not None and name not in self.exclude))
 
     @property
     def holds_out(self) -> bool:
@@ -341,6 +356,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def evaluated(self) -> bool:
         """Whether a model is evaluated: the study's own, or those of splits."""
         return self.holds_out or self.on_splits
+
+    @property
+    def max_bins(self) -> int:
+        """How closely columns are counted: the bins of a tree."""
+        return int(getattr(self.learner, "max_bins", Settings.max_bins))
 
     @property
     def private(self) -> bool:
@@ -373,7 +393,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def max_tasks(self) -> int:
         """The maximum number of tasks: a model, its evaluation, and what columns do; parties may ask for more."""
         explained = self.evaluation.importance + bool(self.evaluation.dependence)
-        return 2 + explained + 2 * self.by_columns
+        return 2 + explained + 2 * self.by_columns + bool(self.describe)
 
     # -- what identifies it
     @property
@@ -468,39 +488,3 @@ def _plain(value: Any) -> Any:
         given = {name: getattr(value, name) for name in typed_keys(kind)}
         value = {name: one for name, one in given.items() if one != getattr(default, name)}
     return msgspec.json.decode(msgspec.json.encode(value))
-
-
-# -- what its text fixes of all requests: sites hold their coordinator to it
-def text_of(study: Study, name: str | None = None) -> StudyText:
-    """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
-    parameters = {**defaults(type(study.learner)), **study.parameters}
-    outside, evaluation = {study.label, *study.left_out}, study.evaluation
-    known = set() if study.schema is None else {*study.schema.columns}
-    of_study = {
-        # a study with a schema describes no tables, but parties say which of its columns they hold
-        "task": lambda task: task == study.task and (study.by_columns or study.schema is None),
-        "names": lambda names: study.schema is None and outside.isdisjoint(names),
-        "columns": lambda names: outside.isdisjoint(names) if study.schema is None else known.issuperset(names),
-        "grouped": False,
-        "study": name or study.unique_name,
-        "test": lambda share: share in (None, study.test),
-    }
-
-    def fixed(schema: Schema | None) -> Mapping[str, Any]:
-        if study.predict is not None:  # nothing is learnt
-            return of_study
-        if study.by_columns:
-            return {**of_study, **fixed_for_parties(parameters)}
-        of_learner = fixed_fields(
-            parameters,
-            schema,
-            random_state=parameters["random_state"],
-            by=evaluation.by,
-            dependence=evaluation.dependence,
-            epsilon=evaluation.epsilon or 0.0,
-        )
-        return {**of_study, **of_learner}
-
-    clusters = study.by_columns or parameters.get("clusters") is not None
-    left_out = frozenset(study.left_out)
-    return StudyText(study.label, fixed, study.task, study.schema, left_out, clusters, study.positive)

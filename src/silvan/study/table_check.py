@@ -19,7 +19,9 @@ import numpy as np
 from silvan.data.cells import fold, look_alike
 from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
 from silvan.data.encode import Task
+from silvan.data.groups import shared_ids
 from silvan.data.repeated_rows import repeated_rows
+from silvan.data.repeating_ids import repeating_ids
 from silvan.errors import InputError, SiteError
 from silvan.federate.by_rows import sources_by_site
 from silvan.federation.site_table import SiteSettings, SiteTable
@@ -31,12 +33,15 @@ T = TypeVar("T")
 _MEASURED = 10  # fewest values of a column that may be a measurement; fewer are codes
 _LEAK = 0.99  # a column that ranks the label's classes so well by itself probably knows the label
 _GOOD = 0.8  # AUC at other sites of a column that is a good measurement
+_FEW_OF_A_CLASS = 10  # rows of all sites, below which a class is rare
 _MANY = 20  # a label with more whole numbers than that may be a number
 
 
 def open_tables(study: Study) -> dict[str, SiteTable]:
     """Return the tables of a study in one process, by site; nobody agrees on anything."""
-    settings = SiteSettings(label=study.label, exclude=study.exclude, kinds=study.kinds, date_split=study.date_split)
+    settings = SiteSettings(
+        label=study.label, exclude=study.exclude, kinds=study.kinds, date_split=study.date_split, group=study.group
+    )
     tables = study.tables if study.site is None else study.tables[""]
     sources = sources_by_site(tables, study.site, study.schema, study.kinds, study.exclude)
     return {name: SiteTable(name, source, settings) for name, source in sources.items()}
@@ -60,6 +65,7 @@ def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict
     for name, site in sites.items():
         try:
             profiles[name] = profile_columns(site.table, site.label, most)
+            _ = site.groups  # an error where the column of ids does not tell
             if site.date_split is not None:
                 site.date_split.hold_out(site.table)
         except InputError as error:
@@ -82,8 +88,12 @@ def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: s
 
 
 def questions_of_rows(sites: Mapping[str, SiteTable]) -> list[str]:
-    """Return what somebody should look at of whole rows, a line each: copies in a table and between tables."""
-    return repeated_rows({name: site.table for name, site in sites.items()})
+    """Return what somebody should look at of whole rows, a line each: copies, and several rows of a person."""
+    tables = {name: site.table for name, site in sites.items()}
+    grouped = {name: site.groups.ids for name, site in sites.items() if site.groups is not None}
+    ungrouped = {name: table for name, table in tables.items() if sites[name].group is None}
+    label = next((site.label for site in sites.values()), "")
+    return shared_ids(grouped) + repeating_ids(ungrouped, label) + repeated_rows(tables)
 
 
 def questions(
@@ -113,6 +123,7 @@ def questions(
     return [
         *_same_rows(profiles),
         *_other_classes(profiles, label, task),
+        *_rare_classes(profiles, label, task),
         *_other_kinds(profiles, label),
         *lines,
         *_codes(profiles),
@@ -152,6 +163,58 @@ def _other_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, 
                 called.setdefault(tuple(sorted(map(fold, names))), (shown, []))[1].append(site)
     how = ", ".join(f"{names} at {_some(sites)}" for names, sites in called.values())
     return [f"{label}: the two classes are {how}: are they the same? then write them alike"] if len(called) > 1 else []
+
+
+def questions_of_columns(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, absent: str) -> list[str]:
+    """Return a line for sites of few rows, columns that some sites lack, and classes that one site alone has."""
+    sizes = {site: max((c.rows for c in columns), default=0) for site, columns in profiles.items()}
+    lines = [
+        f"{site} has {count_of(rows, 'row')}: too few to learn from or to evaluate on, and what leaves the site "
+        "tells of single rows"
+        for site, rows in sizes.items()
+        if rows < _FEW_OF_A_CLASS
+    ]
+    everything = dict.fromkeys(c.name for columns in profiles.values() for c in columns if c.name != label)
+    near = {name for alike in look_alike(everything) for name in alike}  # these are asked about as the same column
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for name in everything:
+        without = tuple(site for site, columns in profiles.items() if all(c.name != name for c in columns))
+        if without and name not in near:
+            lacking.setdefault(without, []).append(name)
+    what = "left out" if absent == "drop" else "missing in all rows there (absent)"
+    lines += [
+        f"{format_names(names)} at {_some(without)}: no such column, {what}" for without, names in lacking.items()
+    ]
+    at: dict[str, list[str]] = {}
+    for site, columns in profiles.items():
+        for name in next((c.classes for c in columns if c.name == label), {}):
+            at.setdefault(fold(name), []).append(site)
+    alone = {name: sites[0] for name, sites in at.items() if len(sites) == 1}
+    if len(profiles) > 1 and 1 < len(at) <= _MANY and len(alone) < len(at):
+        lines += [
+            f"{label}: class {name!r} is at {site} alone: only its rows say what it is" for name, site in alone.items()
+        ]
+    return lines
+
+
+def _rare_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
+    """Return a line if the label has one class, and one for each class that few rows of all sites have."""
+    found = [column for columns in profiles.values() for column in columns if column.name == label]
+    if task == "regression" or any(column.distinct and not column.classes for column in found):
+        return []
+    rows = sum((Counter({fold(name): n for name, n in column.classes.items()}) for column in found), Counter[str]())
+    named = {fold(name): name for column in found for name in column.classes}
+    if len(rows) == 1:
+        return [f"{label}: all rows of all sites are of class {named[next(iter(rows))]!r}: there is nothing to predict"]
+    numbers = all(column.kind == "numeric" and column.distinct > 2 for column in found)
+    if len(rows) > _MANY or (task is None and numbers):
+        return []  # it may be a number
+    total, remedy = rows.total(), "join it with another class, or leave these rows out"
+    return [
+        f"{label}: class {named[name]!r} has {n} of {count_of(total, 'row')}, too few to learn or to evaluate: {remedy}"
+        for name, n in rows.items()
+        if n < _FEW_OF_A_CLASS
+    ]
 
 
 def _other_kinds(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:

@@ -229,7 +229,8 @@ class _Replay:
         journal = split_journal(self.study.parts_of_splits(federation.sites).index(split))
         made = self._federation(split.study(federation.study), split.members(federation.active), journal)
         made.agreement = replace(
-            federation.agreement, rows=ask_rows(made) if federation.rows and split.test < 1.0 else {}
+            federation.agreement,
+            rows=ask_rows(made, grouped=federation.agreement.grouped) if federation.rows and split.test < 1.0 else {},
         )
         return made
 

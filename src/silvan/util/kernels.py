@@ -6,14 +6,16 @@ kernels names may have moved, which makes numba fail as soon as it reads the ind
 upgrade. So an index is marked with the text of all files with kernels: one of another text is to numba one of another
 version, which it does not read.
 
-This is the only place that touches numba's internals (``_cache_file``). numba's own settings offer a cache folder for
-the whole process alone, which would move the kernels of other packages too.
+This is the only place that touches numba's internals (``_cache``). numba's own settings offer a cache folder for the
+whole process alone, which would move the kernels of other packages too. Where no folder can be written, as in a
+service with a read-only system and a closed home, or where the disk is full, kernels are compiled and not kept.
 
 With ``NUMBA_DISABLE_JIT=1`` kernels run as plain Python, for a debugger or for coverage. Two things then differ, and
 both are settled here: unsigned integers warn when they wrap around, and numba's bit instructions do not exist.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
@@ -21,6 +23,7 @@ import numpy as np
 from numba.core import config as untyped_config
 
 from silvan.util.kernel_texts import digest_of_kernels
+from silvan.util.user_warnings import warn_user
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,14 +49,41 @@ def njit(**options: Any) -> Callable[[F], F]:
     """Return numba's decorator of the same name, for kernels that are kept compiled."""
 
     def compiled(function: F) -> F:
-        kernel: Any = numba.njit(**options)(function)
+        try:
+            kernel: Any = numba.njit(**options)(function)
+        except RuntimeError:  # numba found no folder to keep it in
+            _warn_unkept()
+            kernel = numba.njit(**{**options, "cache": False})(function)
+        else:
+            if not config.DISABLE_JIT:
+                _mark(kernel)
         if config.DISABLE_JIT:
             # hashes wrap around; elsewhere an overflow is as silent as in compiled code
             kernel = np.errstate(over="ignore")(function)
-        else:
-            index: Any = kernel._cache._cache_file
-            index._version = f"{index._version}, kernels {_STATE}"
         found: F = kernel
         return found
 
     return compiled
+
+
+def _mark(kernel: Any) -> None:
+    """Mark a kernel's index with the state of all kernels, and let it be used even if it cannot be written."""
+    index, save = kernel._cache._cache_file, kernel._cache.save_overload
+    index._version = f"{index._version}, kernels {_STATE}"
+
+    def save_if_possible(*what: Any) -> None:
+        try:
+            save(*what)
+        except OSError:
+            _warn_unkept()
+
+    kernel._cache.save_overload = save_if_possible
+
+
+@cache
+def _warn_unkept() -> None:
+    """Warn, once in a process, that compiled kernels are not kept."""
+    warn_user(
+        "silvan cannot keep its compiled code, so every process spends a minute or two to compile it: set "
+        "NUMBA_CACHE_DIR to a folder that only you can write"
+    )

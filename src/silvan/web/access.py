@@ -89,6 +89,7 @@ class Access:
         self.token = secrets.token_urlsafe(32) if token is None else token
         own = self.starter = Person(starter, "approve", digest(self.token.encode()))
         self.people = People(None, own) if people is None else People(people.path and people.path.parent, own)
+        self._once = secrets.token_urlsafe(32)
         self.hosts = {_with_port(name, port) for name in (*LOOPBACK, host)}
         if root.origin:
             self.hosts.add(root.origin.partition("://")[2])
@@ -104,6 +105,18 @@ class Access:
     def address(self) -> str:
         """The address to open, with the token of who started the page."""
         return f"{self.base}?token={self.token}"
+
+    @property
+    def address_once(self) -> str:
+        """The address that ``--open`` opens, with a token that is good for one use: history and logs keep addresses."""
+        return f"{self.base}?token={self._once}"
+
+    def redeem(self, token: str) -> bool:
+        """Whether a token is the one of ``address_once``; it is not known again."""
+        if not hmac.compare_digest(token.encode(), self._once.encode()):
+            return False
+        self._once = secrets.token_urlsafe(32)
+        return True
 
     def form_token(self, person: Person) -> str:
         """Return what every form of a person carries; each start of the page makes another."""
@@ -147,6 +160,8 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == "token"]
         if given:
+            if access.redeem(given[-1]):
+                return self._take_token(scope, query, access.token)
             known = access.people.by_token(given[-1])
             usable = known is not None and known.right != "proxy"
             return self._take_token(scope, query, given[-1]) if usable else self._unknown()

@@ -32,6 +32,7 @@ from silvan.federation import wire
 from silvan.federation.describe import FLOOR
 from silvan.federation.message import Envelope, Trouble
 from silvan.forest.forest import Forest
+from silvan.forest.predict import scores
 from silvan.tree.sampling import rows_of_trees
 
 PARAMETERS = {"n_estimators": 8, "max_depth": 4, "random_state": 3}
@@ -91,8 +92,13 @@ def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
         chosen = model.chosen_[site]
         assert chosen.measure == ("rmse" if task == "number" else "auc")
         assert chosen.rows == len(part)
-        assert np.allclose(chosen.metrics, figures, rtol=6e-3, equal_nan=True)  # they leave rounded to three digits
-        assert np.array_equal(np.isnan(chosen.metrics), np.isnan(figures))
+        shown, local = chosen.metrics[:, :2], chosen.metrics[0, 2]
+        assert np.allclose(shown, figures, rtol=6e-3, equal_nan=True)  # they leave rounded to three digits
+        assert np.array_equal(np.isnan(shown), np.isnan(figures))
+        if task == "binary":
+            alone = scores(model._local[site], part.X, skip=seen)[:, 1]
+            rows = ~np.isnan(alone) & ~np.isnan(agreed[:, 0])
+            assert local == pytest.approx(roc_auc_score(part.y[rows], alone[rows]), abs=6e-4)
 
 
 def test_with_rows_split_off_all_trees_speak():
@@ -119,7 +125,7 @@ def test_the_paper_chooses_on_the_test_part():
         best = np.nanmax(chosen.metrics)
         mine = roc_auc_score(part.y, model.forests_[site].scores(part.X)[:, 1])
         assert mine == pytest.approx(best, abs=6e-4)
-        assert chosen.metrics[taus.index(model.taus_[site]), int(model.strategies_[site] == "own")] == best
+        assert chosen.metrics[taus.index(model.taus_[site]), STRATEGIES.index(model.strategies_[site])] == best
     with pytest.raises(InputError, match="protocol='paper' chooses on the test part: set test"):
         fit(federate(parts(table(n=100), 2)), protocol="paper")
 
@@ -167,15 +173,44 @@ def test_more_than_luck_is_needed():
     assert decide(many, y, 2, [0.2], cautious=True).strategy == "own"
 
 
+def test_the_more_candidates_the_more_must_one_be_better():
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 2, 200)
+    agreed, better = scored(0.3 * y + rng.random(200), 0.485 * y + rng.random(200))
+    gain, error = score_quality(better, y, 2).lead(score_quality(agreed, y, 2))
+    assert 2.0 < gain / error < 2.2
+    alone = {(0, 0): agreed, (0, 1): better}
+    assert decide(alone, y, 2, [0.2], cautious=True).strategy == "own"
+    assert decide({**alone, (0, 2): agreed}, y, 2, [0.2], cautious=True).strategy == "global"
+
+
+def test_a_site_may_keep_its_local_forest(monkeypatch):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 400)
+    ranked = scored(rng.random(400), 0.5 * y + rng.random(400), 2.0 * y + rng.random(400))
+    chosen = decide(dict(zip([(0, 0), (0, 1), (0, 2)], ranked, strict=True)), y, 2, [0.2], cautious=True)
+    assert chosen.strategy == "local"
+    monkeypatch.setattr(choosing, "decide", lambda *given, **named: chosen)
+    fed = federate(parts(table(n=300), 2), test=0.2)
+    model = fit(fed)
+    found = model.evaluate(fed).filter(pl.col("model").is_in(["local", "federated"]) & (pl.col("site") != "all"))
+    assert (found.group_by("site").agg(pl.col("auc").n_unique())["auc"] == 1).all()
+
+
+def test_the_paper_knows_no_local_forest():
+    model = fit(federate(parts(table(n=300), 2), test=0.2), protocol="paper")
+    assert all(np.isnan(reply.metrics[:, 2]).all() for reply in model.chosen_.values())
+
+
 def test_figures_of_rows_in_groups_are_of_two_candidates():
     """Of all of them they would tell labels to whoever knows the trees."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 400)
     at = [(0, 0), (0, 1), (1, 0), (1, 1)]
     scores = dict(zip(at, scored(*(share * y + rng.random(400) for share in (0.0, 0.1, 0.9, 0.2))), strict=True))
-    assert not np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True).metrics).any()
+    assert not np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True).metrics[:, :2]).any()
     told = ~np.isnan(decide(scores, y, 2, [0.2, 0.1], cautious=True, groups=5).metrics)
-    assert told.tolist() == [[True, False], [True, False]]
+    assert told.tolist() == [[True, False, False], [True, False, False]]
 
 
 def test_ties():
@@ -195,8 +230,8 @@ def test_ties():
 
 
 def test_without_rows_what_was_agreed_stands():
-    for scores in ({}, {(0, 0): np.zeros((0, 2)), (0, 1): np.zeros((0, 2))}):
-        chosen = decide(scores, np.zeros(0, int), 2, [0.2], cautious=True)
+    for known in ({}, {(0, 0): np.zeros((0, 2)), (0, 1): np.zeros((0, 2))}):
+        chosen = decide(known, np.zeros(0, int), 2, [0.2], cautious=True)
         assert (chosen.strategy, chosen.measure, chosen.rows) == ("global", "", 0)
         assert np.isnan(chosen.metrics).all()
     # all trees of others abstain, so there is no global ensemble here
@@ -292,7 +327,8 @@ def test_a_site_unlike_the_others_keeps_its_own_trees():
     swapped = frame[:300].with_columns(label=pl.col("label").replace_strict({"yes": "no", "no": "yes"}))
     fed = federate({"odd": swapped, "a": frame[300:600], "b": frame[600:]}, test=0.2)
     model = fit(fed, n_estimators=30, personal=True)
-    assert model.strategies_ == {"odd": "own", "a": "global", "b": "global"}
+    assert model.strategies_.pop("odd") in ("own", "local")
+    assert model.strategies_ == {"a": "global", "b": "global"}
     assert set(np.unique(model.owners_[model.forest_.weights > 0])) <= {"a", "b"}
     figures = model.evaluate(fed).filter(pl.col("site") == "odd")
     auc = dict(zip(figures["model"], figures["auc"], strict=True))
@@ -307,14 +343,14 @@ def test_what_each_site_should_use():
         tau, mine = model.taus_[site], model.owners_ == site
         if model.strategies_[site] == "global":
             assert np.array_equal(model.forests_[site].weights, thresholded(model.weights_, np.ones(24), tau))
-        else:
+        elif model.strategies_[site] == "own":
             assert np.array_equal(model.forests_[site].weights, thresholded(model.weights_[mine], np.ones(8), tau))
 
 
 def test_base_has_one_tau():
     model = fit(federate(parts(table(), 2)), tau=0.3)
     assert set(model.taus_.values()) == {0.3}
-    assert all(reply.metrics.shape == (1, 2) for reply in model.chosen_.values())
+    assert all(reply.metrics.shape == (1, 3) for reply in model.chosen_.values())
 
 
 def test_the_agreed_tau_is_tried_first_and_once(monkeypatch):

@@ -126,6 +126,7 @@ def test_prediction_is_the_weighted_vote():
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_trees_abstain_where_a_column_is_lacking(task):
     tables = parts(table(task), 3)
     tables["site 1"] = tables["site 1"].drop("age")

@@ -227,6 +227,7 @@ def test_a_site_with_one_class():
     assert stages.weights.reshape(-1, 3).tolist() == [[1.0, 1.0, 0.0]] * len(stages.say)
 
 
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_a_site_that_lacks_a_column():
     """To it the column's values are missing ones: it finds no stump there, and others' stumps still answer."""
     frame = table(n=300)

@@ -29,7 +29,7 @@ SMALL = {"n_estimators": 8, "max_depth": 4}
 
 def ingredients(fed, site="site 1", **learner):
     """A fitted AutoForest, and what a site makes its forest of."""
-    model = sv.AutoForest(**SMALL, **learner).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False, **learner).fit(fed)
     own = sv.LocalForest(**SMALL).fit(fed).forests_[site].bare()
     return model, Ingredients(model.forest_, model.draws(fed, [])[model.forest_.hash], own)
 
@@ -109,7 +109,9 @@ def differing(n=450):
 
 @pytest.mark.parametrize("settings", [{"sums": "masked"}, {"cold": True}, {"n_jobs": 2}, {"signed": True}])
 def test_the_same_forest_however_sites_are_run(settings):
-    plain, other = (sv.AutoForest(**SMALL).fit(federate(differing(), **more)) for more in ({}, settings))
+    plain, other = (
+        sv.AutoForest(**SMALL, calibrate=False).fit(federate(differing(), **more)) for more in ({}, settings)
+    )
     assert any(share for share in [*plain.shares_.values(), *plain.fitted_.values()])
     assert {site: one.hash for site, one in plain.forests_.items()} == {
         site: one.hash for site, one in other.forests_.items()
@@ -120,7 +122,7 @@ def test_the_same_forest_however_sites_are_run(settings):
 def test_judged_at_the_site_as_the_forest_that_it_made():
     """A question that says of what it is made, and one that holds the forest, give the same figures."""
     fed = federate(differing(), test=0.3)
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     again = federate(differing(), test=0.3)  # whose sites know nothing of the trees that were signed
     first, second = (model.evaluate(one).filter(pl.col("site") != "all") for one in (fed, again))
     assert first.equals(second)
@@ -130,7 +132,7 @@ def test_judged_at_the_site_as_the_forest_that_it_made():
 def test_over_all_sites_each_is_scored_by_its_own():
     """Figures over all sites are of one ranking of all rows, as those of other models beside them."""
     fed = federate(differing(), test=0.3)
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     scores, labels = [], []
     for name in fed.sites:
         part = fed.site(name).part(fed.schema, test=True)
@@ -145,7 +147,7 @@ def test_over_all_sites_each_is_scored_by_its_own():
 def test_a_mean_of_sites_is_not_set_beside_a_ranking_of_all_rows():
     """Where models differ by site and cannot be summed, the line says so, and has no gain."""
     fed = federate(differing(), test=0.3)
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     elsewhere = federate(differing(), test=0.3)
     found = model.evaluate(elsewhere).filter(site="all", model="federated").row(0, named=True)
     assert found["gain"] is None
@@ -158,7 +160,7 @@ def test_a_mean_of_sites_is_not_set_beside_a_ranking_of_all_rows():
 def test_nothing_of_it_leaves():
     """Neither its leaf values nor their bytes stand in any message; the ledger says that it stays."""
     fed = federate(differing(), Recorded, test=0.3, policy=PolicyBetweenMachines())
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     model.evaluate(fed)
     made = {site: one for site, one in model.forests_.items() if one != model.forest_}
     assert made
@@ -178,7 +180,7 @@ def test_nothing_of_it_leaves():
 def test_between_machines_it_is_not_among_the_forests(monkeypatch):
     """The coordinator of sites elsewhere has the shared forest alone, and says who has another."""
     monkeypatch.setattr("silvan.federation.federation.Federation.local_sites", {})
-    model = sv.AutoForest(**SMALL).fit(federate(differing()))
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(federate(differing()))
     assert model.at_sites_
     assert set(model.forests_) == {"site 0", "site 1", "site 2"} - set(model.at_sites_)
     with pytest.raises(InputError, match="is made of its own rows and stays there: predict at the site"):
@@ -197,7 +199,7 @@ def judge_mixed(fed, model, own, made_in, site="site 2"):
 
 def test_trees_of_others_are_not_taken_for_the_sites_own():
     fed = federate(differing(), test=0.3)
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     right = model._made["site 2"]
     assert judge_mixed(fed, model, right.own, right.made_in)
     others = fed.blob(model.forest_.take(np.arange(8)).to_bytes())
@@ -209,7 +211,7 @@ def test_trees_of_others_are_not_taken_for_the_sites_own():
 def test_each_forest_that_a_mix_is_made_of_counts_as_a_model():
     """A coordinator cannot have many forests fitted to a site's rows and judged: each is a model, and few are."""
     fed = limited(federate(differing(), test=0.3), models=4)
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     model.evaluate(fed)
     forged = replace(model.forest_, value=model.forest_.value[::-1].copy())
     right = model._made["site 2"]
@@ -249,7 +251,7 @@ FORGED = [
 def test_forged_questions_are_read_before_rows_are(wrong):
     """One error, whatever the rows are: neither a crash of the site's process nor a mix that is told by an error."""
     fed = federate(differing(), test=0.3)
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     made = model._made["site 2"]
     forged = replace(made, shared=replace(model.forest_, combine="vote")) if "vote" in wrong else replace(made, **wrong)
     models = dict.fromkeys(fed.sites, model.forest_) | {"site 2": replace(forged, forest=None)}
@@ -266,7 +268,7 @@ def test_a_site_that_is_lost_on_the_way():
 
     tables = differing() | {"site 3": table(n=90, seed=4)}
     fed = federate(tables, disturbed(lose), test=0.3, quorum=2)
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     assert "site 0" not in fed.active
     found = model.evaluate(fed)
     assert set(found["site"]) == {"site 1", "site 2", "site 3", "all"}
@@ -276,6 +278,6 @@ def test_a_site_that_is_lost_on_the_way():
 def test_class_weights_leave_it_out():
     """Weights are the coordinator's word, and large ones would make a leaf of many rows tell of one."""
     with pytest.raises(InputError, match="have no class_weight"):
-        sv.AutoForest(**SMALL, fit_leaves=True, class_weight="balanced").fit(federate(differing()))
-    model = sv.AutoForest(**SMALL, class_weight="balanced").fit(federate(differing()))
+        sv.AutoForest(**SMALL, calibrate=False, fit_leaves=True, class_weight="balanced").fit(federate(differing()))
+    model = sv.AutoForest(**SMALL, calibrate=False, class_weight="balanced").fit(federate(differing()))
     assert set(model.fitted_.values()) == {0.0}

@@ -133,6 +133,7 @@ def test_sites_of_a_few_rows(task, n):
     assert np.isfinite(forest.scores(frame.drop("label"))).all()
 
 
+@pytest.mark.filterwarnings("ignore:.* absent at")
 def test_sites_that_lack_a_class_or_a_column():
     frame = table()
     fed = federate({"yes": frame.filter(pl.col("label") == "yes").drop("age"), "both": table(seed=1)})

@@ -36,7 +36,8 @@ def test_the_shared_forest_is_the_mean_of_both(task):
     frame = table(task)
     fed = federate(parts(frame, 3))
     plain, model = (
-        sv.AutoForest(**SMALL, choose=False, refit_leaves=refit_leaves).fit(fed) for refit_leaves in (False, True)
+        sv.AutoForest(**SMALL, calibrate=False, choose=False, refit_leaves=refit_leaves).fit(fed)
+        for refit_leaves in (False, True)
     )
     federated = sv.HistogramForest(**SMALL).fit(fed).forest_
     merged = sv.MergedForest(n_estimators=24, max_depth=4).fit(fed).forest_
@@ -54,7 +55,7 @@ def test_the_shared_forest_is_the_mean_of_both(task):
 @pytest.mark.parametrize(("task", "refit_leaves"), [("binary", True), ("binary", False), ("number", True)])
 def test_a_site_that_differs_gets_its_own_trees(task, refit_leaves):
     fed = federate(turned(task=task), test=0.25, sums="masked")
-    model = sv.AutoForest(**SMALL, refit_leaves=refit_leaves, fit_leaves=False).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False, refit_leaves=refit_leaves, fit_leaves=False).fit(fed)
     assert model.shares_["site 2"] == 1.0
     assert set(model.fitted_.values()) == {0.0}
     own = sv.LocalForest(**SMALL).fit(fed).forests_["site 2"]
@@ -70,21 +71,21 @@ def test_a_site_that_differs_gets_its_own_trees(task, refit_leaves):
 
 
 def test_a_label_that_is_turned_is_pointed_out():
-    choices = sv.AutoForest(**SMALL).fit(federate(turned())).choices_
+    choices = sv.AutoForest(**SMALL, calibrate=False).fit(federate(turned())).choices_
     hint = "; the shared forest ranks rows the wrong way round: is the label coded the same way here?"
     assert [text.endswith(hint) for text in choices.values()] == [False, False, True]
 
 
 def test_without_a_choice_nothing_is_said_of_one():
-    model = sv.AutoForest(**SMALL, choose=False).fit(federate(parts(table(n=60), 2)))
+    model = sv.AutoForest(**SMALL, calibrate=False, choose=False).fit(federate(parts(table(n=60), 2)))
     assert "training rows" not in str(model.choices_)
 
 
 def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
     fed = federate(parts(table(n=240), 3))
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     assert model.shares_ == dict.fromkeys(fed.sites, 0.0)
-    assert model.rounds_ == sv.AutoForest(**SMALL, choose=False).fit(fed).rounds_ + 2
+    assert model.rounds_ == sv.AutoForest(**SMALL, calibrate=False, choose=False).fit(fed).rounds_ + 2
     halves = sv.HistogramForest(**SMALL), sv.MergedForest(**SMALL, refit_leaves=True)
     assert model.rounds_ == sum(one.fit(fed).rounds_ for one in halves) + 2
 
@@ -95,7 +96,7 @@ def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
     monkeypatch.setattr("silvan.algorithms.evaluation.personal_forest.likely_mix", lambda judged, y: half)
     frame = table(n=240)
     fed = federate(parts(frame, 3), test=0.25)
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     rows, mixed = frame.drop("label"), model.forests_["site 1"]
     own = sv.LocalForest(**SMALL).fit(fed).forests_["site 1"]
     np.testing.assert_allclose(mixed.scores(rows), (model.forest_.scores(rows) + own.scores(rows)) / 2, rtol=1e-12)
@@ -108,7 +109,7 @@ def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
 def test_rows_are_scored_by_trees_that_did_not_see_them():
     """Of the trees from sums and of the site's own, those that drew a row are silent on it; others' never are."""
     fed = federate(parts(table(n=60), 2))
-    model = sv.AutoForest(**SMALL, refit_leaves=False).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False, refit_leaves=False).fit(fed)
     site, forest = fed.site("site 0"), model.forest_
     scored = score_unseen(site, fed.schema, forest, model.draws(fed, [])[forest.hash])
     part, drawn = site.part(fed.schema), model.sampled_rows(fed)[:, : site.n_train]
@@ -212,7 +213,7 @@ def test_a_number_counts_by_its_spread():
 
 def test_few_rows_keep_the_shared_forest():
     tables = parts(table(n=90), 2) | {"small": table(n=6, seed=5)}
-    model = sv.AutoForest(**SMALL).fit(federate(tables))
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(federate(tables))
     assert model.choices_["small"] == "the shared forest: too few rows to choose by"
     assert model.forests_["small"] is model.forest_
     assert "less what luck may add" in str(model.choices_)
@@ -222,7 +223,7 @@ def test_few_rows_keep_the_shared_forest():
 def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken():
     """Of all mixes they would tell labels to whoever knows the trees: see experiments/attacks/told_of_groups.py."""
     fed = federate(turned(), policy=PolicyBetweenMachines())
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     said = {s: [x.what for x in fed.site(s).outbox.ledger.lines() if x.kind == "ChooseShare"] for s in fed.sites}
     made = {site for site, share in model.shares_.items() if np.isnan(share)}
     assert made
@@ -251,18 +252,18 @@ def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken
 )
 def test_parameters_that_make_no_sense(wrong, match):
     with pytest.raises(InputError, match=match):
-        sv.AutoForest(**SMALL, **wrong).fit(federate(parts(table(n=60), 2)))
+        sv.AutoForest(**SMALL, calibrate=False, **wrong).fit(federate(parts(table(n=60), 2)))
 
 
 def test_a_site_with_a_privacy_budget_refuses_it():
     fed = federate(parts(table(n=60), 2), policy=sv.Policy(epsilon=1.0), schema=public_schema("binary"))
     with pytest.raises(RefusedError, match="the site has a privacy budget, and CountGrid is answered without noise"):
-        sv.AutoForest(**SMALL).fit(fed)
+        sv.AutoForest(**SMALL, calibrate=False).fit(fed)
 
 
 def asked_of(fed, **changed):
     """A question as the coordinator asks it, with fields of another value."""
-    model = sv.AutoForest(**SMALL).fit(fed)
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     shared = fed.blob(model.forest_.to_bytes())
     draws = model.draws(fed, [])[model.forest_.hash]
     of = {"shared": shared, "draws": draws, "own": shared, "made_in": fed.task, **changed}
@@ -285,9 +286,9 @@ def test_what_a_mix_is_made_of_must_be_known(wrong):
 
 def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
     fed = limited(federate(parts(table(n=60), 2)), models=3)
-    sv.AutoForest(**SMALL).fit(fed)
+    sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     with pytest.raises(RefusedError, match="3 at most"):
-        sv.AutoForest(**SMALL, random_state=1).fit(fed)
+        sv.AutoForest(**SMALL, calibrate=False, random_state=1).fit(fed)
 
 
 @pytest.mark.parametrize(
@@ -320,4 +321,4 @@ def test_saved_and_exported_as_any_forest(tmp_path):
     rows = frame.drop("label")
     np.testing.assert_array_equal(again.predict(rows), model.predict(rows))
     shap = again.shap(rows[:5])
-    np.testing.assert_allclose(shap.values.sum(axis=1) + shap.base, again.scores(rows[:5]), atol=1e-9)
+    np.testing.assert_allclose(shap.values.sum(axis=1) + shap.base, again.plain().scores(rows[:5]), atol=1e-9)

@@ -71,7 +71,7 @@ def test_a_question_about_another_schema_than_the_owners_is_refused(what):
     for name, request in asked("number").items():
         if name != "people":
             request, data = about(request, OTHERS[what])
-            assert "than the schema given to the site" in trouble(ask(site, request, [data])).text, name
+            assert "does not allow this schema" in trouble(ask(site, request, [data])).text, name
     assert site.outbox.budget.spent == 0.0
 
 
@@ -86,7 +86,7 @@ def test_federate_rows_gives_sites_the_schema():
         sizes=np.array([1]),
         cuts=np.array([40], np.float32),
     )
-    with pytest.raises(sv.RefusedError, match="than the schema given to the site"):
+    with pytest.raises(sv.RefusedError, match="does not allow this schema"):
         fed.total(request)
     assert fed.site("a").rebuilt().schema == schema()
 
@@ -97,15 +97,15 @@ def test_federate_rows_gives_sites_the_schema():
 )
 def test_bounds_that_rounding_swallows_are_refused(bounds):
     """Of a label and of a column, where the owner gave no schema."""
-    site = gated("no such table")
     label = sv.Schema.of(FEATURES, sv.Label("label", bounds=bounds))
     column = sv.Schema.of([sv.Feature("age", bounds=bounds), *FEATURES[1:]], LABELS["number"])
     for name, request in asked("number").items():
         for other in (label, column):
             if name != "people":
                 request, data = about(request, other)
+                site = gated("no such table")
                 assert "too close to each other, or too large" in trouble(ask(site, request, [data])).text, name
-    assert site.outbox.budget.spent == 0.0
+                assert site.outbox.budget.spent == 0.0
 
 
 def test_only_the_sites_own_label_is_asked_about():
@@ -114,7 +114,7 @@ def test_only_the_sites_own_label_is_asked_about():
     for name, request in asked("number").items():
         if name != "people":
             request, data = about(request, other)
-            assert "another label than the site's" in trouble(ask(site, request, [data])).text, name
+            assert "another label" in trouble(ask(site, request, [data])).text, name
     assert site.outbox.budget.spent == 0.0
 
 

@@ -250,7 +250,7 @@ def test_what_sql_server_would_take_as_more_than_a_query(query):
 
 def test_a_driver_that_is_not_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "oracledb", None)
-    with pytest.raises(InputError, match=r"reading Oracle needs a driver; run: pip install '.\[oracle\]'"):
+    with pytest.raises(InputError, match=r"reading Oracle needs a driver; run: pip install 'silvan\[oracle\]'"):
         read_table("oracle://reader@db.example/RECORDS?table=t")
 
 

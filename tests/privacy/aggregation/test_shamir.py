@@ -40,7 +40,7 @@ def cases(draw, most=12):
 
 def shares_of(n, rows):
     secret = np.frombuffer(rows[0], np.uint8)
-    return shamir.split(secret, n, len(rows), b"".join(rows[1:]))
+    return shamir.split(secret, len(rows), b"".join(rows[1:]), n)
 
 
 @given(cases())
@@ -48,6 +48,22 @@ def test_shares_are_values_of_the_polynomial(case):
     n, rows, _ = case
     expected = [[value(byte, place + 1) for byte in zip(*rows, strict=True)] for place in range(n)]
     assert shares_of(n, rows).tolist() == expected
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 129, 300])
+def test_shares_of_long_secrets_are_those_of_their_bytes(size):
+    rng = np.random.default_rng(size)
+    rows = [rng.bytes(size) for _ in range(4)]
+    bytewise = [shares_of(7, [row[i : i + 1] for row in rows])[:, 0] for i in range(size)]
+    assert (shares_of(7, rows) == np.transpose(bytewise)).all()
+
+
+@given(cases())
+def test_one_share_is_that_of_its_place(case):
+    n, rows, _ = case
+    secret, drawn = np.frombuffer(rows[0], np.uint8), b"".join(rows[1:])
+    alone = [shamir.share(secret, len(rows), drawn, place).tolist() for place in range(n)]
+    assert alone == shares_of(n, rows).tolist()
 
 
 @given(cases())
@@ -106,7 +122,7 @@ def test_shares_look_like_noise():
 @pytest.mark.parametrize(("n", "enough"), [(3, 4), (256, 3), (3, 0), (0, 0)])
 def test_shares_that_cannot_be(n, enough):
     with pytest.raises(ValueError, match="cannot be split"):
-        shamir.split(np.zeros(3, np.uint8), n, enough, bytes(3 * max(enough - 1, 0)))
+        shamir.split(np.zeros(3, np.uint8), enough, bytes(3 * max(enough - 1, 0)), n)
 
 
 @pytest.mark.parametrize("places", [(0, 0), (0, -1), (0, 255)])

@@ -15,7 +15,7 @@ from helpers.private_study import budgets, federate, schema, spent
 from helpers.studies import table
 
 import silvan as sv
-from silvan.algorithms.private import tables
+from silvan.algorithms.private import table_counts
 from silvan.algorithms.private.noisy_counts import NoisyCounts
 from silvan.algorithms.private.table_counts import CountPeople, CountScores
 from silvan.errors import FormatError, InputError, RefusedError
@@ -211,7 +211,7 @@ def gated(policy, **settings):
 def test_used_up_is_refused_before_anything_is_computed(monkeypatch):
     site = gated(sv.Policy(epsilon=1.0))
     assert send(site, people(0.9), over=SITES[:1]).kind == "NoisyCounts"
-    monkeypatch.setattr(tables, "drawn_once", lambda *args: pytest.fail("it was computed"))
+    monkeypatch.setattr(table_counts, "drawn_once", lambda *args: pytest.fail("it was computed"))
     assert "used up" in trouble(send(site, people(0.2), over=SITES[:1])).text
     assert site.outbox.budget.spent == 0.9
 

@@ -3,13 +3,18 @@
 The publications choose on the test part, so that what is measured there afterwards is too good. The default here
 chooses on rows that the trees in question did not see: rows split off before training, or out-of-bag rows, on which
 others' trees always vote and the site's own only if they did not draw the row. After leaf re-estimation all trees have
-drawn rows of the site, and vote on the others. A site leaves what was agreed, the global ensemble at the agreed tau,
-only for something better by more than two standard errors: of many near-equal ensembles, the best on a few rows is best
-by luck.
+drawn rows of the site, and vote on the others. Eq. 3.11 promises that no site is worse off than alone. But weights and
+tau follow from all sites' rows, and the site's ensemble of weighted trees may be worse than its forest was. So a site
+may also take its local forest as it grew it.
+
+A site leaves what was agreed, the global ensemble at the agreed tau, only for something better by more than luck adds:
+of many near-equal ensembles, the best on a few rows is best by luck. One other candidate must be better by two standard
+errors, and each of several by as many as make luck no likelier for all of them together (Bonferroni).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -36,10 +41,12 @@ from silvan.privacy.gate import policy_of
 from silvan.tree.sampling import RowSampling
 
 Protocol = Literal["honest", "paper"]
-Strategy = Literal["global", "own"]
+Strategy = Literal["global", "own", "local"]
 
 TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # thresholds that a site tries, beside the agreed one
-STRATEGIES: tuple[Strategy, Strategy] = ("global", "own")
+STRATEGIES: tuple[Strategy, ...] = ("global", "own", "local")
+_LOCAL = STRATEGIES.index("local")
+_LUCK = NormalDist().cdf(-2.0)  # how often luck alone exceeds two standard errors
 
 _MOST_TAUS = len(TAUS) + 1
 
@@ -52,7 +59,8 @@ class Chosen(Reply, frozen=True, kw_only=True):
     strategy: Strategy
     measure: MetricName  # empty: there were no rows to choose on, or too few
     rows: int
-    metrics: np.ndarray  # (taus, 2), global and own; NaN where there is nothing to use or to tell, see ``decide``
+    # (taus, 3), global, own and, in the first line, local; NaN where there is nothing to use or to tell, see ``decide``
+    metrics: np.ndarray
 
 
 class Choose(Ask[Chosen], frozen=True, kw_only=True):
@@ -85,7 +93,8 @@ def choose(site: Site, request: Choose) -> Chosen:
     leaves = kept_leaves(site, schema, request.forests, X)  # none are kept any longer, used or not
     if request.refitted is not None:
         leaves = None
-    scores = score_candidates(trees, X, request.taus, seen, site.n_jobs, leaves)
+    local = request.protocol == "honest"  # the texts know global and own
+    scores = score_candidates(trees, X, request.taus, seen, site.n_jobs, leaves, local=local)
     groups = policy_of(site).score_groups
     return decide(scores, y, schema.n_classes, request.taus, cautious=request.protocol == "honest", groups=groups)
 
@@ -146,11 +155,14 @@ def score_candidates(
     seen: np.ndarray,
     n_jobs: int | None = None,
     leaves: np.ndarray | None = None,
+    *,
+    local: bool = False,
 ) -> dict[tuple[int, int], np.ndarray]:
     """Score rows by every ensemble that a site may choose: by place of tau and of strategy.
 
-    Trees do not vote on rows that they have ``seen``. A lower tau only adds trees, so each tree is walked once for all
-    taus, or not at all if the ``leaves`` of the rows were noted.
+    With ``local``, also by the site's own trees as they are, none weighted or left out, at the first tau. Trees do not
+    vote on rows that they have ``seen``. A lower tau only adds trees, so each tree is walked once for all taus, or not
+    at all if the ``leaves`` of the rows were noted.
     """
     forest, alphas, groups = trees.forest, trees.alphas, trees.groups()
 
@@ -181,6 +193,9 @@ def score_candidates(
                 votes = Tally(joined, joined[:, :0], (shares[used, None] * weight[used]).sum(axis=0))
             if (taken & (trees.voting > 0)).any():
                 scores[t, strategy] = votes.means()
+    own = np.isin(np.arange(len(forest)), trees.own)
+    if local and (own & (trees.voting > 0)).any():
+        scores[0, _LOCAL] = votes_of(own.astype(np.float64)).means()
     return scores
 
 
@@ -227,6 +242,7 @@ def decide(
     metrics = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
     known = {at: ~np.isnan(answer).any(axis=1) for at, answer in scores.items()}
+    margin = -NormalDist().inv_cdf(_LUCK / max(len(scores) - 1, 1))
     ahead = {agreed: 0.0}
     measure: MetricName = ""
     other, scored_on = None, np.zeros(0, np.bool_)
@@ -246,7 +262,7 @@ def decide(
                 grouped, labels = in_groups(answer, y[rows], n_classes, groups)
                 shown = score_quality(grouped.scores, labels, n_classes)
             metrics[at] = np.nan if few else three_digits(shown.value)
-            if not cautious or mine.beats(other):
+            if not cautious or mine.beats(other, margin):
                 ahead[at] = mine.merit - other.merit
     own_first = -1 if cautious else 1
     tau, strategy = max(ahead, key=lambda at: (ahead[at], own_first * at[1], -abs(taus[at[0]] - taus[0]), -at[0]))

@@ -151,8 +151,7 @@ def pooled_boost(federation: Federation, schema: Schema, settings: Boosting) -> 
     """Run AdaBoost on all sites' training rows in one place: the baseline."""
     check_two_classes(schema)
     sites = [federation.site(name) for name in federation.active]
-    parts = [site.part(schema) for site in sites]
-    rows = Part(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys")))
+    rows = Part.joined([site.part(schema) for site in sites])
     bins = pooled_bins(rows, schema, settings.max_bins, staggered=False)
     codes = bins.apply(rows.X, thread_count(sites[0].n_jobs))
     return boost(StumpTable(codes, bins, rows.y.astype(np.int64)), settings).forest(schema)

@@ -7,7 +7,7 @@ that the difference is less than tau, so the absolute difference is taken unless
 """
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from silvan.algorithms.boosting.adaboost import ask_stumps
 from silvan.algorithms.boosting.stumps import Boosting, Stumps, check_stumps, check_two_classes
 from silvan.algorithms.requests import MAX_TREES, check_owners, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError, reject
+from silvan.errors import FormatError, reject
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import Federation
@@ -73,11 +73,6 @@ def fit(
     federation: Federation, schema: Schema, settings: Boosting, rows: dict[str, int], tau: float, printed: bool
 ) -> dict[str, Forest]:
     """Return the classifier that each site puts together."""
-    given: Any = tau
-    if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not 0.0 <= given < math.inf:
-        raise InputError.wrong("tau", "a number of at least 0", tau)
-    if printed not in (True, False):
-        raise InputError.wrong("printed", "True or False", printed)
     boosted = ask_stumps(federation, schema, settings)
     sites, stumps = list(boosted), {site: reply.stumps for site, reply in boosted.items()}
     named = federation.blob(schema.to_json().encode())

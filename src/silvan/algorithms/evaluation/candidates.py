@@ -30,12 +30,16 @@ MOST = 8  # maximum number of candidates in one request
 
 # -- on the wire
 class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """A model that the coordinator sends. With ``made_in``, trees that the site itself made in that task."""
+    """A model that the coordinator sends. With ``made_in``, trees that the site itself made in that task.
+
+    With ``adjust`` the site adjusts its curve and errors to its own rows (``reliability.py``).
+    """
 
     model: Blob
     made_in: str = ""
     draws: RowSamples | None = None  # which rows its trees drew, if that is known
     threshold: float | None = None  # decision threshold for the positive class of two; None: the most probable class
+    adjust: bool = False
 
 
 class LocalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -53,6 +57,8 @@ class LocalBoosting(msgspec.Struct, frozen=True, tag=True):
 
 class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A forest that the site makes of a shared one, its own trees and its rows, and keeps (``personal_forest.py``).
+
+    A curve and errors that the shared one has are adjusted to the site's rows.
 
     ``own`` are the site's trees, as it signed them in the task ``made_in``. With ``fit`` it refits shared leaves.
     """
@@ -148,10 +154,18 @@ class PersonalForest:
         return PersonalModel(shared, self.draws, self.own, self.made_in, self.fit, threshold)
 
 
-Model = Forest | PersonalForest | Settings | Boosting
+@dataclass(frozen=True)
+class AdjustedForest:
+    """A forest with a curve or errors that a site adjusts to its own rows, and keeps; known in one process."""
+
+    shared: Forest
+    forest: Forest | None = None
+
+
+Model = Forest | PersonalForest | AdjustedForest | Settings | Boosting
 """A model as learners name it; ``Settings`` and ``Boosting`` stand for what each site trains by itself."""
 
-Models = Model | Mapping[str, Forest | PersonalForest]  # one model for all sites, or one for each
+Models = Model | Mapping[str, Forest | PersonalForest | AdjustedForest]  # one model for all sites, or one for each
 Named = tuple[str, Models]  # a candidate by the name that tables show
 T = TypeVar("T")
 
@@ -192,6 +206,8 @@ def list_candidates(
             if model.forest is None or made_here:
                 return model.candidate(federation, thresholds.sent)
             model = model.forest  # the sites of another federation than the one it was learnt in
+        if isinstance(model, AdjustedForest):
+            return msgspec.structs.replace(sent_model(federation, model.shared, draws, thresholds, site), adjust=True)
         return sent_model(federation, model, draws, thresholds, site)
 
     return {site: [candidate(site, model) for model in models] for site in federation.active}

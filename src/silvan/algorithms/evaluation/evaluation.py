@@ -1,7 +1,7 @@
 """What an evaluation finds: metrics of models at sites and over all, and which model each site should use.
 
-The learner decides which model a site should use, before any test row is looked at. The interval of its gain over the
-site's local model shows whether test rows confirm that; where it is worse, the site should stay with its local model.
+There is one rule for that, ``ADVICE``: a site is advised to use the federated model, or to keep its local one, where
+the 95% interval of the gain shows a significant difference, and otherwise neither.
 """
 
 import math
@@ -23,6 +23,7 @@ from silvan.federation.federation import OVERALL
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores_if_any
 from silvan.privacy.noise.accounting import Privacy
+from silvan.util.readable import format_names
 
 LOCAL, FEDERATED, POOLED = "local", "federated", "pooled"
 """Names of the model that a site has alone, which gains are measured against, of the one that it should use, and of
@@ -41,6 +42,16 @@ CERTAINTY = {
 }
 """What is written about the gain of the model that a site should use."""
 
+ADVICE = {
+    "gained": FEDERATED,
+    "lost": LOCAL,
+    "noise": "either",
+    "level": "either",
+    "few": "unclear",
+    "unknown": "unclear",
+}
+"""Which model a site should use, by the certainty of its gain: nothing is advised without evidence."""
+
 _DIGITS = 3  # digits of metrics that leave a site
 
 
@@ -50,10 +61,11 @@ class Row:
 
     ``metrics`` are the main ones, the first of which leads. ``gain`` is how much better the leading one is than that of
     the site's local model, from ``low`` to ``high`` its 95% interval; None where it is not known. ``use`` marks the
-    model that the site should use; ``same_as`` names the variant of the model that it equals, if there is one. Metrics
-    with noise for ``epsilon`` lie ``between`` two numbers each. ``more`` and ``detail`` are what sites disclose beside
-    the main metrics (``details.py``); ``note`` says why metrics are lacking. ``group`` is the subgroup of rows, empty
-    for all. ``positive`` is the positive class of two, which metrics are about; None unless there are two.
+    model that the site should use by ``ADVICE``; ``same_as`` names the variant of the model that it equals, if there is
+    one. Metrics with noise for ``epsilon`` lie ``between`` two numbers each. ``more`` and ``detail`` are what sites
+    disclose beside the main metrics (``details.py``); ``note`` says why metrics are lacking. ``group`` is the subgroup
+    of rows, empty for all. ``positive`` is the positive class of two, which metrics are about; None unless there are
+    two.
     """
 
     site: str
@@ -86,7 +98,7 @@ class Row:
     def with_detail(self, detail: Detail, schema: Schema) -> "Row":
         """Return the row with details, the positive class, and a note where metrics are lacking."""
         more, positive = detail.by_name(schema.n_classes), schema.label.positive_class
-        return replace(self, more=more, detail=detail, note=_note(self, schema), positive=positive)
+        return replace(self, more=more, detail=detail, note=_note(self, schema, detail), positive=positive)
 
 
 @dataclass(frozen=True)
@@ -137,26 +149,39 @@ def metrics_by_name(n_classes: int, values: np.ndarray) -> dict[str, float]:
     return dict(zip((metric.key for metric in metrics.main_metrics(n_classes)), values.tolist(), strict=True))
 
 
-def _note(row: Row, schema: Schema) -> str:
+def _note(row: Row, schema: Schema, detail: Detail) -> str:
     if not row.rows:
         return "no test rows"
     if all(np.isnan(value) for value in row.metrics.values()):
         return "too few test rows for the site's policy, or columns are lacking that all trees need"
     if np.isnan(row.metrics.get("auc", 0.0)):
-        return "no AUC: all test rows are of one class" if schema.n_classes <= 2 else "no AUC: a class has no test rows"
-    return ""
+        return "no AUC: all test rows are of one class"
+    without = classes_without_rows(detail, schema) if schema.n_classes > 2 else []
+    return f"no test rows of {format_names(without)}: metrics are of the other classes" if without else ""
+
+
+def classes_without_rows(detail: Detail, schema: Schema) -> list[str]:
+    """Return the classes that no test row is of; none of very many classes, whose rows are not counted."""
+    rows = detail.confusion.sum(axis=1)
+    return [str(name) for name, n in zip(schema.label.classes or (), rows.tolist(), strict=False) if not n]
 
 
 _NAMED_CLASSES = 3  # of more classes that are never predicted one warning speaks of all
 
 
 def never_decided(rows: Sequence[Row], schema: Schema) -> list[str]:
-    """Return a warning for each class that test rows have and the federated model never decides on."""
+    """Return a warning for each class that the federated model never decides on though test rows are of it.
+
+    One more is about classes that no test row is of.
+    """
     tables = [row.detail.confusion for row in rows if (row.site, row.model) == (OVERALL, FEDERATED) and row.detail]
     found, remedy = [], ", or threshold='youden'" if schema.n_classes == 2 else ""
     for table in tables:
         never = [c for c in range(len(table)) if table[c].sum() and not table[:, c].sum()]
         label, classes = schema.label.name, schema.label.classes or ()
+        if unseen := [c for c in range(len(table)) if len(table) > 2 and table.sum() and not table[c].sum()]:
+            named = format_names([str(classes[c]) for c in unseen], _NAMED_CLASSES)
+            found.append(f"no test row is of {label} = {named}: metrics are of the other classes")
         if len(never) > _NAMED_CLASSES:
             numbers = all(isinstance(c, int | float) for c in classes)
             hint = "is it a number? then set task='regression'" if numbers else "set class_weight='balanced'"
@@ -173,7 +198,7 @@ def never_decided(rows: Sequence[Row], schema: Schema) -> list[str]:
 def compared(
     rows: list[Row], between: np.ndarray | None = None, fingerprints: Sequence[object] | None = None
 ) -> list[Row]:
-    """Add to one site's rows what each model gains over the local one, and which one the site should use.
+    """Add to one site's rows what each model gains over the local one, and mark the one that the site should use.
 
     ``between`` (models, 2) are the intervals. Equal models have equal ``fingerprints``, which find the variant to use.
     """
@@ -187,12 +212,16 @@ def compared(
         if row.model == FEDERATED and row.site != OVERALL:
             marks = range(len(rows)) if fingerprints is None else fingerprints
             same = [r.model for j, r in enumerate(rows) if j != i and marks[j] == marks[i]]
-            row = replace(row, use=True, same_as=next((name for name in same if name != POOLED), ""))
+            row = replace(row, same_as=next((name for name in same if name != POOLED), ""))
         done.append(row)
-    if any(row.use and row.high is not None and row.high < 0.0 for row in done):
-        # the test rows show a significant loss: no site is advised to use what they show to be worse
-        return [replace(row, use=row.model == LOCAL) for row in done]
-    return done
+    return advised(done)
+
+
+def advised(rows: list[Row]) -> list[Row]:
+    """Mark at every site the model that it should use, by the gain of the federated one."""
+    words = {row.site: certainty(row.gain, row.low, row.high) for row in rows if row.model == FEDERATED}
+    advice = {site: ADVICE[word] for site, word in words.items() if site != OVERALL}
+    return [replace(row, use=row.model == advice.get(row.site)) for row in rows]
 
 
 # -- on rows at hand

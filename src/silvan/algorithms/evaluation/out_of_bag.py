@@ -21,7 +21,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
-from silvan.forest.predict import tally, voting_weights
+from silvan.forest.predict import calibrated, tally, voting_weights
 from silvan.privacy.gate import policy_of
 
 _MOST_ROWS = 20_000  # training rows that a threshold is chosen on; of more, evenly spread ones are taken
@@ -52,8 +52,7 @@ def unseen_rows(
     scores, y = found.scores[known], found.y[known]
     if len(y) < FLOOR or not policy_of(site).allows_metrics(len(y)):
         return None
-    votes = forest.combine == "vote" and bool(schema.n_classes)
-    decided = found.votes[known].argmax(axis=1) if votes else scores.argmax(axis=1)
+    decided = found.votes[known].argmax(axis=1) if forest.decides_by_votes else scores.argmax(axis=1)
     policy = policy_of(site)
     answer, labels = in_groups(Answer(scores, decided), y, schema.n_classes, policy.score_groups)
     return None if hides_one_class(policy, labels, schema.n_classes) else (answer, labels)
@@ -73,9 +72,9 @@ def score_unseen(site: Site, schema: Schema, forest: Forest, draws: RowSamples |
     if len(part) > _MOST_ROWS:
         taken = np.linspace(0, len(part) - 1, _MOST_ROWS).astype(np.int64)
     drawn, skipping = rows_sampled(site, part, draws, taken)
-    votes = forest.combine == "vote" and bool(schema.n_classes)
+    votes = forest.decides_by_votes
     total = tally(forest, part.take(taken), weights, site.n_jobs, votes=votes, skip=drawn, skipping=skipping)
-    return Scored(total.means(), total.votes, part.y[taken])
+    return Scored(calibrated(forest, total.means()), total.votes, part.y[taken])
 
 
 def site_threshold(site: Site, schema: Schema, forest: Forest, draws: RowSamples | None, rule: str = "youden") -> float:
@@ -90,7 +89,7 @@ def site_threshold(site: Site, schema: Schema, forest: Forest, draws: RowSamples
 
 
 class OutOfBagCounts(Reply, frozen=True, kw_only=True):
-    """Training rows by class and by score on a grid."""
+    """Training rows by score on a grid: (tables, 2, scores), others and rows of the class, as of ``count_scores``."""
 
     counts: np.ndarray
 
@@ -108,14 +107,19 @@ class CountOutOfBag(Total[OutOfBagCounts], frozen=True, kw_only=True):
 def count_unseen(site: Site, request: CountOutOfBag) -> OutOfBagCounts:
     """Count the training rows on the grid of scores; none where too few are left or it is not known what trees saw."""
     schema, model = schema_of(site, request.schema), request.model
-    if schema.n_classes != 2 or model.draws is None:
-        raise FormatError("a threshold is for a model of two classes whose draws are known")
+    if not schema.n_classes or model.draws is None or model.adjust:
+        raise FormatError("scores are counted of a model of classes whose draws are known")
     check_candidates(site, [model])
     unseen = unseen_rows(site, schema, model_of(site, schema, model.model), model.draws)
     if unseen is None:
-        return OutOfBagCounts(counts=np.zeros((2, metrics.GRID), np.int64))
-    [counts] = metrics.count_scores(unseen[0].scores, unseen[1], exact=False, positive=schema.label.positive_code)
+        return OutOfBagCounts(counts=np.zeros((tables_of(schema), 2, metrics.GRID), np.int64))
+    counts = metrics.count_scores(unseen[0].scores, unseen[1], exact=False, positive=schema.label.positive_code)
     return OutOfBagCounts(counts=np.ascontiguousarray(counts, np.int64))
+
+
+def tables_of(schema: Schema) -> int:
+    """Return how many tables of scores there are: two classes need only the positive one."""
+    return 1 if schema.n_classes == 2 else schema.n_classes
 
 
 def asks_for_threshold(threshold: object) -> tuple[type[Request], ...]:
@@ -123,13 +127,23 @@ def asks_for_threshold(threshold: object) -> tuple[type[Request], ...]:
     return (CountOutOfBag,) if isinstance(threshold, str) else ()
 
 
-def choose_threshold(federation: Federation, schema: Schema, forest: Forest, draws: RowSamples, rule: str) -> float:
-    """Return the decision threshold for the positive class of two that is best by a rule."""
+def total_unseen(federation: Federation, schema: Schema, forest: Forest, draws: RowSamples) -> np.ndarray:
+    """Return all sites' training rows by score, (tables, 2, scores): one round."""
     schema_blob = federation.blob(schema.to_json().encode())
     request = CountOutOfBag(schema=schema_blob, model=sent_model(federation, forest, {forest.hash: draws}))
-    total: OutOfBagCounts = federation.total(request, check=counts_of(counts=(2, metrics.GRID)))
-    negatives, positives = total.counts
-    chosen = metrics.best_threshold(metrics.grid_scores(), negatives, positives, rule)
+    total: OutOfBagCounts = federation.total(request, check=counts_of(counts=(tables_of(schema), 2, metrics.GRID)))
+    return total.counts
+
+
+def choose_threshold(schema: Schema, forest: Forest, counts: np.ndarray, rule: str) -> float:
+    """Return the decision threshold for the positive class of two that is best by a rule.
+
+    ``counts`` are rows by score before calibration.
+    """
+    [(negatives, positives)], score = counts, metrics.grid_scores()
+    both = np.stack([1.0 - score, score] if schema.label.positive_code else [score, 1.0 - score], axis=1)
+    score = calibrated(forest, both)[:, schema.label.positive_code]
+    chosen = metrics.best_threshold(score, negatives, positives, rule)
     if np.isnan(chosen):
         raise InputError(
             f"threshold={rule!r} needs training rows of both classes that some trees did not learn from: set "

@@ -28,6 +28,7 @@ import numpy as np
 from silvan.algorithms.evaluation.candidates import PersonalForest, PersonalModel, check_candidates, model_of
 from silvan.algorithms.evaluation.details import three_digits
 from silvan.algorithms.evaluation.out_of_bag import score_unseen
+from silvan.algorithms.evaluation.reliability import adjusted
 from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, in_groups
 from silvan.algorithms.evaluation.score_quality import MetricName, ScoreQuality, score_quality
 from silvan.algorithms.kept_results import keep_made_model
@@ -105,12 +106,17 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
 # -- at a site
 @dataclass(frozen=True)
 class Ingredients:
-    """What a site makes its forest of: see ``PersonalModel``."""
+    """What a site makes its forest of: see ``PersonalModel``.
 
-    shared: Forest
+    The forest that is made gets the curve and the errors of ``trusted``, the shared one as it was sent, adjusted to the
+    site's rows.
+    """
+
+    shared: Forest  # without a curve or errors
     draws: RowSamples  # which rows the trees of the shared forest drew
     own: Forest
     fit: bool = True
+    trusted: Forest | None = None
 
     @classmethod
     def read(cls, site: Site, schema: Schema, model: PersonalModel) -> "Ingredients":
@@ -119,7 +125,8 @@ class Ingredients:
         reject(shared.combine != "mean", "trees of a mix answer by their mean")
         check_samples(draws, len(shared))
         reject(not draws.bootstrap, "trees that draw all rows leave none to choose by")
-        return cls(shared, draws, read_trees(site.blob(model.own.hash), schema), model.fit)
+        own = read_trees(site.blob(model.own.hash), schema)
+        return cls(shared.plain(), draws, own, model.fit, shared)
 
     @property
     def name(self) -> tuple[str, ...]:
@@ -225,7 +232,15 @@ class SiteForest(NamedTuple):
 
 
 def make_forest(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
-    """Make the forest that the site should use."""
+    """Make the forest that the site should use, its curve and errors adjusted to the site's rows."""
+    made, trusted = _make_trees(site, schema, parts), parts.trusted
+    if trusted is None or (trusted.curve is None and trusted.errors is None):
+        return made
+    given = replace(made.forest, curve=trusted.curve, errors=trusted.errors)
+    return SiteForest(adjusted(site, schema, given, made.draws), made.draws)
+
+
+def _make_trees(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
     own, by = MIXES[choose_mix(site, schema, parts).choice]
     forest, draws, n = parts.shared, parts.draws, len(parts.own)
     if own == 1.0:
@@ -257,7 +272,7 @@ def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
     check_candidates(site, [model])
     parts = Ingredients.read(site, schema, model)
     chosen = choose_mix(site, schema, parts)
-    if site.results is not None and chosen.choice:
+    if site.results is not None and (chosen.choice or parts.trusted != parts.shared):
         keep_made_model(site.results, make_forest(site, schema, parts).forest)
     if not chosen.quality or chosen.quality[0] is None:
         empty = np.full(len(MIXES), np.nan)

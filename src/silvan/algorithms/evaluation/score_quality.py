@@ -36,15 +36,22 @@ def intervals(
 
     A gain is a difference of AUCs (macro), or by how much the RMSE is smaller. ``answers`` are each model's scores.
     """
-    found = np.full((len(answers), 2), np.nan)
+    found, two = np.full((len(answers), 2), np.nan), n_classes == 2
     others = [i for i, answer in enumerate(answers) if i != against and not np.isnan(answer).any()]
-    enough = enough_rows(np.bincount(y, minlength=n_classes)) if n_classes else len(y) >= FEWEST_NUMBERS
+    if n_classes > 2:  # the AUC is of the classes that have rows, and so are intervals of its gain
+        present, y = np.unique(y, return_inverse=True)
+        answers, n_classes = [answer[:, present] for answer in answers], max(len(present), 1)
+    enough = (
+        len(y) >= FEWEST_NUMBERS
+        if not n_classes
+        else n_classes > 1 and enough_rows(np.bincount(y, minlength=n_classes))
+    )
     if against < 0 or not others or np.isnan(answers[against]).any() or not enough:
         return found
     base = answers[against]
     differ = [i for i in others if not np.array_equal(answers[i], base)]
     found[[i for i in others if i not in differ]] = 0.0
-    if n_classes == 2:
+    if two:
         for i in differ:
             found[i] = delong(answers[i][:, 1], base[:, 1], y == 1)
     elif differ:
@@ -171,8 +178,6 @@ def resample_auc(
 
 MetricName = Literal["auc", "accuracy", "rmse", ""]
 
-_SURE = 2.0  # standard errors between two models that count as a significant difference: about a 95% CI
-
 
 @dataclass(frozen=True)
 class ScoreQuality:
@@ -189,10 +194,10 @@ class ScoreQuality:
         error = float(np.sqrt((gap * gap).sum() * n / (n - 1))) if n > 1 else np.inf
         return self.merit - other.merit, error
 
-    def beats(self, other: "ScoreQuality") -> bool:
-        """Return whether it is better by more than two standard errors of the difference."""
+    def beats(self, other: "ScoreQuality", errors: float) -> bool:
+        """Return whether it is better by more than so many standard errors of the difference."""
         gain, error = self.lead(other)
-        return gain > _SURE * error
+        return gain > errors * error
 
 
 def score_quality(answer: np.ndarray, y: np.ndarray, n_classes: int, by_pairs: bool = False) -> ScoreQuality:

@@ -6,17 +6,8 @@ import msgspec
 import numpy as np
 
 from silvan import metrics
-from silvan.algorithms.boosting.adaboost import local_boost
-from silvan.algorithms.evaluation.candidates import (
-    Candidate,
-    LocalBoosting,
-    LocalModel,
-    PersonalModel,
-    SentModel,
-    model_of,
-)
+from silvan.algorithms.evaluation.candidates import Candidate, LocalBoosting
 from silvan.algorithms.evaluation.out_of_bag import site_threshold
-from silvan.algorithms.evaluation.personal_forest import Ingredients, SiteForest, make_forest
 from silvan.algorithms.evaluation.score_groups import (
     Answer,
     SubgroupRows,
@@ -24,7 +15,7 @@ from silvan.algorithms.evaluation.score_groups import (
     check_by,
     in_groups_by_cell,
 )
-from silvan.algorithms.keyed_rows import RowSamples, local_forest
+from silvan.algorithms.evaluation.site_models import model_here
 from silvan.data.schema import Schema
 from silvan.errors import reject
 from silvan.federation.cache import CacheKey
@@ -69,29 +60,6 @@ def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> SubgroupRows | 
         return cells_of(part.columns(by), range(len(by)), policy_of(site))
 
     return site.cache.once(CacheKey[SubgroupRows]("cells", schema.hash, *by), sort)
-
-
-def model_here(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> SiteForest | None:
-    """Read, make or grow the model; one that is made or grown is kept.
-
-    None where the site cannot have it: to grow one itself takes all rows in one place.
-    """
-    if isinstance(candidate, SentModel):
-        return SiteForest(model_of(site, schema, candidate.model), candidate.draws)
-    if isinstance(candidate, LocalModel | LocalBoosting) and not site.in_one_place:
-        return None
-
-    def make() -> SiteForest:
-        if isinstance(candidate, PersonalModel):
-            return make_forest(site, schema, Ingredients.read(site, schema, candidate))
-        if isinstance(candidate, LocalBoosting):
-            return SiteForest(local_boost(site, schema, candidate.boosting), None)
-        settings = candidate.settings
-        forest = local_forest(site, schema, settings, feature_key, settings.n_estimators)
-        return SiteForest(forest, RowSamples((settings.n_estimators,), (site.name,), settings.row_sampling))
-
-    key = CacheKey[SiteForest]("model here", msgspec.json.encode(candidate), feature_key.tobytes(), schema.hash, most=4)
-    return site.cache.once(key, make)
 
 
 def _threshold_at(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:

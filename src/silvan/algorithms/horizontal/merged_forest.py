@@ -7,8 +7,7 @@ two ways, and both are here: a number of trees in proportion to a site's rows, o
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from numbers import Integral
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -85,9 +84,7 @@ class Influence:
     refit_leaves: bool = False
 
     def check(self) -> None:
-        """Raise ``InputError`` for weights that are not known, or that contradict ``equal``."""
-        if self.weights not in (None, "trees", "votes"):
-            raise InputError.wrong("weights", "None, 'trees' or 'votes'", self.weights)
+        """Raise ``InputError`` for weights that contradict ``equal``."""
         if self.equal and self.weights is not None:
             raise InputError.about(
                 "equal", f"gives every site the same say, and weights={self.weights!r} does not: leave one of them out"
@@ -157,19 +154,14 @@ def equal_site_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     return np.asarray(weights / np.repeat(np.where(totals > 0, totals, 1.0), sizes))
 
 
-def check_influence(settings: Settings, equal: Any, max_trees: Any, refit_leaves: Any) -> Settings:
-    """Check three parameters of learners; return settings by which no site grows more trees than are taken."""
-    for name, given in (("equal", equal), ("refit_leaves", refit_leaves)):
-        if given not in (True, False):
-            raise InputError.wrong(name, "True or False", given)
+def limit_trees(settings: Settings, max_trees: int | None, refit_leaves: bool) -> Settings:
+    """Return settings by which no site grows more trees than are taken, once leaves can be made anew."""
     if refit_leaves and settings.signs:
         raise InputError.about(
             "refit_leaves", "makes leaf values anew, in any order: set refit_leaves=False, or leave monotonic_cst out"
         )
     if max_trees is None:
         return settings
-    if isinstance(max_trees, bool) or not isinstance(max_trees, Integral) or max_trees < 1:
-        raise InputError.wrong("max_trees", "a whole number of at least 1, or None", max_trees)
     return replace(settings, n_estimators=min(settings.n_estimators, int(max_trees)))
 
 

@@ -31,10 +31,6 @@ NARROWEST = 2.0**-40
 def public_schema_of(site: Site, blob: Blob) -> Schema:
     """Read the schema that a noisy question refers to, and check it by what the site itself knows, not by its rows."""
     schema = schema_of(site, blob)
-    if site.schema is not None and schema != site.schema:
-        raise RefusedError("the question is about other columns, bounds or classes than the schema given to the site")
-    if schema.label.name != site.label:
-        raise RefusedError("the question is about another label than the site's")
     try:
         check_public(schema)
     except InputError:
@@ -121,7 +117,7 @@ def labelled_rows(site: Site, schema: Schema, test: bool = False) -> Part:
     """Return the training rows, or those kept for judging, without those whose label is missing or no class."""
     part = site.part(schema, test, strict=False)
     usable = part.y >= 0 if schema.n_classes else ~np.isnan(part.y)
-    return part if usable.all() else Part(part.X[usable], part.y[usable], part.row_keys[usable])
+    return part if usable.all() else part.some(usable)
 
 
 def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
@@ -188,8 +184,6 @@ def place(federation: Federation, noise: str | None, tolerate: int | None) -> Pl
     """
     sums, n = federation.sums.name, len(federation.active)
     at = ("site" if sums == "trusted" else "total") if noise is None else noise
-    if at not in ("total", "site"):
-        raise InputError.wrong("noise", "'total', 'site' or None", noise)
     if tolerate is None:
         may_be_lost = 0 if federation.quorum is None else max(n - federation.quorum, 0)
         tolerate = min(1 + may_be_lost, n - 1)

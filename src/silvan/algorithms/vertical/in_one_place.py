@@ -29,8 +29,7 @@ def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarra
         label_holder_of(federation.columns)
         return joined(federation, federation.columns.training), row_key_of(federation)
     parts = [federation.site(name).rows_to_sample(schema) for name in federation.active]
-    rows = Part(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("X", "y", "row_keys")))
-    return rows, federation.site(federation.active[0]).sampling_key
+    return Part.joined(parts), federation.site(federation.active[0]).sampling_key
 
 
 def alone_at(federation: Federation) -> list[str]:

@@ -193,7 +193,10 @@ def _split(federation: Federation, study: Study, run: Run, split: Split) -> Fede
     quorum = federation.quorum and min(federation.quorum, len(members))
     more: dict[str, Any] = {"journal": journal, "quorum": quorum, "patience": 0.0}
     made = _federation(federation.transport, members, study, federation.signer, name, **more)
-    made.agreement = replace(federation.agreement, rows=ask_rows(made) if federation.rows and split.test < 1.0 else {})
+    made.agreement = replace(
+        federation.agreement,
+        rows=ask_rows(made, grouped=federation.agreement.grouped) if federation.rows and split.test < 1.0 else {},
+    )
     return made
 
 

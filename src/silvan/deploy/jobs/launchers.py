@@ -20,6 +20,8 @@ from nvflare.app_common.job_launcher.process_launcher import ProcessHandle, Proc
 from nvflare.app_common.job_launcher.server_process_launcher import ServerProcessJobLauncher
 from nvflare.utils.job_launcher_utils import get_credential_env
 
+from silvan.util import watchdog
+
 READY_PROCESS = "SILVAN_READY_PROCESS"
 """The name of a variable of the environment."""
 
@@ -103,9 +105,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class SiteLauncher(_ReadyLauncher, ClientProcessJobLauncher):
-    """Starts a site's part of a job."""
+    """Starts a site's part of a job; tells systemd that the site is alive, if it is a service."""
 
     program = _SITE
+
+    def __init__(self) -> None:
+        super().__init__()
+        watchdog.keep_telling()
 
 
 class ServerLauncher(_ReadyLauncher, ServerProcessJobLauncher):

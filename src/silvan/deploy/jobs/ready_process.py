@@ -37,7 +37,7 @@ def load(program: str) -> None:
     if not _job_waits():
         tiny_studies = import_module("silvan.deploy.jobs.tiny_studies")
         if not _job_waits():
-            tiny_studies.run()
+            tiny_studies.run(at_site=PROGRAMS[program].endswith("site_job"))
 
 
 def _job_waits() -> bool:

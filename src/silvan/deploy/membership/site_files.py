@@ -24,7 +24,8 @@ from silvan.privacy.noise.budget import Budget
 from silvan.privacy.site_folder import EVERYTHING, KEY, Approval, SiteFolder
 from silvan.privacy.terms import Terms
 from silvan.study.parse import check_policy, check_reading, parse_remote_study
-from silvan.study.study import Study, text_of
+from silvan.study.study import Study
+from silvan.study.study_text import text_of
 from silvan.study.toml_lines import Problems, convert_entries, key_lines, read_toml
 from silvan.util.acting_user import acting_user
 from silvan.util.declared import about

@@ -16,6 +16,7 @@ from silvan.deploy.service.process import Background, client_arguments, require_
 from silvan.errors import FederationError, InputError
 from silvan.privacy.file_marks import BEHIND, FROM_BACKUP
 from silvan.privacy.site_folder import KEY
+from silvan.util import watchdog
 from silvan.util.files import check_private
 
 SERVER, STUDIES, SITE = "server", "studies", "site"
@@ -88,6 +89,8 @@ def start_site(member: JoinedSite, *, foreground: bool = False) -> Background:
             f"accept it, by `silvan site restored {member.path}`"
         )
     process, kit = process_of(member), member.path / "kit"
+    if foreground:
+        watchdog.tell(watchdog.READY)  # what it becomes says that it is alive, in ``launchers.py``
     (process.become if foreground else process.start)(client_arguments(kit, member.name), kit)
     return process
 
@@ -114,6 +117,8 @@ def wait_for_end(processes: list[Background]) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    watchdog.tell(watchdog.READY)
+    watchdog.keep_telling()
     try:
         while all(process.pid is not None for process in processes):
             time.sleep(0.5)

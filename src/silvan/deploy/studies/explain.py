@@ -115,6 +115,11 @@ def _lines(study: Study, sites: list[str]) -> list[str]:
             "and all rows of the site left out evaluate it. Your rows are in every other model, and evaluate the one "
             "without them."
         )
+    if study.group is not None:
+        more.append(
+            f"Your rows of one {study.group!r} are a person's: all of them are test rows or none, and counts of rows "
+            "are of persons. No id leaves."
+        )
     if study.evaluation.by:
         more.append(
             f"Figures of your test rows leave by {', '.join(study.evaluation.by)} too, of large enough subgroups."

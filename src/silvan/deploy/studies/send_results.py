@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from silvan.algorithms.kept_results import MADE_MODEL, OWN_MODEL, SIGNATURE, KeepResults, check_signature, send
+from silvan.algorithms.table_one import TableOne
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.errors import FormatError, InputError, SilvanError
 from silvan.federation import wire
@@ -148,6 +149,7 @@ def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Recor
         copy_for=site,
         among=[one.name for one in record.sites],
         sites=[one for one in record.sites if everything or record.by == "columns" or one.name == site],
+        table_one=_table_one(record, site, everything=everything, overall=overall),
         choices={name: text for name, text in record.choices.items() if everything or name == site},
         models=[_renamed(model, site) for model in record.models if model.site in ("", site)],
         at_sites=[name for name in record.at_sites if name == site],
@@ -157,6 +159,12 @@ def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Recor
         subgroups=[row for row in record.subgroups if _may_see(record, study, site, holder, row)],
         counts=[counts for counts in record.counts if _may_see(record, study, site, holder, counts)],
     )
+
+
+def _table_one(record: Record, site: str, *, everything: bool, overall: bool) -> TableOne | None:
+    if record.table_one is None or everything:
+        return record.table_one
+    return record.table_one.seen_by(site, overall=overall)
 
 
 def _renamed(model: Model, site: str) -> Model:

@@ -98,6 +98,7 @@ def _in_small(plan: Study, frame: pl.DataFrame) -> Study:
         test=plan.test or (_TEST if plan.evaluated else 0.0),
         repeats=None,
         split=None,
+        group=None,
         evaluation=replace(plan.evaluation, by=(), dependence=dependence),
     )
 

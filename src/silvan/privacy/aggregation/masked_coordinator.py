@@ -10,6 +10,7 @@ coordinator that is stopped goes on from there, whoever is lost meanwhile.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -154,6 +155,7 @@ class _MaskedSum:
 
     def __post_init__(self) -> None:
         self.names = [member.site for member in self.turn.members]
+        self.places = {name: i for i, name in enumerate(self.names)}
         self.near = self.turn.neighbour_places(self.federation.study)
         self.words: np.ndarray | None = None
         self.hidden: dict[str, Hidden] = {}
@@ -202,13 +204,13 @@ class _MaskedSum:
         openers = [name for name in self.names if name in opened][: threshold(len(self.names))]
         rows = [b"".join(opened[name][site] for site in survivors) for name in openers]
         shares = np.frombuffer(b"".join(rows), np.uint8).reshape(len(openers), -1)
-        joined = shamir.join([self.names.index(name) for name in openers], shares).tobytes()
+        joined = shamir.join([self.places[name] for name in openers], shares).tobytes()
         plus: list[bytes] = []
         minus: list[bytes] = []
         at = 0
         for site in survivors:
-            prints, near = self.hidden[site].prints, self.near[self.names.index(site)]
-            for row in self._rows(site):
+            prints, near = self.hidden[site].prints, self.near[self.places[site]]
+            for row in self.opened[site]:
                 seed, at = joined[at : at + SEED], at + SEED
                 if fingerprint(seed) != prints[SEED * row : SEED * (row + 1)]:
                     raise FederationError(
@@ -251,7 +253,7 @@ class _MaskedSum:
             raise FormatError("its part is of another shape than the others")
         if len(reply.words) != self.size:
             raise FormatError("its part does not match its shape")
-        near = self.near[self.names.index(site)]
+        near = self.near[self.places[site]]
         if len(reply.prints) != SEED * (1 + len(near)) or set(reply.boxes) != set(self.names) - {site}:
             raise FormatError("it did not hide its part as it was told")
 
@@ -274,8 +276,11 @@ class _MaskedSum:
 
     def _check_opened(self, site: str, reply: Opened) -> None:
         sizes = {name: len(share) for name, share in reply.shares.items()}
-        if sizes != {name: SEED * len(self._rows(name)) for name in self.hidden}:
+        if sizes != {name: SEED * len(rows) for name, rows in self.opened.items()}:
             raise FormatError("its shares are not those asked for")
 
-    def _rows(self, site: str) -> list[int]:
-        return rows_to_open(self.near[self.names.index(site)], self.names, self.hidden)
+    @cached_property
+    def opened(self) -> dict[str, list[int]]:
+        """Which seeds of each site in the sum are opened, once it is settled whose parts are in it."""
+        lost = {i for name, i in self.places.items() if name not in self.hidden}
+        return {name: rows_to_open(self.near[self.places[name]], lost) for name in self.hidden}

@@ -186,7 +186,8 @@ class SumAtSite:
         """Mask the part, and seal what recovers the masks for the others."""
         layout, words = flatten(own.release(), len(self.names), self.turn.widths or self.turn.width)
         seed = self._seed(own, layout, words)
-        shares, hidden_by, near = self._split(seed), self._secrets(seed), self.near[self.place]
+        shares = shamir.split(*self._shared(seed), len(self.names))
+        hidden_by, near = self._secrets(seed), self.near[self.place]
         plus = [hidden_by[0], *(self.pairs[i].mask for i in near if self._adds(i))]
         minus = [self.pairs[i].mask for i in near if not self._adds(i)]
         mask(words, plus, minus, thread_count(self.site.n_jobs))
@@ -243,14 +244,14 @@ class SumAtSite:
         """Select from the shares of a site's seeds: that of its own mask, and those of masks with lost sites."""
         if place == self.place:
             kept = self.site.store.get(f"masked {self.sum}")
-            share = self._split(wire.decode(kept or b"", KeptSeed).seed)[place]
+            share = shamir.share(*self._shared(wire.decode(kept or b"", KeptSeed).seed), place)
         else:
             box = self.turn.boxes[self.names[place]]
             share = np.frombuffer(unseal(self.pairs[place].unseal, box), np.uint8)
         near = self.near[place]
         if share.size != SEED * (1 + len(near)):
             raise RefusedError("another site sealed something else than its shares")
-        return share.reshape(-1, SEED)[rows_to_open(near, self.names, self.turn.survivors)]
+        return share.reshape(-1, SEED)[rows_to_open(near, self._lost)]
 
     def _seed(self, own: Own, layout: PartLayout, words: np.ndarray) -> bytes:
         """Return the seed of all that is drawn for a sum: drawn once, used for one part, the same when asked again."""
@@ -271,22 +272,28 @@ class SumAtSite:
         """Return the seeds that hide the part: that of its own mask, and those shared with neighbours."""
         return [derive(seed, b"own mask", SEED), *(self.pairs[i].mask for i in self.near[self.place])]
 
-    def _split(self, seed: bytes) -> np.ndarray:
-        """Split the seeds that hide the site's part into shares by place."""
-        joined = b"".join(self._secrets(seed))
-        n, enough = len(self.names), threshold(len(self.names))
-
-        def split() -> np.ndarray:
-            drawn = key_stream(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
-            return shamir.split(np.frombuffer(joined, np.uint8), n, enough, drawn)
-
-        return self.site.cache.once(CacheKey[np.ndarray]("shares", joined), split)
+    def _shared(self, seed: bytes) -> tuple[np.ndarray, int, bytes]:
+        """Return what is shared out, how many shares recover it, and what is drawn for that."""
+        joined, enough = b"".join(self._secrets(seed)), threshold(len(self.names))
+        drawn = key_stream(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
+        return np.frombuffer(joined, np.uint8), enough, drawn
 
     def _adds(self, other: int) -> bool:
         return adds_mask(self.names[self.place], self.names[other])
 
     def _code(self, key: bytes) -> bytes:
-        return hmac.digest(key, msgspec.json.encode([self.sum, self.turn.survivors]), "sha256")
+        return hmac.digest(key, self._listed, "sha256")
+
+    @cached_property
+    def _listed(self) -> bytes:
+        """What sites confirm to each other: whose parts are in which sum."""
+        return bytes.fromhex(digest(msgspec.json.encode([self.sum, self.turn.survivors])))
+
+    @cached_property
+    def _lost(self) -> set[int]:
+        """The places of the sites whose parts are not in the sum."""
+        survivors = set(self.turn.survivors)
+        return {i for i, name in enumerate(self.names) if name not in survivors}
 
     @cached_property
     def pairs(self) -> dict[int, _Pair]:
@@ -325,6 +332,6 @@ def fingerprint(secret: bytes) -> bytes:
     return bytes.fromhex(digest(b"silvan mask\0" + secret))
 
 
-def rows_to_open(near: Sequence[int], names: Sequence[str], survivors: Container[str]) -> list[int]:
+def rows_to_open(near: Sequence[int], lost: Container[int]) -> list[int]:
     """List which seeds of a site in the sum are opened: that of its own mask, and those it shares with lost sites."""
-    return [0, *(1 + j for j, i in enumerate(near) if names[i] not in survivors)]
+    return [0, *(1 + j for j, i in enumerate(near) if i in lost)]

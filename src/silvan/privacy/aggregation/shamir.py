@@ -17,17 +17,27 @@ MOST = 255
 """Most shares of a secret: the number of elements of the field besides zero, where the secret is."""
 
 _MODULUS = 0x11B  # x^8 + x^4 + x^3 + x + 1
+_PIECE = 16  # words of a row that are worked on together
 
 
-def split(secret: np.ndarray, n: int, threshold: int, random: bytes) -> np.ndarray:
+def split(secret: np.ndarray, threshold: int, random: bytes, n: int) -> np.ndarray:
     """Make n shares of a secret, of which ``threshold`` recover it: uint8 (n, bytes of the secret).
 
     ``random`` are the other coefficients: (threshold - 1) times as many bytes as the secret has, never used again.
     """
     if not 1 <= threshold <= n <= MOST:
         raise ValueError(f"a secret cannot be split into {n} shares of which {threshold} are enough")
+    return _combine(_powers(n, threshold), _coefficients(secret, threshold, random))
+
+
+def share(secret: np.ndarray, threshold: int, random: bytes, place: int) -> np.ndarray:
+    """Make the share of one place, counted from 0, and no other."""
+    return _combine(_powers(place + 1, threshold)[place:], _coefficients(secret, threshold, random))[0]
+
+
+def _coefficients(secret: np.ndarray, threshold: int, random: bytes) -> np.ndarray:
     drawn = np.frombuffer(random, np.uint8).reshape(threshold - 1, secret.size)
-    return _combine(_powers(n, threshold), np.concatenate([secret.reshape(1, -1), drawn]))
+    return np.concatenate([secret.reshape(1, -1), drawn])
 
 
 def join(places: Sequence[int], shares: np.ndarray) -> np.ndarray:
@@ -35,19 +45,52 @@ def join(places: Sequence[int], shares: np.ndarray) -> np.ndarray:
     return _combine(_at_zero(tuple(places)), shares)[0]
 
 
-@njit(nogil=True, cache=True)
 def _combine(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Multiply a public matrix with a secret one."""
-    out = np.zeros((len(weights), rows.shape[1]), np.uint8)
-    doubled = rows.copy()  # times 1, 2, 4 ...
-    for bit in range(8):
+    (n, size), words = rows.shape, _PIECE * 8
+    pieces = np.zeros((n, -(-size // words), words), np.uint8)
+    pieces.reshape(n, -1)[:, :size] = rows
+    out = _multiply(weights, pieces.view(np.uint64))
+    return out.view(np.uint8).reshape(len(weights), -1)[:, :size]
+
+
+@njit(nogil=True, cache=True)
+def _multiply(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Multiply with rows of words, eight elements in each: uint64 (rows, pieces, words of a piece).
+
+    A weight times a row is the sum of two of 32 multiples of the row: one for each half of the weight's bits.
+    """
+    out = np.zeros((len(weights), *rows.shape[1:]), np.uint64)
+    sums = np.zeros((len(weights), _PIECE), np.uint64)
+    low, high = np.zeros((16, _PIECE), np.uint64), np.zeros((16, _PIECE), np.uint64)
+    for piece in range(rows.shape[1]):  # what is worked on stays in the processor's cache
+        sums[:] = 0
         for j in range(len(rows)):
-            row = doubled[j]
+            for k in range(_PIECE):
+                word = rows[j, piece, k]
+                for bit in range(4):
+                    low[1 << bit, k] = word
+                    word = _double(word)
+                for bit in range(4):
+                    high[1 << bit, k] = word
+                    word = _double(word)
+            for top in (2, 4, 8):
+                for i in range(1, top):
+                    low[top + i] = low[top] ^ low[i]
+                    high[top + i] = high[top] ^ high[i]
             for i in range(len(weights)):
-                if weights[i, j] >> bit & 1:
-                    out[i] ^= row
-            doubled[j] = (row << 1) ^ ((row >> 7) * np.uint8(_MODULUS & 0xFF))
+                near, far = weights[i, j] & 15, weights[i, j] >> 4
+                for k in range(_PIECE):
+                    sums[i, k] ^= low[near, k] ^ high[far, k]
+        out[:, piece] = sums
     return out
+
+
+@njit(nogil=True, cache=True)
+def _double(word: np.uint64) -> np.uint64:
+    """Double the eight elements in a word."""
+    top = word >> np.uint64(7) & np.uint64(0x0101010101010101)
+    return (word & np.uint64(0x7F7F7F7F7F7F7F7F)) << np.uint64(1) ^ top * np.uint64(_MODULUS & 0xFF)
 
 
 @lru_cache

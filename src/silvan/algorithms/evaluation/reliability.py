@@ -1,0 +1,208 @@
+"""How far scores can be trusted: calibration of probabilities, and errors that intervals are made of.
+
+Both come from training rows, each scored by trees that did not learn from it. The coordinator learns only sums over
+sites: rows by class and score on a grid (``CountOutOfBag``), from which it fits one curve for all sites, and rows by
+the size of their error (``CountErrors``). A forest carries both (``Forest.curve``, ``Forest.errors``).
+
+A site then adjusts both to its own rows, and keeps what comes of it: the curve is the shared one unless its rows say
+otherwise, and errors are its own where it has enough of them. The order of rows by score stays the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from silvan import metrics
+from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of, sent_model
+from silvan.algorithms.evaluation.out_of_bag import unseen_rows
+from silvan.algorithms.evaluation.score_groups import Answer
+from silvan.algorithms.keyed_rows import RowSamples
+from silvan.algorithms.requests import counts_of, schema_of
+from silvan.data.schema import Schema
+from silvan.errors import InputError, reject
+from silvan.federation.bound import Agreed, Fixed
+from silvan.federation.federation import Federation
+from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.site import Site, answers
+from silvan.forest.forest import Forest
+from silvan.forest.predict import calibrated, log_odds
+from silvan.privacy.gate import policy_of
+
+_SHARED_PRIOR = (0.5, 0.5)
+"""How strongly the shared curve is drawn to no change, as penalties on intercept and slope: a few rows' worth."""
+
+_SITE_PRIOR = (2.0, 8.0)
+"""The same of a site's curve, to the shared one: intercepts differ with the share of positives, slopes little."""
+
+_FLATTEST, _STEEPEST = 0.05, 50.0  # slopes of curves
+_FURTHEST = 50.0  # intercepts
+_DIGITS = 6  # decimals of curves: exponentials differ in their last digits between processors, and forests must not
+_STEPS = 50
+
+OWN_ERRORS = 200
+"""Rows from which on a site makes intervals of its own errors: coverage then varies by about two points by chance."""
+
+_SIDE = 512  # cells for errors on one side of zero
+_SMALLEST, _LARGEST = 1e-4, 16.0
+"""The first and last edge of cells for errors, in units of the spread of leaf values; cells grow in between."""
+
+_ERROR_CELLS = 1024  # cells for errors of classes, which are between 0 and 1
+
+
+# -- curves
+def fit_curve(
+    scores: np.ndarray, hits: np.ndarray, weights: np.ndarray, around: Sequence[float], prior: Sequence[float]
+) -> tuple[float, float]:
+    """Fit the intercept and slope of log-odds by penalised logistic regression: weights are numbers of rows.
+
+    ``around`` is what both are drawn to, and ``prior`` by how much.
+    """
+    columns = np.stack([np.ones(len(scores)), log_odds(scores)])
+    at, centre, penalty = np.array(around, np.float64), np.array(around, np.float64), np.array(prior)
+    for _ in range(_STEPS):
+        chance = 1.0 / (1.0 + np.exp(-np.clip(at @ columns, -500.0, 500.0)))
+        uphill = columns @ (weights * (hits - chance)) - penalty * (at - centre)
+        bend = (columns * (weights * chance * (1.0 - chance))) @ columns.T + np.diag(penalty)
+        step = np.linalg.solve(bend, uphill)
+        step *= min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-300))
+        at = at + step
+        if np.abs(step).max() < 1e-9:
+            break
+    at = np.clip(at, (-_FURTHEST, _FLATTEST), (_FURTHEST, _STEEPEST))
+    intercept, slope = np.round(at, _DIGITS) + 0.0
+    return float(intercept), float(slope)
+
+
+def shared_curve(tables: np.ndarray, n_classes: int, positive: int) -> np.ndarray:
+    """Return the curve that summed counts by score make, (classes, 2); ``tables`` as of ``count_scores``."""
+    score = metrics.grid_scores()
+    found = []
+    for misses, hits in tables:
+        both = np.concatenate([score, score])
+        right = np.concatenate([np.zeros(len(score)), np.ones(len(score))])
+        found.append(fit_curve(both, right, np.concatenate([misses, hits]), (0.0, 1.0), _SHARED_PRIOR))
+    return _by_class(found, n_classes, positive)
+
+
+def _by_class(found: Sequence[tuple[float, float]], n_classes: int, positive: int) -> np.ndarray:
+    """Return curves of all classes; of two the other one's is the mirror image."""
+    if n_classes != 2:
+        return np.array(found)
+    [(intercept, slope)] = found
+    curve = np.array([[-intercept, slope], [intercept, slope]])
+    return curve if positive else curve[::-1]
+
+
+def site_curve(shared: np.ndarray, answer: Answer, y: np.ndarray, positive: int) -> np.ndarray:
+    """Return the curve of a site: the shared one, moved to where the site's rows are."""
+    n_classes, ones = len(shared), np.ones(len(y))
+    classes = [positive] if n_classes == 2 else range(n_classes)
+    found = [fit_curve(answer.scores[:, c], y == c, ones, shared[c].tolist(), _SITE_PRIOR) for c in classes]
+    return _by_class(found, n_classes, positive)
+
+
+# -- errors
+def error_edges(forest: Forest) -> np.ndarray:
+    """Return the edges of cells for errors; the outermost cells hold what is beyond, too."""
+    if forest.schema.n_classes:
+        return np.linspace(0.0, 1.0, _ERROR_CELLS + 1)
+    spread = float(np.ptp(forest.value)) or max(abs(float(forest.value.flat[0])), 1.0)
+    side = np.geomspace(_SMALLEST, _LARGEST, _SIDE) * spread
+    return np.concatenate([-side[::-1], side])
+
+
+def count_errors(forest: Forest, answer: Answer, y: np.ndarray, least: int) -> np.ndarray:
+    """Count the errors of rows in cells: label less prediction, or 1 less the probability of the true class.
+
+    Errors are sorted, and at least so many of them share their mean: the largest one of all would tell of one row.
+    """
+    scores = calibrated(forest, answer.scores)
+    if forest.schema.n_classes:
+        errors = 1.0 - np.take_along_axis(scores, y.astype(np.int64)[:, None], axis=1)[:, 0]
+    else:
+        errors = y - scores[:, 0]
+    edges, starts = error_edges(forest), np.arange(0, max(len(y) - least, 0) + 1, least)
+    sizes = np.diff([*starts, len(y)])
+    errors = np.repeat(np.add.reduceat(np.sort(errors), starts) / sizes, sizes)
+    return np.bincount(np.clip(np.searchsorted(edges, errors, "left") - 1, 0, len(edges) - 2), minlength=len(edges) - 1)
+
+
+def error_table(forest: Forest, counts: np.ndarray) -> np.ndarray | None:
+    """Return errors and how many rows have at most these, of cells that hold rows; None where there are none."""
+    if not counts.sum():
+        return None
+    edges = error_edges(forest)
+    held = np.concatenate([[False], counts > 0])
+    kept = held | np.append(held[1:], False)  # both ends of each cell
+    return np.stack([edges[kept], np.concatenate([[0], np.cumsum(counts)])[kept]]).astype(np.float64)
+
+
+# -- messages
+class ErrorCounts(Reply, frozen=True, kw_only=True):
+    """Training rows by the size of their error."""
+
+    counts: np.ndarray
+
+
+class CountErrors(Total[ErrorCounts], frozen=True, kw_only=True):
+    """How many training rows have an error of which size, each predicted by the trees that did not learn from it."""
+
+    partitions: ClassVar[PartitionsWay] = "site"
+
+    schema: Agreed[Blob]
+    model: Fixed[SentModel]
+
+
+# -- at a site
+@answers(CountErrors)
+def count_unseen_errors(site: Site, request: CountErrors) -> ErrorCounts:
+    """Count the training rows by error; none where too few are left or it is not known what trees saw."""
+    schema, model = schema_of(site, request.schema), request.model
+    reject(model.draws is None or model.adjust, "errors are of a model whose draws are known")
+    check_candidates(site, [model])
+    forest = model_of(site, schema, model.model)
+    unseen = unseen_rows(site, schema, forest.plain(), model.draws)
+    if unseen is None:
+        return ErrorCounts(counts=np.zeros(len(error_edges(forest)) - 1, np.int64))
+    counts = count_errors(forest, *unseen, policy_of(site).score_groups)
+    return ErrorCounts(counts=counts.astype(np.int64))
+
+
+def adjusted(site: Site, schema: Schema, forest: Forest, draws: RowSamples | None) -> Forest:
+    """Return a forest whose curve and errors are adjusted to the site's rows; as it is, where those are too few."""
+    unseen = unseen_rows(site, schema, forest.plain(), draws)
+    if unseen is None:
+        return forest
+    answer, y = unseen
+    if forest.curve is not None:
+        forest = replace(forest, curve=site_curve(forest.curve, answer, y, schema.label.positive_code))
+    if forest.errors is not None and len(y) >= OWN_ERRORS:
+        counts = count_errors(forest, answer, y, policy_of(site).score_groups)
+        forest = replace(forest, errors=error_table(forest, counts))
+    return forest
+
+
+# -- at the coordinator
+def with_curve(schema: Schema, forest: Forest, counts: np.ndarray) -> Forest:
+    """Return the forest with the calibration curve of all sites' rows by score; as it is, where there are none."""
+    if not counts.sum():
+        return forest
+    return replace(forest, curve=shared_curve(counts, schema.n_classes, schema.label.positive_code))
+
+
+def with_errors(federation: Federation, schema: Schema, forest: Forest, draws: RowSamples) -> Forest:
+    """Return the forest with the errors of all sites' rows: one round."""
+    request = CountErrors(
+        schema=federation.blob(schema.to_json().encode()), model=sent_model(federation, forest, {forest.hash: draws})
+    )
+    cells = len(error_edges(forest)) - 1
+    total: ErrorCounts = federation.total(request, check=counts_of(counts=(cells,)))
+    table = error_table(forest, total.counts)
+    if table is None:
+        raise InputError(
+            "intervals=True needs training rows that some trees did not learn from, at a site with enough of them: set "
+            "bootstrap=True, or leave intervals out"
+        )
+    return replace(forest, errors=table)
