@@ -152,8 +152,8 @@ class Sandbox:
         return done.stdout
 
     def start(self, name, *given):
-        log = (self.folder / f"{name}.out").open("w")
-        self.running.append(subprocess.Popen(self.words(*given), stdout=log, stderr=log, start_new_session=True))
+        with (self.folder / f"{name}.out").open("w") as log:
+            self.running.append(subprocess.Popen(self.words(*given), stdout=log, stderr=log, start_new_session=True))
         return self.running[-1]
 
     def stop(self):
@@ -234,8 +234,17 @@ def healthy(sandbox, binds, environment):
     return subprocess.run(words, check=False).returncode == 0
 
 
+@pytest.fixture
+def systemd(sandbox):
+    """A socket in place of systemd's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(sandbox.of("notify") / "socket"))
+        heard.settimeout(PATIENCE)
+        yield heard
+
+
 @pytest.mark.long
-def test_the_units_run_a_study_with_a_read_only_system_and_a_closed_home(sandbox):
+def test_the_units_run_a_study_with_a_read_only_system_and_a_closed_home(sandbox, systemd):
     coordinator, site = (unit(path) for path in UNITS)
     names = ["north", "south", "west"]
 
@@ -256,9 +265,6 @@ def test_the_units_run_a_study_with_a_read_only_system_and_a_closed_home(sandbox
     at_hub = given(coordinator, "heart")
     sites = " ".join(f"--site {name}" for name in names)
     prepare("sh", "-c", f"cd /var/lib/silvan; silvan study init heart {sites} --address localhost:{sandbox.port}")
-    systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    systemd.bind(str(sandbox.of("notify") / "socket"))
-    systemd.settimeout(PATIENCE)
 
     def serve(service, name):
         binds, variables = given(service, name)

@@ -58,7 +58,7 @@ VICTIMS = ("command", "server", "server alone", "server's job", "site", "site al
 """What is killed; a server or a site with all that it started, or alone."""
 
 
-STAGES = ("", "agreeing on columns", "training", "training", "judging", "sending the results")
+STAGES = ("", "agreeing on columns", "training", "training", "evaluating", "sending the results")
 """Stages after whose beginning something is killed, in their order; training is the longest."""
 
 LONGEST = 4.0

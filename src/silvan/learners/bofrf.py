@@ -155,7 +155,7 @@ class BOFRF(BOFRFParameters, Learner):
                 self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None)
 
     def result(self) -> Result:
-        """Return what was learnt, with the weights of trees and the clusters of sites."""
+        """Return what was learned, with the weights of trees and the clusters of sites."""
         found, weights = super().result(), self._weights_by_site()
         return replace(found, weights=weights, clusters=self.clusters_ or {}, distances=self.distances_)
 

@@ -63,7 +63,7 @@ class BringTrees(Ask[LocalTrees], frozen=True, kw_only=True, omit_defaults=True)
     settings: Fixed[Settings]
     feature_key: Fixed[np.ndarray]
     validation: Fixed[float]  # share of the training rows that trees do not see
-    oob: Fixed[bool]  # whether the site will choose on rows that its trees did not draw
+    oob: Fixed[bool]  # whether the site will choose on rows that its trees did not sample
     tune: Fixed[Search | None]
     max_trees: Fixed[int | None] = None  # the most that are taken from a site
 
@@ -182,7 +182,7 @@ class ExchangeSettings:
     """How sites make their trees, and how much say each site's trees have.
 
     ``validation`` is the share of training rows that trees do not see; ``oob``, whether a site will choose on rows that
-    its trees did not draw; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees have the same say
+    its trees did not sample; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees have the same say
     together. At most ``max_trees`` are taken from a site. With ``refit_leaves``, trees are cut back to what others'
     rows reach, which make their leaf values. A tree's weight is a metric of its summed confusion matrix, ``weigh_by``.
     """

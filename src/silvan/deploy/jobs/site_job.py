@@ -153,7 +153,7 @@ def _refusal(error: Exception, files: SiteFiles | None, study: Study | None = No
     log.error("%s", error, exc_info=not isinstance(error, SilvanError))
     if files is not None:
         note_error(files.path, "" if study is None else study.unique_name, error)
-    plain = str(error) if isinstance(error, FederationError) else "it cannot take part; its owner is told why"
+    plain = str(error) if isinstance(error, FederationError) else "it cannot take part; its owner sees why"
     return ChunkReply("refused", text=plain)
 
 
