@@ -66,7 +66,7 @@ def test_it_prints_within_80_columns(found):
     text = str(found[1])
     assert repr(found[1]) == text
     assert max(map(len, text.splitlines())) <= 80
-    for word in ("site 0", "mean of all", "merged", "95 % interval", "Every row is evaluated 2 times"):
+    for word in ("site 0", "mean of all", "merged", "95% CI", "Every row is evaluated 2 times"):
         assert word in text
 
 

@@ -48,7 +48,7 @@ def test_texts_are_made_of_the_attributes():
 
 def test_site_errors_keep_what_the_site_reports_apart():
     error = SiteError("north", "Describe: the table does not fit", code="schema", owner_hint="where")
-    assert str(error) == "site 'north': Describe: the table does not fit; its owner is told where"
+    assert str(error) == "site 'north': Describe: the table does not fit; its owner sees where"
     assert (error.site, error.text, error.code) == ("north", "Describe: the table does not fit", "schema")
 
 

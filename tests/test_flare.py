@@ -288,7 +288,7 @@ def test_table_one_is_that_of_one_process(federation, quiet):
 
 
 def test_every_site_has_the_model(federation, quiet, tmp_path):
-    """Signed by the coordinator, with the site's own figures."""
+    """Signed by the coordinator, with the site's own metrics."""
     _, members, _ = federation
     for learner, run in quiet.runs.items():
         assert run.read().received == list(SITES)

@@ -1,4 +1,4 @@
-"""Several rows per person: no learner is judged on a person whom it learnt from, and all counts are of persons.
+"""Several rows per person: no learner is evaluated on a person whom it trained on, and all counts are of persons.
 
 In the tables of visits a patient's label is a coin flip and the visits of a patient are nearly alike, so a model that
 learns from one visit of a patient knows the label of the next. A true AUC is 0.5.

@@ -40,7 +40,7 @@ def growing(federation):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_same_forest_whatever_the_memory(task):
-    """Binary, several classes and numbers, with categories, missing values and rows kept for judging."""
+    """Binary, several classes and numbers, with categories, missing values and rows held out for evaluation."""
     tables = parts(table(task, 300), 2)
     whole = sv.federate_rows(tables, test=0.2, n_jobs=1)
     model = sv.HistogramForest(9, max_depth=5).fit(whole)

@@ -212,7 +212,7 @@ def test_order_of_the_sites(task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_who_has_which_row_where_all_are_drawn(task):
-    """Without draws of rows nothing is left that could depend on where a row is."""
+    """Without row sampling nothing is left that could depend on where a row is."""
     frame = table(task)
     forests = {
         summed(federate(parts(rows, n_sites, seed)), bootstrap=False).hash

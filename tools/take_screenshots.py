@@ -1,6 +1,10 @@
 """Take the pictures of the documents: pages of a demo run in a browser, written as PNG to docs/images/.
 
-python tools/take_screenshots.py      # runs the demo first; needs Chromium
+python tools/take_screenshots.py          # runs the demo first; needs Chromium
+python tools/take_screenshots.py RUN      # of a run of the demo that is there
+
+The demo's tables and seeds are fixed, and the report is photographed at a fixed size in light colours: the pictures
+change only where the report does.
 """
 
 import shutil
@@ -9,23 +13,36 @@ import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
-WIDTH, HEIGHT = 960, 760
+WIDTH, HEIGHT = 1000, 760
+_AROUND = 12  # pixels of the page around an element
 
 
-def main() -> None:
-    """Run the demo and photograph its report."""
+def main(run: Path | None) -> None:
+    """Photograph the report of a demo run: its top, its gains, and its curves with what the model looks at."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
-        run = Path(folder) / "demo"
-        subprocess.run([sys.executable, "-m", "silvan.cli.main", "demo", "--output", str(run)], check=True)  # noqa: S603
+        if run is None:
+            run = Path(folder) / "demo"
+            words = [sys.executable, "-m", "silvan.cli.main", "demo", "--output", str(run)]
+            subprocess.run(words, check=True)  # noqa: S603  our own command
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        page.goto((run / "report.html").as_uri())
+        page.goto((run.resolve() / "report.html").as_uri())
         page.screenshot(path=IMAGES / "report.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT})
+        photograph(page, "gains.png", page.locator("#sites"))
+        photograph(page, "curves.png", page.locator("#curves"), page.locator("#importances"))
         browser.close()
 
 
+def photograph(page: Page, name: str, first: Locator, last: Locator | None = None) -> None:
+    """Photograph the page from the top of one element to the bottom of another."""
+    boxes = [box for one in (first, last or first) if (box := one.bounding_box()) is not None]
+    top, bottom = boxes[0]["y"] - _AROUND, boxes[-1]["y"] + boxes[-1]["height"] + _AROUND
+    clip = {"x": 0, "y": top, "width": WIDTH, "height": bottom - top}
+    page.screenshot(path=IMAGES / name, clip=clip, full_page=True)  # type: ignore[arg-type]
+
+
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

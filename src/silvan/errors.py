@@ -281,6 +281,6 @@ class SiteError(FederationError):
     """
 
     def __init__(self, site: str, text: str, *, code: str = "", owner_hint: str = "") -> None:
-        more = f"; its owner is told {owner_hint}" if owner_hint else ""
+        more = f"; its owner sees {owner_hint}" if owner_hint else ""
         super().__init__(f"site {site!r}: {text}{more}")
         self.site, self.text, self.code, self.owner_hint = site, text, code, owner_hint

@@ -88,7 +88,7 @@ def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
 
 
 def roc_auc_interval(negatives: np.ndarray, positives: np.ndarray) -> tuple[float, float]:
-    """Return DeLong's 95 % interval of the AUC from counts by score, high scores first.
+    """Return DeLong's 95% CI of the AUC from counts by score, high scores first.
 
     NaN with fewer than two rows of a class, and where the estimated variance is zero: rows that agree prove nothing.
     """

@@ -69,7 +69,7 @@ def test_other_learners(tmp_path, kind):
 
 
 def test_what_each_site_uses(tmp_path):
-    """Of AutoForest: the choices are in the record and on the page, and the forests are judged again as they were."""
+    """Of AutoForest: the choices are in the record and on the page, and the forests are evaluated again unchanged."""
     tables = parts(table(n=240), 3)
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
     record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind="AutoForest")
@@ -117,7 +117,7 @@ def test_one_table_and_a_column_that_names_the_site(tmp_path):
     result = silvan("fit", path)
     run = Run(tmp_path / "runs" / "study")
     assert [site.name for site in run.read().sites] == ["a", "b", "c"]
-    assert run.read().evaluation == []  # nothing was kept for judging
+    assert run.read().evaluation == []  # nothing was held out for evaluation
     assert "Written to" in result.output
 
 

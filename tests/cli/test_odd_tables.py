@@ -1,7 +1,7 @@
 """Odd tables of studies, each as its own files: what ``silvan check`` asks, or the one sentence with which it stops.
 
 A case changes the tables of three sites, which have nothing odd, or writes one of them as text. What is expected is
-part of a question, of an error (beginning with "!"), or nothing at all. No study is learnt from here.
+part of a question, of an error (beginning with "!"), or nothing at all. No study is trained on here.
 """
 
 import numpy as np

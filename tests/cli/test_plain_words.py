@@ -229,7 +229,7 @@ def test_half_written_and_foreign_run_folders(small, tmp_path, spoil):
         said(*words)
 
 
-# -- what was learnt from
+# -- what was trained on
 
 
 def test_rows_that_were_learnt_from_are_known(tmp_path):
@@ -240,11 +240,11 @@ def test_rows_that_were_learnt_from_are_known(tmp_path):
     record = json.loads((run / "run.json").read_text())
     rows = {site["name"]: site["rows"] for site in record["sites"]}
     found = json.loads(silvan("evaluate", run, tmp_path / "0.csv", "--json").stdout)
-    assert found["learnt_from"] == rows["north"]  # and not those that were kept for judging
+    assert found["learnt_from"] == rows["north"]  # and not those that were held out for evaluation
     assert set(found) == {"run", "table", "learnt_from", "evaluation"}
     shown = silvan("evaluate", run, tmp_path / "0.csv").stderr
     assert f"{rows['north']} of" in shown
-    assert "learnt from: the figures are too good for them; judge on other rows" in shown
+    assert "trained on: the metrics are too good for them; evaluate on other rows" in shown
     table(n=40, seed=9).write_csv(tmp_path / "new.csv")
     assert "No row of" in silvan("evaluate", run, tmp_path / "new.csv").stderr
     pl.concat([pl.read_csv(tmp_path / "0.csv")[:40], pl.read_csv(tmp_path / "new.csv")], how="vertical_relaxed").sample(

@@ -1,4 +1,4 @@
-"""Tables that are judged or predicted are read as the study's own files, or as ``--reading`` says."""
+"""Tables that are evaluated or predicted are read as the study's own files, or as ``--reading`` says."""
 
 import json
 import shutil

@@ -1,6 +1,6 @@
 """Odd files: each is read rightly, or one clear line says what to do. Nothing changes its meaning without a word.
 
-Every case is a table with a column ``a`` and a label; what is expected is the values of ``a`` as they are learnt
+Every case is a table with a column ``a`` and a label; what is expected is the values of ``a`` as they are learned
 from, the categories, or the text of the error. A case is read whole and in batches.
 """
 

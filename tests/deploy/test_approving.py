@@ -77,7 +77,7 @@ def test_a_study_that_cannot_be_tried(member):
     """There are fewer sites than clusters: nothing is approved unless the owner names what may leave."""
     plan = study('kind = "BOFRF"\nclusters = 40')
     assert try_out(plan) is None
-    assert any("cannot be told" in line for line in explain(member, plan).lines)
+    assert any("What would leave is unknown" in line for line in explain(member, plan).lines)
     with pytest.raises(InputError, match=r"name each kind that may leave .--message KIND."):
         approve_study(member, plan)
     assert member.folder.approvals.listed() == []
@@ -123,7 +123,7 @@ def test_a_command_is_not_made_of_what_a_coordinator_wrote(member):
 
 
 def test_a_study_that_an_owner_declines(member):
-    """With a reason, which the coordinator is told; it withdraws an approval, and a later one takes it back."""
+    """With a reason, which the coordinator learns; it withdraws an approval, and a later one takes it back."""
     plan = study()
     member.note_study(plan)
     approve_study(member, plan)
@@ -202,9 +202,9 @@ def test_parameters_that_do_not_go_together_are_shown_as_such(member):
     ],
 )
 def test_how_many_models_are_judged_is_the_texts_word(member, learner, models, to_fit):
-    """``to_fit``: without test rows, those that are judged on training rows."""
+    """``to_fit``: without test rows, those that are evaluated on training rows."""
     plan = study(learner, "test = 0.25")
     member.note_study(plan)
     assert member.gate(plan).terms.models == models
-    assert f"Models of others that your rows judge: {models} at most." in explain(member, plan).lines
+    assert f"Models of others that are evaluated on your rows: at most {models}." in explain(member, plan).lines
     assert member.gate(study(learner)).terms.models == to_fit

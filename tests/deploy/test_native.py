@@ -216,7 +216,7 @@ def test_a_site_whose_owner_must_approve(federation):
 def test_what_a_site_logs_stays_in_its_folder(federation, caplog):
     """FLARE sends the error logs of jobs to the server unless its own settings say otherwise."""
     settings(federation, "west", 'table = "/nowhere/of/this/name.csv"\n')
-    with pytest.raises(FederationError, match="site 'west' takes no part: it cannot take part; its owner is told why"):
+    with pytest.raises(FederationError, match="site 'west' takes no part: it cannot take part; its owner sees why"):
         federation.run(study())
     assert "/nowhere/of/this/name.csv" in (federation.state("west") / "log.txt").read_text()
     for folder in (federation.workspace("west"), federation.state("west")):

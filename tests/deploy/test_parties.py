@@ -196,7 +196,7 @@ def test_what_the_owner_is_told(joined):
     shop = JoinedSite(members["shop"].path)
     shown = explain(shop, STUDIES["forest"])
     text = " ".join(shown.lines)
-    assert "Partitions: at each split, who goes left is told to all parties and to the coordinator" in text
+    assert "Partitions: at each split, who goes left is disclosed to all parties and to the coordinator" in text
     assert "partitions then tell which rows share a label" in text
     assert "bank, lab, shop all have" in text
     assert "names stay with you" in text

@@ -99,7 +99,7 @@ def test_every_site_has_the_model_its_own_figures_and_those_over_all(joined, tmp
     assert "south" not in page.replace("north, south, west", "")  # the study's own text names all sites
     assert "south" not in results(members, plan, "north").run.file(EVALUATION).read_text()
     assert "forest (" in silvan("site", "model", members["north"].path).output
-    assert "At the end you are sent the model, your own figures and those over all" in " ".join(
+    assert "At the end you are sent the model, your own metrics and those over all" in " ".join(
         explain(members["north"], plan).lines
     )
 
@@ -131,8 +131,8 @@ def test_of_two_sites_none_can_take_its_own_figures_off(joined):
         assert {row.site for row in kept.record.evaluation} == seen
         assert bool(kept.record.curves) == ("all" in seen)
         assert silvan("site", "report", members["north"].path, plan.name).exit_code == 0
-    assert "the figures of all sites, yours too" in " ".join(explain(members["north"], shared).lines)
-    assert "you are sent the model and your own figures; no other" in " ".join(explain(members["north"], quiet).lines)
+    assert "the metrics of all sites, yours too" in " ".join(explain(members["north"], shared).lines)
+    assert "you are sent the model and your own metrics; no other" in " ".join(explain(members["north"], quiet).lines)
 
 
 @pytest.mark.parametrize("common", [True, False])

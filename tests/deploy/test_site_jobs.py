@@ -1,4 +1,4 @@
-"""A site's side of a job, without FLARE's processes: who answers, when, and what the coordinator is told."""
+"""A site's side of a job, without FLARE's processes: who answers, when, and what the coordinator learns."""
 
 import json
 from importlib.metadata import version
@@ -122,7 +122,7 @@ def test_the_owner_is_told_why(joined, study):
     before = (member.path / "site.toml").read_text()
     (member.path / "site.toml").write_text(before.replace(".csv", ".gone.csv"))
     try:
-        with pytest.raises(FederationError, match="it cannot take part; its owner is told why") as told:
+        with pytest.raises(FederationError, match="it cannot take part; its owner sees why") as told:
             federate(joined, study).ask(Describe())
         assert ".gone" not in str(told.value)
     finally:
@@ -143,7 +143,7 @@ def test_approvals_that_cannot_be_read(joined, study):
     before = path.read_bytes() if path.exists() else b"[]"
     path.write_text("nonsense")
     try:
-        with pytest.raises(FederationError, match="takes no part: it cannot take part; its owner is told why"):
+        with pytest.raises(FederationError, match="takes no part: it cannot take part; its owner sees why"):
             federate(joined, study).ask(Describe())
     finally:
         path.write_bytes(before)

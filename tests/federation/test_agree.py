@@ -70,7 +70,7 @@ def test_what_absent_columns_mean_is_said():
     tables = {"a": plain(), "b": plain(late=range(30)).drop("ward"), "c": plain()}
     with pytest.warns(UserWarning, match=".* absent at") as caught:
         fed = federate(tables)
-    told = "trees can tell these rows by that, and what the values mean is learnt from the other sites alone"
+    told = "trees can tell these rows by that, and what the values mean is learned from the other sites alone"
     assert [str(one.message) for one in caught] == [
         f"'ward' is absent at b and missing in all rows there: {told}; absent = 'drop' leaves such columns out",
         f"'late' is absent at a, c and missing in all rows there: {told}; absent = 'drop' leaves such columns out",

@@ -1,4 +1,4 @@
-"""Rows kept for judging, drawn one by one: what answers with noise rest on."""
+"""Rows held out for evaluation, drawn one by one: what answers with noise rest on."""
 
 from collections import Counter
 
@@ -24,7 +24,7 @@ def rows_of(frame, test=False, **settings):
 
 
 def both_parts(frame, **settings):
-    """The rows that are learnt from and those kept for judging, as often as each is there."""
+    """The rows that are trained on and the test rows, as often as each is there."""
     given = {"test": 0.3, "test_key": KEY, "schema": schema(), **settings}
     site = Site("a", frame, **given)
     parts = [site.part(schema(), test, strict=False) for test in (False, True)]
@@ -115,7 +115,7 @@ def test_noise_is_refused_where_test_rows_are_drawn_by_class():
 
 def test_without_a_budget_it_is_a_warning():
     fed = federate(n=300, test=0.25)
-    with pytest.warns(UserWarning, match="drawn by class, so one row more moves others"):
+    with pytest.warns(UserWarning, match="sampled by class, so one row more moves others"):
         sv.HistogramForest(epsilon=1.0).fit(fed)
 
 

@@ -59,7 +59,7 @@ VICTIMS = ("studies", "server", "server alone", "server's job", "site", "site al
 """What is killed; a server or a site with all that it started, or alone; the coordinator: server and studies."""
 
 TRAINING = "training"
-STAGES = ("", "agreeing on columns", TRAINING, "judging", "sending the results")
+STAGES = ("", "agreeing on columns", TRAINING, "evaluating", "sending the results")
 """Stages of a study, in their order."""
 
 LONGEST = {TRAINING: 1.0}

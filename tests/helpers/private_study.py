@@ -54,7 +54,7 @@ def federate(task="binary", n=2000, n_sites=3, frame=None, **settings):
 
 
 def unseen(task="binary", n=1000):
-    """Rows that nobody has learnt from, and their labels."""
+    """Rows that nobody has trained on, and their labels."""
     frame = table(task, n, seed=99)
     return frame.drop("label"), frame["label"].to_numpy()
 

@@ -1,4 +1,4 @@
-"""A site's policy: approval before anything is answered, and no figures of merit of a handful of rows."""
+"""A site's policy: approval before anything is answered, and no metrics of a handful of rows."""
 
 import numpy as np
 import polars as pl
@@ -224,7 +224,7 @@ def test_the_label_holder_judges_no_handful_of_rows():
     fed = federate_by_columns(split(wide(n=40), 2), test=0.1, policy=sv.Policy(min_test=10))
     model = sv.VerticalForest(2, max_depth=2).fit(fed)
     assert len(fed.columns.test) < 10
-    with pytest.raises(RefusedError, match="the rows kept for judging are fewer"):
+    with pytest.raises(RefusedError, match="the rows held out for evaluation are fewer"):
         model.evaluate(fed)
 
 
@@ -234,7 +234,7 @@ def test_scores_are_judged_once():
     digests = fed.columns.test
     scores = np.full((len(digests), 2), 0.5)
     holder = fed.columns.label_holder
-    with fed.working_on("judging"):
+    with fed.working_on("evaluating"):
         first = ask_label_holder(fed, holder, fed.columns.schema, digests, RowScores(scores)).metrics
         again = ask_label_holder(fed, holder, fed.columns.schema, digests, RowScores(scores)).metrics
         assert again == pytest.approx(first, nan_ok=True)

@@ -349,7 +349,7 @@ def test_a_cluster_has_no_sites_from_outside_the_study():
 
 
 def test_clusters_begin_with_their_own_sites():
-    """They are summed over by themselves, and all sites are judged after; where nothing may be lost, too."""
+    """They are summed over by themselves, and all sites are evaluated after; where nothing may be lost, too."""
     fed = federate(TABLES, test=0.25, policy=sv.Policy(losses=0))
     model = sv.BOFRF(2, max_depth=2, clusters=2).fit(fed)
     assert len(model.evaluate(fed))

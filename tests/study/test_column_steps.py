@@ -115,7 +115,7 @@ def test_judged_again(run):
     silvan("evaluate", folder / "run", folder / "joined.csv", "--output", folder / "table.csv")
     rows = read((folder / "table.csv").read_text())
     assert {(r["site"], r["model"]) for r in rows} >= {("bank", "local"), ("shop", "local"), ("all", "federated")}
-    # the parties' tables are gone: the model alone is judged, as before
+    # the parties' tables are gone: the model alone is evaluated, as before
     moved = (folder / "bank.csv").rename(folder / "moved.csv")
     silvan("evaluate", folder / "run", folder / "joined.csv", "--output", folder / "alone.csv")
     refused = silvan("evaluate", folder / "run", ok=False)

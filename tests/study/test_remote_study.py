@@ -76,7 +76,7 @@ def test_what_a_study_over_columns_cannot_have(line, said):
 def test_parties_are_sites_and_weights_of_classes_need_names():
     with pytest.raises(InputError, match="parties are named by sites"):
         parse_remote_study(COLUMNS + '[parties]\nbank = "bank.csv"\n')
-    with pytest.raises(InputError, match='set names = "shown" for a weight a class'):
+    with pytest.raises(InputError, match='set names = "shown" for a weight per class'):
         parse_remote_study(COLUMNS + "class_weight = { no = 1.0, yes = 2.0 }\n")
     with pytest.raises(InputError, match="written by `silvan study predict`"):
         parse_remote_study(COLUMNS + '[predict]\nstudy = "../x"\nmodel = "y"\nnumber = 1\n')

@@ -64,14 +64,14 @@ def columns(folder):
 def test_a_listener_hears_the_stages_in_order(tmp_path, make):
     record, recorder = run(make(tmp_path), Run(tmp_path / "run"))
     agreed = f"agreed on {record.features}"
-    assert recorder.heard == ["agreeing on columns", agreed, "training", "trained trained", "judging"]
+    assert recorder.heard == ["agreeing on columns", agreed, "training", "trained trained", "evaluating"]
     assert (record.status, Run(tmp_path / "run").read()) == ("done", record)
 
 
 def test_a_listener_hears_every_split(tmp_path):
     _, recorder = run(rows(tmp_path, more="repeats = 1"), NotKept())
-    splits = [f"judging, split {number} of 3" for number in (1, 2, 3)]
-    assert recorder.heard[-4:] == ["judging", *splits]
+    splits = [f"evaluating, split {number} of 3" for number in (1, 2, 3)]
+    assert recorder.heard[-4:] == ["evaluating", *splits]
     assert recorder.kinds.count("EvaluateModels") >= 3 * 3, "messages of splits are heard too"
 
 

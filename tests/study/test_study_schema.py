@@ -52,7 +52,7 @@ def test_a_schema_that_is_none(tmp_path, schema, said):
         read_study(study)
 
 
-# -- a private study that is judged
+# -- a private study that is evaluated
 
 
 def private_study(folder, evaluation="[evaluation]\nepsilon = 1.0\n", policy="epsilon = 4.0"):
@@ -77,7 +77,7 @@ def federations(monkeypatch):
 
 
 def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
-    """Figures over all sites with intervals, what they cost, and no figures of single sites."""
+    """Figures over all sites with intervals, what they cost, and no metrics of single sites."""
     pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     study = private_study(tmp_path)
     said = silvan("fit", study, "--output", tmp_path / "run").output
@@ -118,7 +118,7 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
     ],
 )
 def test_what_a_site_will_refuse_is_refused_first(tmp_path, federations, evaluation, policy, said):
-    """Not when the model is judged, after all was spent."""
+    """Not when the model is evaluated, after all was spent."""
     result = silvan("fit", private_study(tmp_path, evaluation, policy), ok=False)
     found = " ".join((result.output + result.stderr).split())
     assert result.exit_code

@@ -43,7 +43,7 @@ def test_sites_of_other_people_are_not_asked_about_units(frame, site, label):
     tables = by(frame(), site)
     assert about_units(tables, label) == []
     found = [line for line in asked(tables, label) if "one value only" not in line]
-    limit = "capital_gain at Private, Self-employed, Incorporated, State-gov and 1 more site: 99999 in 23 rows: does it"
+    limit = "capital_gain at Private, Self-employed, Incorporated, State-gov and 1 more site: 99999 in 23 rows, apart"
     assert [line.startswith(limit) for line in found] == [True] * (label == "above_50k")
 
 

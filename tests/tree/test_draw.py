@@ -72,7 +72,7 @@ def features_drawn(seed, attempt, feature_order, size):
 
 
 def fair(counts, expected):
-    """Chi-square, at a level that one fair draw in ten thousand fails; all draws here are fixed by keys."""
+    """Chi-square, at a level that one fair draw in ten thousand fails; all random choices here are fixed by keys."""
     freedom = len(counts) - 1
     statistic = sum((c - expected) ** 2 / expected for c in counts)
     return statistic < freedom + 4 * math.sqrt(2 * freedom) + 6

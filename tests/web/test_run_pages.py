@@ -153,7 +153,7 @@ def test_fit_notes_how_far_it_is(folder):
     found = try_json(folder / "run" / PROGRESS, StudyProgress)
     assert (found.stage, found.final) == ("done", True)
     assert set(found.answered) == {"north", "east", "south"}
-    assert list(found.seconds) == ["agreeing on columns", "training", "judging", "done"]
+    assert list(found.seconds) == ["agreeing on columns", "training", "evaluating", "done"]
 
 
 def test_a_study_is_started_by_its_file_only(folder, page):

@@ -48,7 +48,7 @@ def asks_for_classes(class_weight: object) -> tuple[type[Request], ...]:
 
 
 def balance_classes(federation: Federation, schema: Schema, settings: Settings) -> Settings:
-    """Return settings with a weight a class in place of "balanced", by the rows of all sites."""
+    """Return settings with a weight per class in place of "balanced", by the rows of all sites."""
     if settings.class_weight != "balanced":
         return settings
     schema_blob = federation.blob(schema.to_json().encode())

@@ -1,4 +1,4 @@
-"""The results of a finished study at a site: the model and the site's own figures, signed by the coordinator.
+"""The results of a finished study at a site: the model and the site's own metrics, signed by the coordinator.
 
 A site gets data and makes its report of them itself: no page of somebody else's is opened there. A model that the site
 made of its own rows, and that nobody else has, is in the folder before the results come.

@@ -83,8 +83,8 @@ def counts_of(**shapes: tuple[int, ...]) -> Check:
 
 def check_metrics(metrics: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise ``FormatError`` unless metrics are of a shape, and each is at least 0 or NaN."""
-    reject(metrics.shape != shape or metrics.dtype != np.float64, "its figures are not those asked for")
-    reject(np.isinf(metrics).any() or (metrics < 0).any(), "its figures are not possible")
+    reject(metrics.shape != shape or metrics.dtype != np.float64, "its metrics are not those asked for")
+    reject(np.isinf(metrics).any() or (metrics < 0).any(), "its metrics are impossible")
 
 
 def read_trees(data: bytes, schema: Schema) -> Forest:

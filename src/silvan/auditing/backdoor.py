@@ -99,7 +99,7 @@ def backdoor_trees(
         return base.not_run("needs classes, and two sites or more")
     honest = _fit_again(model, rehearse(federation))
     if honest is None:
-        return base.not_run("the learner has no global forest, or cannot be learnt again")
+        return base.not_run("the learner has no global forest, or cannot be learned again")
     trigger = find_trigger(federation, honest, rows, common)
     if trigger is None:
         return base.not_run("there are no numeric columns for a trigger")

@@ -29,7 +29,7 @@ def run_drills(case: Case, schema: Schema, settings: Settings | None) -> list[Fi
     elif schema.n_classes < 2 or not numeric:
         why = "needs classes and numeric columns"
     elif len(case.members) < 2 * BOX_ROWS or len(case.outsiders) < BOX_ROWS:
-        why = f"needs {2 * BOX_ROWS} rows that were learnt from and {BOX_ROWS} others"
+        why = f"needs {2 * BOX_ROWS} rows that were trained on and {BOX_ROWS} others"
     found = []
     for name, attack, n_trees, rows, columns, yes_no in _DRILLS:
         if why or settings is None:

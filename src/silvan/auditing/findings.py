@@ -17,7 +17,7 @@ from silvan.study.toml_lines import read_toml, suggest
 Verdict = Literal["held", "close", "exceeded", "not run"]
 """``held``: below the limit, its whole interval too. ``close``: below, but the interval reaches above it."""
 
-_Z = 1.959964  # of a 95 % interval
+_Z = 1.959964  # of a 95% CI
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Finding:
 
 
 def auc(members: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
-    """Return the share of pairs in which the member is higher, ties half, and a 95 % interval (DeLong et al. 1988)."""
+    """Return the share of pairs in which the member is higher, ties half, and a 95% CI (DeLong et al. 1988)."""
     scores = np.concatenate([members, others])
     by_member, by_other = placements(scores, np.arange(len(scores)) < len(members))
     value = float(by_member.mean())
@@ -75,20 +75,20 @@ def auc(members: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
 
 
 def share(hits: int, n: int) -> tuple[float, float, float]:
-    """Return a share and its 95 % interval (Wilson)."""
+    """Return a share and its 95% CI (Wilson)."""
     interval = binomtest(hits, n).proportion_ci(method="wilson")
     return hits / n, min(hits / n, interval.low), max(hits / n, interval.high)
 
 
 def mean_gap(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]:
-    """Return the difference of two means and its 95 % interval."""
+    """Return the difference of two means and its 95% CI."""
     gap = float(ours.mean() - others.mean())
     error = math.sqrt(_variance(ours) + _variance(others))
     return gap, gap - _Z * error, gap + _Z * error
 
 
 def gained(ours: np.ndarray, others: np.ndarray, *, paired: bool = True) -> tuple[float, float, float]:
-    """Return the share of what guesses miss that an attacker gets right, and its 95 % interval; both by row.
+    """Return the share of what guesses miss that an attacker gets right, and its 95% CI; both by row.
 
     ``paired``: of the same rows, one by one.
     """

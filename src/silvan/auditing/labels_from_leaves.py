@@ -9,7 +9,7 @@ We minimise the squared errors, each weighted by the leaf's rows, over shares be
 gradients that start at the forest's own predictions.
 
 Success is the share of labels that are right. A forest that predicts well gets most of them right for anybody, so the
-same is done for outsiders, as if they had been learnt from; the better of that and of the forest's predictions for them
+same is done for outsiders, as if they had been trained on; the better of that and of the forest's predictions for them
 is what guesses achieve. The metric is the share of what guesses miss that the attacker gets right; chance is 0.
 Numbers count as right within ``NEAR`` standard deviations.
 """

@@ -1,7 +1,7 @@
-"""Membership inference: whether a person is among the rows that the forest was learnt from.
+"""Membership inference: whether a person is among the rows that the forest was trained on.
 
 The attacker has the forest and a person's row with its label, and ranks people by how likely they are to have been
-learnt from. By confidence: how well the forest predicts the label; for that the forest's answers are enough. By leaf
+trained on. By confidence: how well the forest predicts the label; for that the forest's answers are enough. By leaf
 support: a leaf without any row of the person's class proves that this tree did not see them, and where counts are
 released, a leaf with a single row of it says more than one with many. Success is the share of pairs of a
 member and an outsider in which the member ranks higher (AUC); chance is a half. With differential privacy of epsilon

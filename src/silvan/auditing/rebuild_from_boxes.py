@@ -1,7 +1,7 @@
 """Rows from boxes, after TimberStrike (arXiv 2506.07605): columns rebuilt from thresholds and leaf statistics.
 
 Every leaf is a box: a range for each column that was asked about. The attacker starts with rows of the population, as
-many of each class as were learnt from, and assigns rows to the leaves of one tree such that each leaf gets as many of
+many of each class as were trained on, and assigns rows to the leaves of one tree such that each leaf gets as many of
 each class as it states and all rows together move least; each row moves into its box. This is repeated tree by tree,
 in sweeps over all trees, until rows are where most trees have them. A release without counts states shares only: then
 the size of a leaf follows from how many rows of the population reach it, rounded to a size that its shares allow.

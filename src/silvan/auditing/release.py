@@ -49,7 +49,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Case:
-    """Whom an audit attacks: rows that the release was learnt from, and others of the same kind that were not."""
+    """Whom an audit attacks: rows that the release was trained on, and others of the same kind that were not."""
 
     members: AuditedRows
     outsiders: AuditedRows

@@ -50,15 +50,15 @@ def audit(
     model
         A ``Forest``, or a fitted learner.
     federation
-        Where it was learnt, in this process: its training rows are the members, its test rows the others.
+        Where it was learned, in this process: its training rows are the members, its test rows the others.
     members, others
-        Tables with the label, in place of a federation: rows that were learnt from, and rows that were not.
+        Tables with the label, in place of a federation: rows that were trained on, and rows that were not.
     limits
         The largest figure of each attack that is still held; docs/audit.md has the defaults.
     name
         What the release is called in the report.
     seed
-        Decides all draws: the same seed gives the same figures.
+        Seed of all random choices: the same seed gives the same results.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def attack_federation(learner: Learner | None, federation: Federation, case: Cas
 
 
 def _too_few(attack: str) -> Finding:
-    return ATTACKS[attack].not_run(f"needs at least {FEWEST} rows that were not learnt from")
+    return ATTACKS[attack].not_run(f"needs at least {FEWEST} rows that were not trained on")
 
 
 def seen_by_trees(learner: Learner, federation: Federation, forest: Forest) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Single-record leaves: how many leaves rest on one row that was learnt from.
+"""Single-record leaves: how many leaves rest on one row that was trained on.
 
 Whoever sees such a leaf sees a box around one person and that person's label. Only the owner, who has the rows, can
 count them: this is a check more than an attack. A leaf is counted by all rows that end there; it was grown on those

@@ -2,7 +2,7 @@
 
 A threshold midway between two neighbouring values reveals either of them to whoever knows the other, to the last digit.
 A threshold is counted if it is the middle of two values, one on each side, of rows that reach its node, among the
-four nearest on either side (rows that the tree did not draw may stand between), and one of the two belongs to one row
+four nearest on either side (rows that the tree did not sample may stand between), and one of the two belongs to one row
 alone; or if it is such a value itself. Round numbers do so by coincidence; how often is seen from outsiders in the
 members' place. The figure is what is beyond that, and chance is 0: thresholds on the public grid do no better.
 """

@@ -118,7 +118,7 @@ _ALL = 0.85
 
 
 def sides_right(guess: np.ndarray, truth: np.ndarray) -> tuple[float, float, float]:
-    """Return the mean over both classes of the share that is on the right side, and its 95 % interval."""
+    """Return the mean over both classes of the share that is on the right side, and its 95% CI."""
     hits = [(guess == truth)[truth == side].astype(np.float64) for side in (False, True)]
     if sum(float(h.mean()) for h in hits) < 1.0:
         hits = [1.0 - h for h in hits]  # nobody says which side is which

@@ -22,16 +22,16 @@ EXCEEDED = 1
 def audit(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder; with --table also a .silvan file.")],
     table: Annotated[Path | None, Option("--table", "-t", metavar="FILE", help="Training rows with the label.")] = None,
-    others: Annotated[Path | None, Option("--others", metavar="FILE", help="Rows alike, not learnt from.")] = None,
+    others: Annotated[Path | None, Option("--others", metavar="FILE", help="Rows alike, not trained on.")] = None,
     site: Annotated[str | None, Option("--site", "-s", help="Audit the forest of this site.")] = None,
     thresholds: Annotated[Path | None, Option(metavar="TOML", help="The site's limits; see docs/audit.md.")] = None,
     limit: Annotated[list[str] | None, Option("--limit", metavar="ATTACK=X", help="Set one limit; repeatable.")] = None,
     output: Annotated[Path | None, Option("--output", "-o", metavar="FOLDER", help="For the report; else RUN.")] = None,
-    seed: Annotated[int, Option(help="Decides all draws.")] = 0,
+    seed: Annotated[int, Option(help="Seed of all random choices.")] = 0,
     reading: Reading = None,
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Attack the models of a run, as a curious recipient would, and compare what is learnt with limits.
+    """Attack the models of a run, as a curious recipient would, and compare what is learned with limits.
 
     Rows come from the study's own tables if these are unchanged, or from --table and --others. The exit code is 1 if a
     limit is exceeded.
@@ -47,7 +47,7 @@ def audit(
     limits = make_limits() if thresholds is None else read_limits(thresholds)
     limits = make_limits({**limits, **_read_limits(limit or [])})
     if others is not None and table is None:
-        raise InputError("--others goes with --table: which rows were learnt from?")
+        raise InputError("--others goes with --table: which rows were trained on?")
     if reading and table is None:
         raise InputError("--reading says how --table and --others are written; name them too")
     progress = ProgressBars()
@@ -104,7 +104,7 @@ def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int)
     study = read_unchanged_study(run, record)
     if study is None:
         raise InputError(
-            f"the study {record.study_file!r} or its tables are gone or have changed since, so which rows were learnt "
+            f"the study {record.study_file!r} or its tables are gone or have changed since, so which rows were learned "
             "from is not known\nname them with --table, and rows that were not with --others"
         )
     federation, model = restore_run(study, run, record)
@@ -145,7 +145,7 @@ def table_of(report: "Report") -> "RenderableType":
     heads = ["Attack", "Figure", "Interval", "Chance", "Undef.", "Limit", "Verdict"]
     table = ReportTable(heads, rows, tones=[f.verdict for f in report.findings], toned=(len(heads) - 1,))
     head = Text(
-        f"{clean(report.name)}: {count_of(report.trees, 'tree')}, {count_of(report.members, 'row')} learnt from, "
+        f"{clean(report.name)}: {count_of(report.trees, 'tree')}, {count_of(report.members, 'row')} trained on, "
         f"{report.outsiders:,} others"
     )
     return Group(head, Text(), shown(table), Text(), *notes, Text(), _sentence(report))

@@ -1,4 +1,4 @@
-"""``silvan check``: looks at the tables of a study before anything is learnt."""
+"""``silvan check``: looks at the tables of a study before anything is learned."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ def check(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the columns of every site's table, and ask about what looks odd; nothing is learnt or written."""
+    """Show the columns of every site's table, and ask about what looks odd; nothing is trained or written."""
     from silvan.study import table_check
     from silvan.study.study_file import read_study
 

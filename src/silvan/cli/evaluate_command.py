@@ -1,4 +1,4 @@
-"""``silvan evaluate``: judges the model of a run again, at its sites or on a table."""
+"""``silvan evaluate``: evaluates the model of a run again, at its sites or on a table."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ def evaluate(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder; with a table also a .silvan file.")],
     table: Annotated[Path | None, Argument(metavar="TABLE", help="Evaluate on this table, with the label.")] = None,
     output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Also write metrics here.")] = None,
-    everything: Annotated[bool, Option("--all", help="Show every figure of every model.")] = False,
+    everything: Annotated[bool, Option("--all", help="Show every metric of every model.")] = False,
     fill: Annotated[bool, Option("--fill", help="Count columns that the table lacks as missing.")] = False,
     reading: Reading = None,
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def note_learnt_rows(run: "Run", record: "Record | None", source: Any, table: str) -> int | None:
-    """Print how many rows of a table the run's model was learnt from, and return that; None if nobody knows."""
+    """Print how many rows of a table the run's model was trained on, and return that; None if nobody knows."""
     from silvan.study.learnt_rows import count_learnt_rows
 
     if record is None or record.by == "columns" or not record.models:
@@ -76,8 +76,8 @@ def note_learnt_rows(run: "Run", record: "Record | None", source: Any, table: st
         return None
     learnt, rows = found
     were, them = ("was", "it") if learnt == 1 else ("were", "them")
-    text = f"{learnt:,} of {count_of(rows, 'row')} of {table} {were} learnt from: the figures are too good for {them}; "
-    typer.echo(clean(f"{text}judge on other rows" if learnt else f"No row of {table} was learnt from."), err=True)
+    text = f"{learnt:,} of {count_of(rows, 'row')} of {table} {were} trained on: the metrics are too good for {them}; "
+    typer.echo(clean(f"{text}evaluate on other rows" if learnt else f"No row of {table} was trained on."), err=True)
     return learnt
 
 
@@ -102,7 +102,7 @@ def check_columns(path: Path, record: "Record | None", table: Path, source: Any,
 
 
 def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["MetricsRow"]:
-    """Judge at the study's sites; write the figures to the run if it had none yet."""
+    """Evaluate at the study's sites; write the metrics to the run if it had none yet."""
     from silvan.report.html import write_report
     from silvan.study.steps import evaluate_model
 
@@ -155,7 +155,7 @@ def restore_run(study: "Study", run: "Run", record: "Record") -> "tuple[Federati
     model = make_learner(study, schema)
     if model.restore(by_site, [site.name for site in record.sites], record.threshold):
         return make_federation(study, schema=schema), model
-    # judging needs more of the learner than its forests; with the journal, sites need not answer again
+    # evaluating needs more of the learner than its forests; with the journal, sites need not answer again
     journal = run.file(JOURNAL)
     federation = make_federation(study, journal if journal.is_file() else None)
     return federation, model.fit(federation)
@@ -169,7 +169,7 @@ def on_table(
     from silvan.study.steps import metrics_row
 
     study = None if record is None else read_unchanged_study(run, record)
-    with progress.step("Judging on the table", expected=None if record is None else record.seconds):
+    with progress.step("Evaluating on the table", expected=None if record is None else record.seconds):
         if record is not None and record.by == "columns":
             return [metrics_row(row) for row in column_steps.on_table(study, run, record, table)]
         if record is not None and study is not None:

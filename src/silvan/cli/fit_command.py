@@ -1,4 +1,4 @@
-"""``silvan fit``: trains and judges the model of a study file, and writes the run folder."""
+"""``silvan fit``: trains and evaluates the model of a study file, and writes the run folder."""
 
 from pathlib import Path
 from typing import Annotated

@@ -45,7 +45,7 @@ class FitListener(ProgressBars):
         self.noted.on(event)
 
     def agreed(self, record: Record) -> None:
-        """Print what is learnt from what, how tables differ, and what looks odd in them."""
+        """Print what is trained on what, how tables differ, and what looks odd in them."""
         if self._quiet:
             return
         who = count_of(len(record.sites), "site" if record.by == "rows" else "party")
@@ -54,7 +54,7 @@ class FitListener(ProgressBars):
         ask_about_columns(self._study, self._federation.local_sites)
 
     def trained(self, record: Record) -> None:
-        """Keep hashes of the rows that were learnt from, beside the model."""
+        """Keep hashes of the rows that were trained on, beside the model."""
         if not (self._quiet or self._study.by_columns or self._study.private):
             keep_learnt_rows(self._federation, self._run.folder)
 

@@ -196,12 +196,12 @@ def study_of(member: "SiteFiles", study: str) -> "Study":
 def decline(
     folder: Folder,
     study: StudyName,
-    why: Annotated[str, Option("--why", metavar="TEXT", help="What the coordinator is told, in a line.")],
+    why: Annotated[str, Option("--why", metavar="TEXT", help="Reason that the coordinator sees, in one line.")],
 ) -> None:
-    """Take no part in a study: the coordinator is told why. Approving it later takes that back."""
+    """Take no part in a study: the coordinator learns why. Approving it later takes that back."""
     member = _site(folder)
     member.decline(study_of(member, study), why)
-    print_lines("Declined. The coordinator is told when it asks, or asks at once if the study waits for you.")
+    print_lines("Declined. The coordinator learns this when it asks next.")
 
 
 @app.command()
@@ -252,7 +252,7 @@ def model(folder: Folder, study: ResultsOf = None, output: Output = None) -> Non
 
 @app.command()
 def report(folder: Folder, study: ResultsOf = None, output: Output = None) -> None:
-    """Write the report of a finished study, with the site's own figures, after its signature was checked."""
+    """Write the report of a finished study, with the site's own metrics, after its signature was checked."""
     from silvan.report.html import write_report
     from silvan.util.files import write_whole
 
@@ -480,7 +480,7 @@ def status(folder: Folder, json: Annotated[bool, Option("--json", help="As JSON,
 def metrics(
     folder: Folder, port: Annotated[int, Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9103
 ) -> None:
-    """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
+    """Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
     from silvan.deploy.service import status
 
     path = _site(folder).path

@@ -190,7 +190,7 @@ def metrics(
     folder: In = Path(),
     port: Annotated[int, Option(min=1, max=65535, help="Where to listen, on 127.0.0.1.")] = 9102,
 ) -> None:
-    """Serve figures for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
+    """Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics until stopped."""
     from silvan.deploy.service import status
 
     hub = _hub(at or folder)

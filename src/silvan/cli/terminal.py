@@ -111,7 +111,7 @@ def further(summary: dict[str, Any]) -> list[RenderableType]:
 
 
 def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
-    """Return all figures of all models, in as many tables as it takes."""
+    """Return all metrics of all models, in as many tables as it takes."""
     from silvan.learners.evaluation_frame import whole_frame
 
     names = ["site", *["group"] * any(row.group for row in rows), "model", "rows"]
@@ -129,7 +129,7 @@ def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
 
 
 def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
-    """Return the figures of models on one table: a line for each model, sites' own ones by name."""
+    """Return the metrics of models on one table: a line for each model, sites' own ones by name."""
     metrics = [metric for metric in METRICS if rows and metric.key in rows[0].metrics]
     table = make_table()
     table.add_column("Model", overflow="fold")

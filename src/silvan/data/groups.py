@@ -58,7 +58,7 @@ def shared_ids(ids: Mapping[str, Sequence[str]]) -> list[str]:
         return []
     return [
         f"group: {count_of(shared, 'id')} {'is' if shared == 1 else 'are'} at more than one site; if these are the "
-        "same persons, some are learnt from at one site and evaluated at another: keep each person at one site"
+        "same persons, some are trained on at one site and evaluated at another: keep each person at one site"
     ]
 
 

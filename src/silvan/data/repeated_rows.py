@@ -46,13 +46,13 @@ def repeated_rows(tables: Mapping[str, Batched]) -> list[str]:
             found = f"each row is there {times} times" if times > 1 else f"{count_of(copies, 'row')}{cut} repeat others"
             lines.append(
                 f"the table of {site}: {found}, equal in all columns: was it appended or joined twice, or was a column "
-                "left out that tells rows apart? A test row whose copy was learnt from is known to the model"
+                "left out that tells rows apart? A test row whose copy was trained on is known to the model"
             )
     pairs = [f"{a} and {b} ({count_of(rows, 'row')})" for (a, b), rows in _shared(tables).most_common()]
     if pairs:
         lines.append(
             f"tables have rows in common, equal in all columns: {list_some(pairs, 'pair', most=4)}: are the same "
-            "people at both sites? A test row of one that was learnt from at the other is known to the model"
+            "people at both sites? A test row of one that was trained on at the other is known to the model"
         )
     return lines
 

@@ -38,7 +38,7 @@ def repeating_ids(tables: Mapping[str, Batched], label: str) -> list[str]:
     return [
         f"{name} at {list_some(list(sites), 'site', most=4)}: looks like an id that repeats, in "
         f"{max(sites.values()):.1f} rows each: does a person have several rows? then set group = "
-        f'"{name}", or a model is evaluated on persons that it has learnt from'
+        f'"{name}", or a model is evaluated on persons that it has trained on'
         for name, sites in found.items()
     ]
 

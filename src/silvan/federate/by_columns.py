@@ -53,15 +53,15 @@ def federate_columns(
     tables
         A dict of tables by party: data frames or paths.
     id
-        The column that tells rows apart; every table has it.
+        The column that identifies rows; every table has it.
     label
         The column to predict, which exactly one party holds. None: "label", and it may be lacking; then rows can
         only be scored.
     test
-        Share of the rows in common kept for judging, drawn by a keyed hash of the id.
+        Share of the rows in common held out for evaluation, drawn by a keyed hash of the id.
     random_state
         Decides the test part and, with the label holder's columns, which rows are in which tree: the same tables give
-        the same draws again. None: every federation draws other rows.
+        the same samples again. None: every federation samples other rows.
     task
         "classification" or "regression"; None: regression if the label is floating point with fractions.
     schema

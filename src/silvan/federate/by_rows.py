@@ -81,7 +81,7 @@ def federate_rows(
     label
         The column to predict.
     test
-        Share of each site's rows kept for judging.
+        Share of each site's rows held out for evaluation.
     test_by
         How they are drawn: "class", the same share of every class; or "row", each row by a hash of its own cells, as a
         forest with ``epsilon`` needs it, and with a ``schema`` that is given. None: "row" if the sites have privacy
@@ -230,7 +230,7 @@ def _split(federation: Federation, split: Split, given: Options) -> Federation:
         site = federation.local_sites[name]
         if site.forest is not None and not is_unfitted(site.forest):
             raise InputError.about(
-                "repeats", f"need forests that are not fitted: that of {name!r} may know rows it is judged by"
+                "repeats", f"need forests that are not fitted: that of {name!r} may know rows it is evaluated by"
             )
         # starting threads takes longer than small tables do
         n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
@@ -285,11 +285,13 @@ def _asks_for_columns(policy: Policy) -> bool:
 
 
 def _by_row(test_by: str | None, schema: Schema | None, budgeted: bool) -> bool:
-    """Return whether test rows are drawn one by one; raise ``InputError`` for what cannot be."""
+    """Return whether test rows are sampled one by one; raise ``InputError`` for what cannot be."""
     if test_by not in (None, "class", "row"):
         raise InputError.wrong("test_by", "None, 'class' or 'row'", test_by)
     if test_by == "row" and schema is None:
-        raise InputError("test_by='row' needs a schema that is given: rows are drawn by their cells, as it reads them")
+        raise InputError(
+            "test_by='row' needs a schema that is given: rows are sampled by their cells, as it reads them"
+        )
     return test_by == "row" or (test_by is None and budgeted and schema is not None)
 
 
@@ -346,7 +348,7 @@ def sources_by_site(
         raise SchemaError(complaint)
     frame = table.by(schema) if schema is not None else table.with_texts(said_categorical(kinds))
     if site not in frame.columns:
-        raise InputError(f"the table has no column {site!r} to tell sites apart")
+        raise InputError(f"the table has no column {site!r} to name the sites")
     if frame[site].null_count():
         raise InputError(
             f"column {site!r} is missing in {count_of(frame[site].null_count(), 'row')}; every row needs a site"

@@ -178,7 +178,7 @@ def check_common(
 
 
 def check_excluded(exclude: Sequence[str], sites: Mapping[str, Site], where: str) -> None:
-    """Raise ``InputError`` for a misspelt column, which would be learnt from."""
+    """Raise ``InputError`` for a misspelt column, which would be trained on."""
     unknown = [name for name in exclude if not any(name in site.excluded for site in sites.values())]
     if unknown:
         raise InputError.about("exclude", f"names {unknown[0]!r}, which is not a column {where}")

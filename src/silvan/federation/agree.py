@@ -180,8 +180,8 @@ def _kinds(replies: dict[str, Description], differences: Differences, absent: Ab
         are = "is" if len(names) == 1 else "are"
         differences.warnings.append(
             f"{format_names(names)} {are} absent at {', '.join(without)} and missing in all rows there: trees can tell "
-            "these rows by that, and what the values mean is learnt from the other sites alone; absent = 'drop' leaves "
-            "such columns out"
+            "these rows by that, and what the values mean is learned from the other sites alone; absent = 'drop' "
+            "leaves such columns out"
         )
     return agreed
 

@@ -1,4 +1,4 @@
-"""What a federation has agreed on before anything is learnt, by rows or by columns."""
+"""What a federation has agreed on before anything is learned, by rows or by columns."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -32,7 +32,7 @@ class Differences:
 
 
 class ColumnAtSites(msgspec.Struct, frozen=True):
-    """What sites told of a column when they agreed, and no more than that.
+    """What sites disclosed about a column when they agreed, and no more than that.
 
     ``sites`` have it. ``sizes``, of numbers: the two powers of two between which the median of a site's values lies,
     without their signs and zeros. ``categories``: how many categories a site named. A site that is in neither has too
@@ -53,8 +53,8 @@ class Columns:
     owners: dict[str, range]
     label_holder: str | None
     common: np.ndarray
-    held_out: np.ndarray  # bool, which of the rows in common are kept for judging
-    schema: Schema  # as the coordinator is told it: numbers for names, unless the study has names shown
+    held_out: np.ndarray  # bool, which of the rows in common are held out for evaluation
+    schema: Schema  # as the coordinator learns it: numbers for names, unless the study has names shown
     known: dict[str, np.ndarray] | None = None  # digests by party, where the coordinator has seen them
     draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
 
@@ -65,7 +65,7 @@ class Columns:
 
     @property
     def test(self) -> np.ndarray:
-        """Digests of the rows kept for judging."""
+        """Digests of the rows held out for evaluation."""
         return self.common[self.held_out]
 
 
@@ -80,6 +80,6 @@ class Agreement:
     differences: Differences = field(default_factory=Differences)
     rows: dict[str, int] = field(default_factory=dict)  # to learn from, by site; empty where policies keep it back
     columns: Columns | None = None
-    described: list[ColumnAtSites] = field(default_factory=list)  # what sites told of their columns
+    described: list[ColumnAtSites] = field(default_factory=list)  # what sites disclosed about their columns
     by_asking: bool = True  # whether the schema was found by asking the sites, not given
     grouped: bool = False  # whether persons may have several rows, of which counts have one

@@ -42,7 +42,7 @@ from silvan.util.notebook import html_table
 from silvan.util.readable import count_of, format_bytes, format_names, is_or_are
 
 OVERALL = "all"
-"""What tables of figures call all sites together; no site may be called that."""
+"""What tables of metrics call all sites together; no site may be called that."""
 
 
 class Sums(Protocol):
@@ -112,7 +112,7 @@ class Federation:
         self.before_sums: Callable[[Federation], None] | None = None
         self._sums_begun = False
         self.questions: list[LoggedQuestion] = []  # all so far, if sums can be verified
-        # makes a federation of the same tables with other rows kept for judging
+        # makes a federation of the same tables with other rows held out for evaluation
         self.split_later: Callable[[Split], Federation] | None = None
         self.sums, self.study, self.quorum, self.signer = sums, study, quorum, signer
         self.timeout, self._patience = timeout, patience

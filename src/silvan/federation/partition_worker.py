@@ -26,7 +26,7 @@ from silvan.forest.forest import Forest
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """How a partition is encoded: by which schema, which of its rows are kept for judging, and where it stands."""
+    """How a partition is encoded: by which schema, which of its rows are test rows, and where it stands."""
 
     site: str
     schema: str
@@ -91,7 +91,7 @@ class PartitionSite(Site):
 
 
 class PartitionRequest(msgspec.Struct, frozen=True):
-    """A question as workers get it: the message, the blobs it refers to, and the key that rows are drawn by."""
+    """A question as workers get it: the message, the blobs it refers to, and the key that rows are sampled by."""
 
     kind: str
     body: bytes

@@ -192,7 +192,7 @@ class PartitionedSite(Site):
         return request.reply(**total)
 
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
-        """Return the training rows, or those kept for judging, which stay where they are."""
+        """Return the training rows, or the test rows, which stay where they are."""
         return SpreadPart(self.name, self._spread(schema, strict), test)
 
     def _spread(self, schema: Schema, strict: bool) -> Spread:

@@ -1,6 +1,6 @@
 """A party: a site of a federation by columns, which holds some columns of rows that others know too.
 
-Rows are told apart by an id. Nobody is sent an id: parties share a key that the coordinator does not have, and name a
+An id identifies each row. Nobody is sent an id: parties share a key that the coordinator does not have, and name a
 row by a keyed digest of its id. Nor is the coordinator told what columns, categories and classes are called, unless the
 study says so.
 """
@@ -58,10 +58,10 @@ class Ids(NamedTuple):
 class Party(Site):
     """One organisation's side of a federation by columns.
 
-    ``id_column`` tells rows apart. Digests of ids are handed over only if rows are matched by them, not with
+    ``id_column`` identifies rows. Digests of ids are handed over only if rows are matched by them, not with
     ``match="psi"``. ``seals`` are the keys by which the party knows the others, and the only ones that
-    it seals the shared key for. By a ``seed`` a study can be repeated: the same rows are drawn again. ``given`` says
-    what the columns mean, if that is agreed beforehand. With ``show_names`` the coordinator is told what columns,
+    it seals the shared key for. By a ``seed`` a study can be repeated: the same rows are sampled again. ``given`` says
+    what the columns mean, if that is agreed beforehand. With ``show_names`` the coordinator learns what columns,
     categories and classes are called. A party whose store outlives a study is at work on ``only_study``: its
     keys are drawn anew for each. ``label_holder`` is the party that holds the label by the study's text, if that names
     it. ``predictions`` is the file that predictions of its rows are written to, if it takes

@@ -1,9 +1,9 @@
 """Draw the rows that are held out for evaluation one by one, for answers with noise: a row's draw is its own.
 
 A draw by class and place moves when a row is added or removed, and so do rows from one part to the other; no bound on
-what one row changes would hold. Here a row is drawn by a keyed hash of its cells, as the schema reads them, and of how
-many rows before it are the same: a row more or less changes the part of that row alone, with equal rows taken for one
-another. The share that is held out is kept on average only.
+what one row changes would hold. Here a row is sampled by a keyed hash of its cells, as the schema reads them, and of
+how many rows before it are the same: a row more or less changes the part of that row alone, with equal rows taken for
+one another. The share that is held out is kept on average only.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""A site's table: read, split into rows to learn from and rows kept for judging, and encoded by a schema."""
+"""A site's table: read, split into training rows and test rows, and encoded by a schema."""
 
 import hashlib
 import tempfile
@@ -51,20 +51,20 @@ _BATCH = 1 << 27
 class SiteSettings:
     """What a study and a site's owner say of the site's table and of how it is worked on.
 
-    ``test`` is the share of rows kept for judging, drawn by class and by ``split_seed`` and the site's name; with a
+    ``test`` is the share of test rows, sampled by class and by ``split_seed`` and the site's name; with a
     ``fold``, it is the rows of that fold. With a ``test_key``, which between machines is the site's own secret, and a
-    ``schema``, each row is drawn by itself, as answers with noise need it; without a schema it shuffles rows to folds.
-    ``sampling_key`` decides which rows are in which tree; all sites have the same one, and the coordinator does not
-    need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was given:
-    what is answered with noise must be about that one. ``kinds`` says what columns are, where the table is described.
-    With ``memory``, a number of bytes, it is read in batches and its rows lie in nameless files in ``folder``.
-    With a ``date_split`` the rows kept for judging are the latest ones; its column is no feature.
-    ``results`` is the folder for the results of a study, if the site takes any.
-    ``naming`` says which classes and categories the site names (``describe.py``). "all" is for one process. With
-    "proven" they are the classes that enough of its own rows have, and the categories that are proven to be common, by
-    the ``shared_key`` of the sites. With ``published`` sampling the sampling key does not become the shared one.
-    ``group`` names the column of persons' ids, of whom the table has one or several rows each. It is no feature. A
-    person is in one part only, and all that counts rows counts one of each person.
+    ``schema``, each row is sampled by itself, as answers with noise need it; without a schema it shuffles rows to
+    folds. ``sampling_key`` decides which rows are in which tree; all sites have the same one, and the coordinator does
+    not need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was
+    given: what is answered with noise must be about that one. ``kinds`` says what columns are, where the table is
+    described. With ``memory``, a number of bytes, it is read in batches and its rows lie in nameless files in
+    ``folder``. With a ``date_split`` the rows held out for evaluation are the latest ones; its column is no feature.
+    ``results`` is the folder for the results of a study, if the site takes any. ``naming`` says which classes and
+    categories the site names (``describe.py``). "all" is for one process. With "proven" they are the classes that
+    enough of its own rows have, and the categories that are proven to be common, by the ``shared_key`` of the sites.
+    With ``published`` sampling the sampling key does not become the shared one. ``group`` names the column of persons'
+    ids, of whom the table has one or several rows each. It is no feature. A person is in one part only, and all that
+    counts rows counts one of each person.
     """
 
     label: str = "label"
@@ -177,7 +177,7 @@ class SiteTable(SiteSettings):
 
     @cached_property
     def held_out(self) -> HeldOut:
-        """Which rows are kept for judging."""
+        """Which rows are held out for evaluation."""
         if self.test >= 1.0:
             return HeldOut(len(self.table), every=True)
         if self.date_split is not None:
@@ -212,7 +212,7 @@ class SiteTable(SiteSettings):
 
     @property
     def samples_singly(self) -> bool:
-        """Whether a row more or less leaves all others in their part, of those learnt from and those to judge by."""
+        """Whether a row more or less leaves all others in their part, of those trained on and those to judge by."""
         if self.date_split is not None:
             return self.date_split.since is not None
         return self.test <= 0.0 or (self.test_key is not None and self.schema is not None)
@@ -223,7 +223,7 @@ class SiteTable(SiteSettings):
         self.cache.update({key: kept for key, kept in other.cache.items() if key[0] in ("encoded", "persons")})
 
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
-        """Return the training rows, or those kept for judging, encoded by a schema: with ``group``, one a person.
+        """Return the training rows, or the test rows, encoded by a schema: with ``group``, one a person.
 
         Every cell is read by itself. One that the schema has no place for is an error; if not ``strict``, as for
         answers with noise, it is never one: see ``encode_features`` and ``encode_label``.

@@ -225,7 +225,7 @@ class Forest(ForestArrays):
         rows, y = predict.as_rows(self, X)[0], np.asarray(y)
         if y.shape != (len(rows),) or not len(y):
             raise InputError(
-                f"X has {len(rows)} rows and y has shape {y.shape}; there must be one label a row, and rows"
+                f"X has {len(rows)} rows and y has shape {y.shape}; there must be one label per row, and rows"
             )
         if self.classes is None:
             return rows, y.astype(np.float64)

@@ -45,7 +45,7 @@ _CAPTION = (
     "much as mixes with them gain, less what luck may add: with little evidence it stays near the shared forest."
 )
 
-SHARED = "shared"  # the forest for all sites, where some site uses another: its name in tables of figures
+SHARED = "shared"  # the forest for all sites, where some site uses another: its name in tables of metrics
 
 
 class Choices(dict[str, str]):
@@ -111,7 +111,7 @@ class AutoForest(AutoForestParameters, Learner):
 
     sends_trees: ClassVar[bool] = True
     chooses_threshold: ClassVar[bool] = True
-    restorable: ClassVar[bool] = False  # sites make their forests again when these are judged
+    restorable: ClassVar[bool] = False  # sites make their forests again when these are evaluated
 
     _made: Mapping[str, PersonalForest] = MappingProxyType({})
     _drawn: RowSamples | None = None  # which rows the trees of the shared forest drew
@@ -210,7 +210,7 @@ class AutoForest(AutoForestParameters, Learner):
         self.choices_ = Choices(reasons, shared, _CAPTION if self.choose else "")
 
     def result(self) -> Result:
-        """Return what was learnt, with what sites chose."""
+        """Return what was learned, with what sites chose."""
         choices = self.choices_
         return replace(super().result(), choices=choices, shared_forest=choices.shared)
 
@@ -305,14 +305,14 @@ def _use(mix: tuple[float, float]) -> str:
 
 
 def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
-    """Return what a site uses, and by which figures it chose that."""
+    """Return what a site uses, and by which metrics it chose that."""
     use = _use(mix)
     if reply is None:
         return use
     if not reply.measure:
         return f"{use}: too few rows to choose by"
     if np.isnan(reply.metric):
-        return f"{use}: its policy shows no figures"
+        return f"{use}: its policy shows no metrics"
     name = metrics.BY_KEY[reply.measure].title
     largest = float(np.nanmax([reply.metric, *reply.metrics]))
     digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # figures have three digits
@@ -325,7 +325,7 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
 
 
 def _shared_reason(share: float, compared: Compared, classes: bool) -> str:
-    """Return how much both halves of the shared forest count, and by which figures."""
+    """Return how much both halves of the shared forest count, and by which metrics."""
     uses = f"The shared forest: {1.0 - share:.0%} trees from sums, {share:.0%} sites' trees"
     if not compared.sites:
         return f"{uses}."

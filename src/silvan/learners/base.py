@@ -122,7 +122,7 @@ class Learner(FederatedEstimator):
         kinds = (EvaluateModels, CountByScore) if federation.schema.n_classes else (EvaluateModels,)
         models = spec_of(type(self)).models_evaluated(self.get_params(deep=False), by=by)
         models += bool(federation.local_sites)  # the model of pooled rows
-        return RequestPlan(kinds, settings="judging", models=models)
+        return RequestPlan(kinds, settings="evaluating", models=models)
 
     def train(self, federation: Federation) -> None:
         """Check the parameters and grow the forest."""
@@ -224,7 +224,7 @@ class Learner(FederatedEstimator):
         return choose_threshold(self.schema_, self.forest_, counted, self.threshold)
 
     def result(self) -> Result:
-        """Return what was learnt, for run folders and reports."""
+        """Return what was learned, for run folders and reports."""
         at_sites = list(self.at_sites_)
         return Result(
             self.rounds_, self.bytes_, self.forest_, self.forests_, at_sites=at_sites, threshold=self.threshold_
@@ -381,7 +381,7 @@ class Learner(FederatedEstimator):
             rows = joined_test_rows(federation)
             return self.compare(federation, candidates, (rows.X, rows.y, np.zeros(rows.X.shape[1], np.bool_)))
         held = self.held_to_text(federation, by=by)
-        with federation.working_on(f"judging {type(self).__name__}"), held:
+        with federation.working_on(f"evaluating {type(self).__name__}"), held:
             draws, thresholds = self.draws(federation, candidates), self.thresholds()
             return evaluate(federation, self.schema_, candidates, self.feature_key(), draws, thresholds, by)
 
@@ -400,7 +400,7 @@ class Learner(FederatedEstimator):
         repeats
             How often each column is shuffled.
         by
-            The columns of subgroups, if the model is judged by some: sites then group rows as they do there.
+            The columns of subgroups, if the model is evaluated by some: sites then group rows as they do there.
 
         Returns
         -------
@@ -441,7 +441,7 @@ class Learner(FederatedEstimator):
     ) -> dict[str, tuple[list[Any], np.ndarray]]:
         """Return values of columns with the mean predictions at each, (values, outputs), in one round.
 
-        ``by`` are the columns of subgroups, if the model is judged by some.
+        ``by`` are the columns of subgroups, if the model is evaluated by some.
         """
         forest, model = self._explained(federation)
         grids = [make_grid(self.schema_, forest, column, grid) for column in columns]
@@ -474,7 +474,7 @@ class Learner(FederatedEstimator):
         if federation.columns is not None:
             raise InputError("parties hold columns of the same rows: feature_importances_ says what matters")
         if self.is_private:
-            raise InputError("what columns do is not told with noise, and the forest has epsilon")
+            raise InputError("what columns do cannot be released with noise, and the forest has epsilon")
         return forest, sent_model(federation, forest, self.draws(federation, []), self.thresholds())
 
     def candidates(self, federation: Federation) -> list[Named]:

@@ -1,4 +1,4 @@
-"""Compare learners on many splits of a federation, so that every row is judged."""
+"""Compare learners on many splits of a federation, so that every row is evaluated."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Comparison:
     """What learners are worth at each site, over many splits; prints as a table of 80 columns.
 
     ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean metrics over splits,
-    the ``gain`` over what the site has alone with its 95 % interval, corrected for splits that share rows,
+    the ``gain`` over what the site has alone with its 95% CI, corrected for splits that share rows,
     ``certainty`` in a word, and ``best``, the model with the best mean metric. ``splits`` has every split's metrics.
     With ``split="sites"`` each site is evaluated once, by models of the others; there is no local model to gain on.
 
@@ -70,7 +70,7 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """The figure that models are compared by."""
+        """The metric that models are compared by."""
         return str(self.frame.columns[3])
 
     def __str__(self) -> str:
@@ -86,9 +86,7 @@ class Comparison:
     def _cells(self) -> list[tuple[str, ...]]:
         title = metrics.BY_KEY[self.metric].title
         gains = self.split == "rows"
-        rows: list[tuple[str, ...]] = [
-            ("site", "rows", "model", title, "gain", "95 % interval", "")[: 7 if gains else 4]
-        ]
+        rows: list[tuple[str, ...]] = [("site", "rows", "model", title, "gain", "95% CI", "")[: 7 if gains else 4]]
         values = [abs(value) for value in self.frame[self.metric].to_list() if not math.isnan(value)]
         digits = digits_of(max(values, default=0.0))
         before = ""
@@ -253,7 +251,7 @@ def _evaluate_split(trained: Federation, tested: Federation, learners: Mapping[s
             listed.append((name, fitted.forest_))
         draws |= fitted.draws(trained, [])
         feature_key = fitted.feature_key()
-    with tested.working_on("judging"):
+    with tested.working_on("evaluating"):
         found = evaluate(tested, trained.schema, listed, feature_key, draws)
     parts = list(dict.fromkeys((trained, tested)))
     for part in parts:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 NO_EPSILON = (
-    "of evaluate is for a forest that was fitted with epsilon: noise on metrics hides the rows judged by, not "
+    "of evaluate is for a forest that was fitted with epsilon: noise on metrics hides the test rows, not "
     "those that the forest tells of"
 )
 
@@ -295,7 +295,7 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     @abstractmethod
     def result(self) -> Result:
-        """Return what was learnt, for run folders and reports."""
+        """Return what was learned, for run folders and reports."""
 
     def restore(self, forests: Mapping[str, Forest], sites: Sequence[str], threshold: float | None) -> bool:
         """Take the forests of an earlier fit (``Result.to_keep``); return False if only a new fit will do."""

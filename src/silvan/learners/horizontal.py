@@ -41,7 +41,7 @@ from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
 _WITH_NOISE = (
-    "to be judged at an accounted cost, pass evaluate(..., epsilon=...), or set epsilon in [evaluation] of a study"
+    "to be evaluated at an accounted cost, pass evaluate(..., epsilon=...), or set epsilon in [evaluation] of a study"
 )
 
 
@@ -153,8 +153,8 @@ class HistogramForest(HistogramForestParameters, Learner):
             raise InputError.about("bins", "must be 'shared' with epsilon: adaptive bins show values of rows")
         if not all(site.samples_singly for site in federation.local_sites.values()):
             warn_user(
-                "the rows kept for judging were drawn by class, so one row more moves others, and epsilon does not "
-                "cover that; it covers all with a given schema and test_by='row'"
+                "the rows held out for evaluation were sampled by class, so one row more moves others, and epsilon "
+                "does not cover that; it covers all with a given schema and test_by='row'"
             )
         rounds = Rounds(federation, federation.schema, epsilon, self._placing(federation))
         if self.private == "tables":
@@ -175,7 +175,7 @@ class HistogramForest(HistogramForestParameters, Learner):
     ) -> Evaluation:
         """Evaluate a private forest on test rows, for a share of the sites' privacy budgets."""
         if by:
-            raise InputError.about("by", "is for exact figures; leave it or epsilon out")
+            raise InputError.about("by", "is for exact metrics; leave it or epsilon out")
         if table is not None:
             raise InputError.about(
                 "epsilon", "is for the sites' test rows; leave it out to judge on a table of your own"
@@ -185,7 +185,7 @@ class HistogramForest(HistogramForestParameters, Learner):
             raise InputError(NO_TEST_ROWS)
         with self.held_to_text(federation, epsilon=epsilon):
             announce(federation, self.evaluation_plan(federation, epsilon=epsilon))
-            with federation.working_on(f"judging {type(self).__name__}"):
+            with federation.working_on(f"evaluating {type(self).__name__}"):
                 found = evaluate_with_noise(federation, self.schema_, forest, epsilon, self._placing(federation))
         self.evaluation_privacy_ = found.privacy
         return found

@@ -227,7 +227,7 @@ class InShares(FederatedEstimator):
             raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
         with federation.counted_apart():
             found = self.found(federation, columns.test)
-        with federation.working_on(f"judging {type(self).__name__}"):
+        with federation.working_on(f"evaluating {type(self).__name__}"):
             row = ask_label_holder(federation, columns.label_holder, kept.schema, columns.test, found)
         if not federation.local_sites:
             return Evaluation([row])

@@ -121,7 +121,7 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         self.keep(found.model, shares)
 
     def result(self) -> Result:
-        """Return what was learnt."""
+        """Return what was learned."""
         return Result(self.rounds_, self.bytes_, None, shared=SharedModel(self.fingerprint, 0, 0, self.save))
 
     def _whole_fingerprint(self) -> str:

@@ -34,7 +34,7 @@ class SharedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What a learner has learnt, and what that took.
+    """What a learner has learned, and what that took.
 
     ``forest`` is the one for all sites, where there is one and all of it is known; ``forests`` has the one that each
     site should use. Without ``shared`` these are the model.

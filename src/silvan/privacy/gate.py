@@ -263,13 +263,13 @@ class Gate(Outbox):
             raise RefusedError("the site's policy asks for trees grown on samples of its rows: set bootstrap=True")
 
     def check_test_rows(self, site: Site) -> None:
-        """Raise an error if one row more would move others between those learnt from and those to judge by.
+        """Raise an error if one row more would move others between those trained on and those to judge by.
 
         A site without a budget has made no promise that this would break.
         """
         if not site.samples_singly and self.policy.epsilon is not None:
             raise RefusedError(
-                "the site keeps rows for judging that were drawn by class, so one row more moves others, and no "
+                "the site keeps test rows that were sampled by class, so one row more moves others, and no "
                 "epsilon covers that: keep none, or draw each by itself, by a schema that is given and test_by='row'"
             )
 

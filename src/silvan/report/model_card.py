@@ -62,7 +62,7 @@ def _use(record: Record, summary: dict[str, Any]) -> list[str]:
     )
     who = "parties" if record.by == "columns" else "sites"
     return [
-        f"Predicts {record.label} ({what}) from {count_of(record.features, 'feature')}, learnt by {kind} "
+        f"Predicts {record.label} ({what}) from {count_of(record.features, 'feature')}, trained by {kind} "
         f"at {format_count(len(summary['among']))} {who}.",
         "For rows that come about as theirs did: the same columns, measured alike, of people or things of one kind.",
         "It shows what goes together in these rows, not what causes what. Before it decides about anybody, have it "

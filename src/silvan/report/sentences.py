@@ -1,6 +1,6 @@
 """Describes the results of a run in sentences.
 
-They are made from the rounded figures of the summary, so that they never contradict its tables.
+They are made from the rounded metrics of the summary, so that they never contradict its tables.
 """
 
 from typing import Any
@@ -78,7 +78,7 @@ def _at_new_sites(summary: dict[str, Any]) -> str:
 
 
 def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
-    """Return what a site gains, for a copy that has no figures of single other sites."""
+    """Return what a site gains, for a copy that has no metrics of single other sites."""
     metric, lines = summary["metric"], [line for line in summary["sites"] if line["title"] == record.copy_for]
     if metric is None:
         return ""
@@ -97,7 +97,7 @@ def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
 
 
 def _with_noise(summary: dict[str, Any]) -> str:
-    """Return the figure that was asked with noise, between what it lies, and what asking cost."""
+    """Return the metric that was asked with noise, between what it lies, and what asking cost."""
     noisy, metric = summary["noisy"], summary["metric"]
     if noisy is None:
         return ""

@@ -18,7 +18,7 @@ MOST_DISTANCES = 12
 """Most sites whose distances are shown as a square."""
 
 _LEFT_OUT = ("log_loss", "precision")
-"""Figures that are shown among all figures only."""
+"""Metrics that are shown among all metrics only."""
 
 
 class ReportTable(msgspec.Struct, frozen=True):
@@ -137,7 +137,7 @@ def table_one(summary: dict[str, Any]) -> ReportTable | None:
 
 
 def column_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return columns by site, with no more than what sites told when they agreed on columns."""
+    """Return columns by site, with no more than what sites disclosed when they agreed on columns."""
     if not summary["columns"]:
         return None
     sites = [line["title"] for line in summary["sites"]]
@@ -160,7 +160,7 @@ def column_table(summary: dict[str, Any]) -> ReportTable | None:
 
 
 def _told(column: dict[str, Any], site: str) -> str:
-    """Return what a site told of a column."""
+    """Return what a site disclosed about a column."""
     if site not in column["sites"]:
         return "absent"
     if site in column["sizes"]:
@@ -169,7 +169,13 @@ def _told(column: dict[str, Any], site: str) -> str:
     if site in column["categories"]:
         n = column["categories"][site]
         return "one category" if n == 1 else f"{n} categories"
-    return "dates" if column["kind"] == "date" else "none told" if column["kind"] == "categorical" else "too few values"
+    return (
+        "dates"
+        if column["kind"] == "date"
+        else "not disclosed"
+        if column["kind"] == "categorical"
+        else "too few values"
+    )
 
 
 def weight_table(summary: dict[str, Any]) -> ReportTable | None:
@@ -191,7 +197,7 @@ def weight_table(summary: dict[str, Any]) -> ReportTable | None:
 
 
 def choice_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return what each site uses, and by which figures it chose that."""
+    """Return what each site uses, and by which metrics it chose that."""
     lines = [[*line] for line in summary["choices"].items()]
     return ReportTable(["Site", "Uses"], lines, texts=2, note=summary["shared_forest"]) if lines else None
 

@@ -1,6 +1,6 @@
 """Summarises a run as plain data: everything that tables and pages show, computed once.
 
-Sentences and tables are made from the same rounded figures, so that they never contradict each other.
+Sentences and tables are made from the same rounded metrics, so that they never contradict each other.
 """
 
 import math
@@ -156,7 +156,7 @@ def _leading(record: Record) -> dict[str, Any] | None:
 
 
 def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any]:
-    """Return one line of the comparison: figures, gains against the site alone, and the verdict on them."""
+    """Return one line of the comparison: metrics, gains against the site alone, and the verdict on them."""
     note = next((site for site in record.sites if site.name == name), None)
     by_model = {row.model: row for row in record.evaluation if row.site == name}
     line: dict[str, Any] = {
@@ -190,7 +190,7 @@ def _rows(record: Record, of_sites: list[int]) -> int:
 
 
 def _noisy(record: Record, metric: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return what figures with noise cost, beside training, and between what the leading one lies; None if exact."""
+    """Return what metrics with noise cost, beside training, and between what the leading one lies; None if exact."""
     row = next((row for row in record.evaluation if row.epsilon is not None), None)
     if row is None or metric is None:
         return None
@@ -201,7 +201,7 @@ def _noisy(record: Record, metric: dict[str, Any] | None) -> dict[str, Any] | No
 
 
 def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
-    """Average the sites' own figures by test rows, for metrics that rank rows.
+    """Average the sites' own metrics by test rows, for metrics that rank rows.
 
     A ranking over all rows at once favours sites' own forests where classes are spread unevenly: that a row is of a
     site with many positives is itself information, and only they have it.
@@ -233,9 +233,9 @@ def _interval_of_mean(
 
 
 def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[str, MetricsRow]) -> dict[str, Any]:
-    """Round a line's figures, add the gains against the site alone, and how sure each of them is.
+    """Round a line's metrics, add the gains against the site alone, and how sure each of them is.
 
-    ``rows`` are the models' figures at the site, by model: with intervals, and a mark at the one that it should use.
+    ``rows`` are the models' metrics at the site, by model: with intervals, and a mark at the one that it should use.
     """
     line |= {"exact": dict(line["metrics"]), "gains": {}, "intervals": {}, "sure": {}, "verdict": "unknown"}
     line |= {"use": "", "low": None, "high": None, "certainty": "unknown"}

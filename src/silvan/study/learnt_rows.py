@@ -1,7 +1,7 @@
-"""Keyed hashes of the rows that a model was learnt from, so that it is not judged on them unawares.
+"""Keyed hashes of the rows that a model was trained on, so that it is not evaluated on them unawares.
 
 They lie in a file of their own, with their key, for the owner's eyes: who has the file and knows a whole row can tell
-whether it was learnt from. So it is never handed on with a run, and a private study has none.
+whether it was trained on. So it is never handed on with a run, and a private study has none.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class LearntRows(msgspec.Struct, frozen=True):
     schema: str
     key: bytes
     hashes: bytes
-    format: str = "silvan learnt rows"
+    format: str = "silvan learned rows"
 
 
 def keep_learnt_rows(federation: Federation, folder: Path) -> None:
@@ -42,7 +42,7 @@ def keep_learnt_rows(federation: Federation, folder: Path) -> None:
 
 
 def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, int] | None:
-    """Return how many rows of a table were learnt from, and of how many; None if that cannot be told."""
+    """Return how many rows of a table were trained on, and of how many; None if that cannot be told."""
     path = folder / LEARNT
     if not path.is_file():
         return None
@@ -50,7 +50,7 @@ def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, in
         kept = msgspec.msgpack.decode(path.read_bytes(), type=LearntRows)
         hashes = np.frombuffer(kept.hashes, np.uint64)
     except (msgspec.DecodeError, ValueError):
-        raise FormatError(f"{path}: damaged; remove it, and rows that were learnt from are not told apart") from None
+        raise FormatError(f"{path}: damaged; remove it, and rows that were trained on are not told apart") from None
     frame = read_table(table, schema.label.name, schema)
     if kept.schema != schema.hash or any(name not in frame.columns for name in schema.columns):
         return None

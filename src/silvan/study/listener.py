@@ -71,7 +71,7 @@ class TimedStep:
 class Listener:
     """Follows a run. This one shows nothing; subclasses show what they like.
 
-    Stages are "agreeing on columns", "training", "judging", with repeats "judging, split 1 of 30" and so on.
+    Stages are "agreeing on columns", "training", "evaluating", with repeats "evaluating, split 1 of 30" and so on.
     """
 
     def stage(self, name: str, rounds: int = 0) -> None:

@@ -194,7 +194,7 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
         and study.names != "shown"
         and isinstance(study.parameters.get("class_weight"), dict)
     ):
-        why = 'the coordinator knows classes by number: set names = "shown" for a weight a class'
+        why = 'the coordinator knows classes by number: set names = "shown" for a weight per class'
         yield ("learner", "class_weight"), (("names",),), why
     if study.evaluation.epsilon is not None:
         key = ("evaluation", "epsilon")
@@ -209,7 +209,7 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
         if not getattr(study.evaluation, name):
             continue
         if study.private:
-            yield key, (), f"{name} is for learners without epsilon: it is not told with noise"
+            yield key, (), f"{name} is for learners without epsilon: it cannot be released with noise"
         elif study.by_columns:
             yield key, (), f"{name} is for studies over rows; leave it out"
         elif name == "by" and study.on_splits:

@@ -1,4 +1,4 @@
-"""How a file that is judged or predicted is written: as the study says of its own files, and as a command says."""
+"""How a file that is evaluated or predicted is written: as the study says of its own files, and as a command says."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""Reads and writes run folders: the model, the figures, and ``run.json`` with everything else.
+"""Reads and writes run folders: the model, the metrics, and ``run.json`` with everything else.
 
 The keys of ``run.json`` are the fields below, described in docs/cli.md. The file is written whole after every step,
 so that what was computed is kept whatever happens next.
@@ -31,7 +31,7 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
 
 ROSTER = "roster.json"  # the public keys of a study's sites, by which its statements are verified
 AUDIT = ("audit.json", "audit.html")  # what an audit of the run's model writes
-LEARNT = "learnt_rows.private"  # hashes of the rows that were learnt from, which stay with their owner
+LEARNT = "learnt_rows.private"  # hashes of the rows that were trained on, which stay with their owner
 SHARES = "model"  # the folder of a model in shares
 
 
@@ -89,10 +89,10 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class MetricsRow(msgspec.Struct, frozen=True):
-    """One model judged at one site, or over all; what is undefined is null.
+    """One model evaluated at one site, or over all; what is undefined is null.
 
-    ``gain`` is against the site alone, with its 95 % interval; ``use`` marks the model that was chosen for the site,
-    which is the variant ``same_as``, if it is one. Figures with noise for ``epsilon`` have 95 % intervals,
+    ``gain`` is against the site alone, with its 95% CI; ``use`` marks the model that was chosen for the site,
+    which is the variant ``same_as``, if it is one. Figures with noise for ``epsilon`` have 95% CI,
     noise included: ``between``. ``more`` are further figures, ``note`` says why figures are lacking (docs/figures.md).
     ``group`` is the subgroup of rows, empty for all. ``positive`` is the positive class of two.
     """
@@ -169,7 +169,7 @@ class Record(msgspec.Struct, kw_only=True):
     sums: str = "trusted"
     sites: list[SiteRows] = []
     differences: list[Difference] = []
-    columns: list[ColumnAtSites] = []  # what sites told of their columns
+    columns: list[ColumnAtSites] = []  # what sites disclosed about their columns
     table_one: TableOne | None = None  # what the columns hold, if the study asks for it
     warnings: list[str] = []
     models: list[Model] = []
@@ -188,7 +188,7 @@ class Record(msgspec.Struct, kw_only=True):
     clusters: dict[str, list[str]] = {}  # of sites, by the one in their middle
     distances: dict[str, list[float]] = {}  # of each site from all of them, in the same order
     threshold: float | None = None  # for the positive class of two
-    repeats: int = 0  # how often every row was judged; 0: the test rows were, once
+    repeats: int = 0  # how often every row was evaluated; 0: the test rows were, once
     folds: int = 0  # or the number of sites that were left out in turn
     evaluation: list[MetricsRow] = []
     subgroups: list[MetricsRow] = []  # if the study asks for them

@@ -54,7 +54,7 @@ def run_study(
     run.write(record)
     listener.trained(record)
 
-    listener.stage("judging")
+    listener.stage("evaluating")
     if has_test_rows(record, federation, study):
         evaluate_model(record, federation, learner, study, listener)
         steps.explain_model(record, federation, learner, study, listener)

@@ -53,7 +53,7 @@ from silvan.study.study import Study
 from silvan.study.table_check import ONE_SITE
 from silvan.util.readable import count_of
 
-_MOST_COLUMNS = 200  # what sites told is kept of so many columns
+_MOST_COLUMNS = 200  # what sites disclosed is kept of so many columns
 
 
 def versions() -> dict[str, str]:
@@ -274,7 +274,7 @@ def evaluate_model(
         found = _evaluate_on_splits(record, federation, learner, study, listener)
     else:
         epsilon = study.evaluation.epsilon
-        with listener.step("Judging at the sites") as step:
+        with listener.step("Evaluating at the sites") as step:
             step.follow(federation, 1, apart=True)
             candidates = learner.candidates(federation) if epsilon is None else None
             found = learner.evaluation(federation, candidates=candidates, by=study.evaluation.by, epsilon=epsilon)
@@ -298,8 +298,8 @@ def _evaluate_on_splits(
     if not isinstance(learner, Learner):
         raise InputError("evaluation on splits is for learners of rows at sites; leave repeats and split out")
     splits, found, scores, names, pooled = study.splits(federation.active), [], None, tuple[str, ...](), None
-    with listener.step(f"Judging on {count_of(len(splits), 'split')}") as step:
-        listener.stage(f"judging, split 1 of {len(splits)}")
+    with listener.step(f"Evaluating on {count_of(len(splits), 'split')}") as step:
+        listener.stage(f"evaluating, split 1 of {len(splits)}")
         for number, split in enumerate(evaluate_splits(federation, {FEDERATED: clone(learner)}, splits), 1):
             found.append(split.rows)
             names = tuple(dict.fromkeys(row.model for row in split.rows))
@@ -308,7 +308,7 @@ def _evaluate_on_splits(
             step.detail = f"split {number} of {len(splits)}"
             step.advance(number, len(splits))
             if number < len(splits):
-                listener.stage(f"judging, split {number + 1} of {len(splits)}")
+                listener.stage(f"evaluating, split {number + 1} of {len(splits)}")
     if study.spec.lossless and federation.local_sites:
         with listener.step("Growing the pooled forest to compare with", expected=record.seconds):
             pooled = learner.pooled_model(federation).hash

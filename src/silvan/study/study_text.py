@@ -27,7 +27,7 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
     }
 
     def fixed(schema: Schema | None) -> Mapping[str, Any]:
-        if study.predict is not None:  # nothing is learnt
+        if study.predict is not None:  # nothing is trained
             return of_study
         if study.by_columns:
             return {**of_study, **fixed_for_parties(parameters)}

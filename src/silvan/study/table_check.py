@@ -140,7 +140,7 @@ def _some(sites: Sequence[str]) -> str:
 
 
 def _same_rows(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return sites of which nothing tells their tables apart: rows of one would be judged by models that know them."""
+    """Return sites whose tables are the same: rows of one would be evaluated by models that have seen them."""
     names = list(profiles)
     return [
         f"the tables of {site} and {other} are alike in every column: is it the same file twice?"

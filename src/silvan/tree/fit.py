@@ -30,7 +30,7 @@ _ROWS_AT_ONCE = 1 << 21  # trees grow side by side in batches of about so many r
 _NOT_THERE = {
     "absolute_error": "trees grow on sums, which tell no medians",
     "friedman_mse": "it is made for boosting",
-    "poisson": "a number is judged by its squared error alone",
+    "poisson": "a number is evaluated by its squared error alone",
 }
 """Criteria of scikit-learn, and why these trees have none of them."""
 
@@ -52,7 +52,7 @@ class Settings:
     bootstrap: bool = True
     feature_sampling: str = "node"
     min_weight_fraction_leaf: float = 0.0
-    class_weight: str | list[float] | None = None  # "balanced", or a weight a class
+    class_weight: str | list[float] | None = None  # "balanced", or a weight per class
     vote: str = "soft"  # or "hard": trees vote
     max_samples: float | None = None  # a share of the rows; None: all of them
     monotonic_cst: list[int] | None = None  # 1, -1 or 0 a feature, see ``monotonic_signs``; None: nothing is asked

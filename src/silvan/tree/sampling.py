@@ -120,7 +120,7 @@ def hash_each(key: np.ndarray, a: np.uint64, words: np.ndarray, out: np.ndarray)
 def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, draw: RowSampling) -> np.ndarray:
     """Return which rows are in which trees: bool (tree, row); each row independently and without replacement.
 
-    Where rows have persons (``data/groups.py``), persons are drawn in that way, and a tree has one row of each.
+    Where rows have persons (``data/groups.py``), persons are sampled in that way, and a tree has one row of each.
     Another share is another draw: rows of a smaller share are not among those of a larger one, or the sums of two
     forests would differ by the few rows between two shares.
     """
@@ -306,7 +306,7 @@ def sample_features(seed: np.uint64, attempt: int, feature_order: FeatureOrder, 
     """Draw a node's features, ascending: the ``attempt``-th part of all features in the node's random order.
 
     A few swaps at the front of one list, undone at the end, cost less than a list for every node. Returns how
-    many were drawn, 0 if all features were drawn before.
+    many were drawn, 0 if all features were sampled before.
     """
     features, swaps = feature_order
     n, size = features.shape[0], out.shape[0]

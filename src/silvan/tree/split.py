@@ -1,6 +1,6 @@
 """Find the best split of a node from its histograms.
 
-Every cut of every feature drawn is tried and valued by ``gain.py``. Equal gains go to the feature that comes first in
+Every cut of every feature sampled is tried and valued by ``gain.py``. Equal gains go to the feature that comes first in
 an order drawn for the node, so that no column is favoured, then to the lowest bin (or, for category sets, the lowest
 set read as a number).
 
@@ -31,7 +31,7 @@ class Scratch(NamedTuple):
     found: np.ndarray
     order: np.ndarray
     occupied: np.ndarray  # occupied value bins of the feature, in order
-    lists: np.ndarray  # (features, bins), the occupied value bins of each feature drawn
+    lists: np.ndarray  # (features, bins), the occupied value bins of each feature sampled
     sizes: np.ndarray  # how many there are, -1 where they are not listed
     every: np.ndarray  # all value bins there can be
     sums: np.ndarray  # float64 (3, bins), of cuts

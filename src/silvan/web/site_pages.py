@@ -185,7 +185,7 @@ class SiteFolderPages:
 
     def _decline(self, form: dict[str, str]) -> str:
         self.site.decline(self._asked(form), form.get("why", ""), form["by"])
-        return "Declined. The coordinator is told when it asks, or asks at once if the study waits for you."
+        return "Declined. The coordinator learns this when it asks next."
 
     def _withdraw(self, form: dict[str, str]) -> str:
         self.site.withdraw(self._asked(form).unique_name, form["by"])
@@ -221,6 +221,6 @@ def _newest(lines: list[Line], most: int) -> dict[str, Any]:
 
 
 def _shown(study: Study, found: Explanation) -> str:
-    """Return a digest of what an approval would hold and of what its owner is told."""
+    """Return a digest of what an approval would hold and of what its owner sees."""
     asked = None if found.asked is None else msgspec.structs.replace(found.asked, at="")
     return hashlib.sha256(msgspec.json.encode([asked, found.consent, found.lines, study.text])).hexdigest()

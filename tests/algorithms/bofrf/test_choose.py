@@ -322,7 +322,7 @@ def test_candidates_are_those_made_one_by_one():
 
 
 def test_a_site_unlike_the_others_keeps_its_own_trees():
-    """Where the label means the opposite, what others learnt misleads; the rows at hand show it beyond doubt."""
+    """Where the label means the opposite, what others learned misleads; the rows at hand show it beyond doubt."""
     frame = table(n=900)
     swapped = frame[:300].with_columns(label=pl.col("label").replace_strict({"yes": "no", "no": "yes"}))
     fed = federate({"odd": swapped, "a": frame[300:600], "b": frame[600:]}, test=0.2)

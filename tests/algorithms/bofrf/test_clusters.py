@@ -162,7 +162,7 @@ def test_missing_values_and_other_categories():
 
 
 def test_only_training_rows_are_described():
-    """The test part is not looked at, so a division is no peek at what models are judged by."""
+    """The test part is not looked at, so a division is no peek at what models are evaluated by."""
     frame = unlike()["old 1"]
     schema = Schema.of([Feature("age", bounds=(0, 120))], Label("label", ("no", "yes")))
     fed = federate({"a": frame, "b": frame}, schema=schema, test=0.4)

@@ -224,7 +224,7 @@ def test_settings_stay_where_nothing_can_be_told(frame, caplog):
 
 
 def test_fewer_folds_where_a_class_is_rare():
-    """Four rows of a class are in four folds; a class of one row is in none, and is judged in one."""
+    """Four rows of a class are in four folds; a class of one row is in none, and is evaluated in one."""
     frame = table("several", n=80)
     labels = ["low"] * 40 + ["middle"] * 35 + ["high"] * 4 + ["top"]
     fed = federate({"one": frame.with_columns(pl.Series("label", labels))})

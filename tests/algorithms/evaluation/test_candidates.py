@@ -41,9 +41,9 @@ def test_few_models_in_a_judgement():
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     models = [SentModel(fed.blob(forest.take([i % 3]).to_bytes())) for i in range(MOST + 1)]
     for number in (0, MOST + 1):
-        with fed.working_on("judging"), pytest.raises(RefusedError, match=f"at most {MOST} models"):
+        with fed.working_on("evaluating"), pytest.raises(RefusedError, match=f"at most {MOST} models"):
             fed.ask(EvaluateModels(candidates=models[:number], **shared(fed)))
-    with fed.working_on("judging"):
+    with fed.working_on("evaluating"):
         fed.ask(EvaluateModels(candidates=models[:MOST], **shared(fed)))
 
 
@@ -107,9 +107,9 @@ def test_models_are_counted_over_a_study():
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     models = [SentModel(fed.blob(forest.take([i]).to_bytes())) for i in range(3)]
     for again in (models[:1], models[:2], models[1:2]):
-        with fed.working_on("judging"):
+        with fed.working_on("evaluating"):
             fed.ask(EvaluateModels(candidates=again, **shared(fed)))
-    with fed.working_on("judging"), pytest.raises(RefusedError, match="in a study: 2 at most"):
+    with fed.working_on("evaluating"), pytest.raises(RefusedError, match="in a study: 2 at most"):
         fed.ask(EvaluateModels(candidates=models[2:], **shared(fed)))
 
 
@@ -117,10 +117,10 @@ def test_weights_make_another_model():
     """Trees that sites signed, weighted as a coordinator likes, score rows as it likes."""
     fed = limited(federate(parts(table(), 2), test=0.3), models=1)
     model = sv.MergedForest(**SMALL).fit(fed)
-    with fed.working_on("judging"):
+    with fed.working_on("evaluating"):
         evaluate_alone(fed, model, model.forest_)
     weights = model.forest_.weights * np.linspace(1.0, 2.0, len(model.forest_))
-    with fed.working_on("judging"), pytest.raises(RefusedError, match="in a study: 1 at most"):
+    with fed.working_on("evaluating"), pytest.raises(RefusedError, match="in a study: 1 at most"):
         evaluate_alone(fed, model, replace(model.forest_, weights=weights))
 
 
@@ -136,14 +136,14 @@ def test_sites_that_did_not_judge_the_same_add_up_to_nothing(sums):
     fed = federate(parts(table(), 3), test=0.3, sums=sums)
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     blobs = [fed.blob(forest.take([i]).to_bytes()) for i in (0, 0, 1)]
-    with fed.working_on("judging"), pytest.raises(FederationError):
+    with fed.working_on("evaluating"), pytest.raises(FederationError):
         fed.total(
             {
                 site: CountByScore(candidates=[SentModel(blob)], **shared(fed))
                 for site, blob in zip(fed.sites, blobs, strict=True)
             }
         )
-    with fed.working_on("judging"):
+    with fed.working_on("evaluating"):
         fed.total(CountByScore(candidates=[SentModel(blobs[0])], **shared(fed)))
 
 
@@ -155,7 +155,7 @@ def test_what_is_said_to_be_a_sites_own_is():
     local = asked(fed, "CountByScore")[0].candidates[0]
     assert local.made_in == "BOFRF (1)"
     other = fed.blob(model.forest_.bare().to_bytes())
-    with fed.working_on("judging"), pytest.raises(RefusedError, match="not this site's own model"):
+    with fed.working_on("evaluating"), pytest.raises(RefusedError, match="not this site's own model"):
         fed.total(CountByScore(candidates=[SentModel(other, "BOFRF (1)")], **shared(fed)))
 
 

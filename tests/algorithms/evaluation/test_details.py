@@ -1,4 +1,4 @@
-"""Details beside figures of merit: what scikit-learn says of the same rows, without the rows."""
+"""Details beside metrics: what scikit-learn says of the same rows, without the rows."""
 
 import numpy as np
 import polars as pl

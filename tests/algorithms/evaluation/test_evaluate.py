@@ -305,7 +305,7 @@ def test_before_it_is_fitted():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_on_a_table(task):
-    """Every model is judged on the same rows, a path or a frame."""
+    """Every model is evaluated on the same rows, a path or a frame."""
     fed, model = fitted(task)
     other = table(task, n=150, seed=5)
     evaluated = model.evaluate(fed, other)

@@ -77,7 +77,7 @@ def test_midranks():
 
 @pytest.mark.parametrize("strength", [(0.8, 0.8), (1.2, 0.6)])
 def test_intervals_hold_the_truth_as_often_as_they_say(strength):
-    """Over many draws of rows, 95 in 100 intervals hold the true difference."""
+    """Over many row sampling, 95 in 100 intervals hold the true difference."""
     from math import erf
 
     def auc(s):
@@ -96,7 +96,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(strength):
 
 
 def naive_resamples(answers, y, n_classes, numbers):
-    """Write out the rows that were drawn, and judge them with scikit-learn."""
+    """Write out the rows that were drawn, and evaluate them with scikit-learn."""
     groups = [np.flatnonzero(y == c) for c in range(n_classes)] if n_classes else [np.arange(len(y))]
     starts, members = np.cumsum([0, *map(len, groups)]), np.concatenate(groups)
     found = []

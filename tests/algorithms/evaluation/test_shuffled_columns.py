@@ -116,7 +116,7 @@ def test_labels_tell_nothing_more_than_the_judgement_does():
 
 
 def test_it_counts_as_the_model_that_is_judged():
-    """One model may be judged: its columns may be shuffled, those of another not."""
+    """One model may be evaluated: its columns may be shuffled, those of another not."""
     fed, model = fitted()
     limited(fed, models=1)  # that of pooled rows is the same
     model.evaluate(fed)

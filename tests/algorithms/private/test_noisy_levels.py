@@ -215,7 +215,7 @@ def test_rows_are_disguised_once():
 def test_the_unit_of_input_noise_is_a_row_replaced():
     account = sv.HistogramForest(epsilon=2.0, private="input", **SMALL).fit(federate()).privacy_
     assert account.total <= 2.0 == pytest.approx(account.total)
-    assert account.unit == "one row of those learnt from, replaced by another"
+    assert account.unit == "one row of those trained on, replaced by another"
     assert "number of rows" in str(account)
     assert [query.times for query in account.queries] == [3, 3]  # three numbers, two categories and the label
 

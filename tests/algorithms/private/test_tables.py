@@ -117,7 +117,7 @@ def test_the_account_adds_up(task, n_rows, epsilon):
         assert query.sensitivity % query.times == 0
     assert any("number of rows" in q.what for q in account.queries) == (n_rows is None)
     text = str(account)
-    assert f"epsilon {account.total:.6g} for one row of those learnt from, added or removed" in text
+    assert f"epsilon {account.total:.6g} for one row of those trained on, added or removed" in text
     assert "sequential" in text
     assert "evaluate" in text
 

@@ -172,7 +172,7 @@ def test_longer_keys(monkeypatch):
     assert len(model.forest_.feature) == 3
 
 
-# -- prediction, files, judging
+# -- prediction, files, evaluating
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -359,7 +359,7 @@ def test_coefficients_are_listed():
     assert fitted().coefficients().columns[-1] == "coefficient"
 
 
-# -- judging
+# -- evaluating
 
 
 @pytest.mark.parametrize("task", TASKS)

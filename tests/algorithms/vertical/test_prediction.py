@@ -321,7 +321,7 @@ def test_party_names_need_not_be_file_names(tmp_path):
     assert sv.VerticalForest.load(tmp_path / "here").forest_ == model.forest_
 
 
-# -- judging
+# -- evaluating
 
 
 @pytest.mark.parametrize("task", TASKS)

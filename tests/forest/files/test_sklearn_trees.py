@@ -196,7 +196,7 @@ def test_rows_bring_back_what_scikit_learn_had_counted(number):
     np.testing.assert_allclose(*impurities, atol=1e-9)
     means = [np.sort(m.estimators_[0].tree_.value, axis=0) for m in (back, model)]
     np.testing.assert_allclose(*means, atol=1e-6)
-    with pytest.raises(InputError, match="no class of this forest" if not number else "one label a row"):
+    with pytest.raises(InputError, match="no class of this forest" if not number else "one label per row"):
         Forest.from_sklearn(model).to_sklearn(X, y[:-1] if number else np.full(len(X), "z"))
 
 

@@ -165,7 +165,7 @@ def characterise(federation: Federation, schema: Schema) -> dict[str, np.ndarray
             raise FormatError("its vector is of another size than asked for")
         absent = np.add.reduceat(np.isnan(vector), starts, dtype=np.int64)
         if ((vector < 0.0) | (vector > 1.0)).any() or not ((absent == 0) | (absent == sizes)).all():
-            raise FormatError("its figures are not between 0 and 1")
+            raise FormatError("its values are not between 0 and 1")
         if (~categorical & np.isnan(bounds[:, 0]) & (absent == 0)).any():
             raise FormatError("it describes a feature that was left out")
         off = np.abs(np.add.reduceat(vector, starts) - 1.0)

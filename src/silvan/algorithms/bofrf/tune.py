@@ -389,7 +389,7 @@ class _Entrant:
         self.scores: dict[int, np.ndarray] = {}
 
     def grow(self, folds: Folds, last: int) -> int:
-        """Grow on to so many trees and judge them; return how many were grown."""
+        """Grow on to so many trees and evaluate them; return how many were grown."""
         if not self.trees:
             n = len(folds.part)
             self.total, self.weight = np.zeros((n, folds.schema.n_classes or 1)), np.zeros(n)

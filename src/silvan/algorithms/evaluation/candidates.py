@@ -205,7 +205,7 @@ def list_candidates(
             made_here = any((by.site, by.task) == (site, model.made_in) for by in federation.makers(model.own))
             if model.forest is None or made_here:
                 return model.candidate(federation, thresholds.sent)
-            model = model.forest  # the sites of another federation than the one it was learnt in
+            model = model.forest  # the sites of another federation than the one it was learned in
         if isinstance(model, AdjustedForest):
             return msgspec.structs.replace(sent_model(federation, model.shared, draws, thresholds, site), adjust=True)
         return sent_model(federation, model, draws, thresholds, site)

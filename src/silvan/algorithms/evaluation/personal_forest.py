@@ -75,7 +75,7 @@ UNTOLD = -1  # a mix that is not the shared forest alone, and that the site does
 
 # -- messages
 class ChosenShare(Reply, frozen=True, kw_only=True):
-    """Which mix a site will use, and rounded figures of it and of all mixes, on how many rows."""
+    """Which mix a site will use, and rounded metrics of it and of all mixes, on how many rows."""
 
     choice: int  # its place among the mixes, or ``UNTOLD``
     measure: MetricName  # empty: there were no rows to choose on, or too few
@@ -98,7 +98,7 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
         if reply is not None:
             n = int((~np.isnan(reply.metrics)).sum()) + (reply.choice == UNTOLD and not np.isnan(reply.metric))
         return (
-            "how much say the site's own trees and rows will have in a forest that stays there, and rounded figures of "
+            "how much say the site's own trees and rows will have in a forest that stays there, and rounded metrics of "
             f"{'1 mix' if n == 1 else f'{n} mixes'} on its own training rows"
         )
 
@@ -306,7 +306,7 @@ def _figure(site: Site, chosen: MixChoice, place: int, n_classes: int) -> float:
 def choose_shares(
     federation: Federation, schema: Schema, models: Mapping[str, PersonalForest], threshold: float | None = None
 ) -> dict[str, ChosenShare]:
-    """Ask every site which mix it takes: one round. The shared forest is sent as when it is judged."""
+    """Ask every site which mix it takes: one round. The shared forest is sent as when it is evaluated."""
     schema_blob = federation.blob(schema.to_json().encode())
     requests = {
         site: ChooseShare(schema=schema_blob, model=model.candidate(federation, threshold))

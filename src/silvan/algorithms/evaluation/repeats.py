@@ -39,7 +39,7 @@ def folds_of(test: float, repeats: Any) -> list[Fold]:
 
 
 def corrected_interval(gains: np.ndarray, ratio: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean difference over splits; None where there are too few to tell.
+    """Return the 95% CI of a mean difference over splits; None where there are too few to tell.
 
     ``ratio`` is the number of test rows per training row.
     """

@@ -1,7 +1,7 @@
 """How good a model's scores of rows are, and confidence intervals for how much better one model is on the same rows.
 
 For two classes the interval is DeLong's for the difference of two AUCs that share their rows, by midranks in
-O(n log n). For more classes, and for numbers, rows are drawn again and again, with replacement, and the difference is
+O(n log n). For more classes, and for numbers, rows are sampled again and again, with replacement, and the difference is
 taken each time: from each class as many as it has, so that no class is ever lost.
 
 The fewer rows an interval is made of, the more it shows of a single one, so there is none for few rows. Nor is there
@@ -32,7 +32,7 @@ RESAMPLES, _FEWEST_RESAMPLES, ROWS_DRAWN = 1000, 200, 20_000_000
 def intervals(
     answers: list[np.ndarray], against: int, y: np.ndarray, n_classes: int, key: np.ndarray, n_jobs: int | None = None
 ) -> np.ndarray:
-    """Return 95 % intervals for what models gain over one of them: (models, 2), NaN where there is none.
+    """Return 95% CI for what models gain over one of them: (models, 2), NaN where there is none.
 
     A gain is a difference of AUCs (macro), or by how much the RMSE is smaller. ``answers`` are each model's scores.
     """
@@ -63,7 +63,7 @@ def intervals(
 
 # -- two classes
 def delong(scores: np.ndarray, base: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of the AUC of ``scores`` minus that of ``base`` on the same rows."""
+    """Return the 95% CI of the AUC of ``scores`` minus that of ``base`` on the same rows."""
     above, below = (
         np.subtract(*pair) for pair in zip(placements(scores, positive), placements(base, positive), strict=True)
     )

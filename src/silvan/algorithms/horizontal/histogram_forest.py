@@ -1,9 +1,9 @@
 """Horizontal forests from summed histograms: exact, a level of all trees a round.
 
-The coordinator grows the trees; sites only add up. A question about a level names the open nodes and the features drawn
-at each, and repeats all splits made so far, so that a site that remembers nothing can answer it. With two rounds for
-the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every sum is of integers and every draw is
-keyed, so the forest is the one that all rows in one place would give.
+The coordinator grows the trees; sites only add up. A question about a level names the open nodes and the features
+sampled at each, and repeats all splits made so far, so that a site that remembers nothing can answer it. With two
+rounds for the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every sum is of integers and every
+draw is keyed, so the forest is the one that all rows in one place would give.
 """
 
 from collections.abc import Iterator

@@ -114,7 +114,7 @@ def too_deep(forest: Forest) -> bool:
 
 
 def labelled_rows(site: Site, schema: Schema, test: bool = False) -> Part:
-    """Return the training rows, or those kept for judging, without those whose label is missing or no class."""
+    """Return the training rows, or the test rows, without those whose label is missing or no class."""
     part = site.part(schema, test, strict=False)
     usable = part.y >= 0 if schema.n_classes else ~np.isnan(part.y)
     return part if usable.all() else part.some(usable)

@@ -190,7 +190,7 @@ def _within(name: str, value: float) -> float:
     return float(np.clip(value, metric.low, metric.high))
 
 
-UNIT = "one row of those kept for judging, added or removed"
+UNIT = "one row of the test rows, added or removed"
 
 
 # -- messages

@@ -161,7 +161,7 @@ def _account(rounds: Rounds, schema: Schema) -> Privacy:
         "everybody but the site itself: rows are disguised before anything is counted",
         (*account.public, "the number of rows of every site"),
         account.outside[:2],
-        "one row of those learnt from, replaced by another",
+        "one row of those trained on, replaced by another",
         "sequential over the columns of a row, the label included; parallel over rows",
         "",
     )

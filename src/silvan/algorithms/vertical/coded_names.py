@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def code_features(party: Party, features: tuple[Feature, ...]) -> list[Feature]:
-    """Return features as the coordinator is told them, and keep what they stand for."""
+    """Return features as the coordinator learns them, and keep what they stand for."""
     if party.show_names:
         return list(features)
     coded = []
@@ -36,7 +36,7 @@ def code_features(party: Party, features: tuple[Feature, ...]) -> list[Feature]:
 
 
 def code_label(party: Party, label: Label) -> Label:
-    """Return the label as the coordinator is told it, and keep what it stands for."""
+    """Return the label as the coordinator learns it, and keep what it stands for."""
     if party.show_names:
         return label
     coded = coded_label(label, f"{party.name}: label ({_digits(party, msgspec.json.encode(label))})")

@@ -38,7 +38,7 @@ class ColumnKinds(Reply, frozen=True, kw_only=True):
 
     features: list[Feature]
     label: Label | None
-    held_out: bytes = b""  # a bit for each row that is kept for judging
+    held_out: bytes = b""  # a bit for each row that is held out for evaluation
     draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
     order: np.ndarray | None = None  # in which the rows in common are to stand
 
@@ -48,11 +48,15 @@ class DescribeColumns(Ask[ColumnKinds], frozen=True, kw_only=True):
 
     rows: Derived[Blob]
     task: Fixed[Task | None] = None
-    test: Fixed[float | None] = None  # share of the rows to keep for judging, for the one party that draws
+    test: Fixed[float | None] = None  # share of the rows that become test rows, for the one party that draws
 
     def describe(self, reply: Any = None) -> str:
         """Describe what is asked for, or answered."""
-        drawn = "" if self.test is None else "; which rows are kept for judging, their order, and a sealed key of draws"
+        drawn = (
+            ""
+            if self.test is None
+            else "; which rows are held out for evaluation, their order, and a sealed key of draws"
+        )
         named = reply is not None and any(": column " not in feature.name for feature in reply.features)
         shown = "; names of columns and categories" if named else ""
         return f"kinds of the columns, how many common categories and how many classes there are{shown}{drawn}"
@@ -191,7 +195,7 @@ def describe(
     holder: str | None,
     test: float,
 ) -> Columns:
-    """Ask every party what its columns are, and the label holder, or else the first party, for draws of rows."""
+    """Ask every party what its columns are, and the label holder, or else the first party, for row sampling."""
     drawer, n = holder or federation.sites[0], len(common)
 
     def check(site: str, reply: ColumnKinds) -> None:

@@ -61,7 +61,7 @@ class VerticalCoordinator(ABC):
         self.contexts: dict[str, GrowingContext] = {}
 
     def settings_for(self, signs: list[int], **more: Any) -> Settings:
-        """Return the settings as a party is told them: which way predictions may go with its own columns alone."""
+        """Return the settings as a party sees them: which way predictions may go with its own columns alone."""
         return replace(self.settings, monotonic_cst=signs or None, max_features=None, **more)
 
     def make_contexts(self, signs: list[int], labels: dict[str, Blob], *, coded: bool = True) -> None:

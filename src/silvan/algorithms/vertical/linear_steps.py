@@ -50,7 +50,7 @@ INNER = 0.1
 
 
 class RegressionTerms(msgspec.Struct, frozen=True):
-    """What a regression is of, as one party is told it."""
+    """What a regression is of, as one party sees it."""
 
     rows: Agreed[Blob]
     columns: Agreed[Blob]  # the schema of the party's own

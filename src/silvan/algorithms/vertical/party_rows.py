@@ -37,7 +37,7 @@ from silvan.util.threads import thread_count
 
 
 class GrowingContext(msgspec.Struct, frozen=True):
-    """What trees grow on, as one party is told it."""
+    """What trees grow on, as one party sees it."""
 
     rows: Agreed[Blob]  # digests of the rows to learn from
     columns: Agreed[Blob]  # the schema of the party's own
@@ -108,7 +108,7 @@ class Descent:
 
     @property
     def rule(self) -> Rule:
-        """How splits are judged, if the party has labels in code."""
+        """How splits are evaluated, if the party has labels in code."""
         if self.given_rule is None:
             raise RefusedError("the party has no labels to judge splits by")
         return self.given_rule

@@ -1,9 +1,9 @@
-"""Which rows are kept for judging, which are in which tree, and the order in which rows stand.
+"""Which rows are held out for evaluation, which are in which tree, and the order in which rows stand.
 
-One party draws: the label holder. It tells the coordinator which rows are kept for judging, and the parties, sealed,
-the key by which trees draw rows and by which rows stand in order. By a seed all of it can be repeated: the test part
-then follows from the seed and the id alone, and the key from the seed and the label holder's own columns of the rows in
-common, which the coordinator does not have.
+One party draws: the label holder. It tells the coordinator which rows are held out for evaluation, and the parties,
+sealed, the key by which trees draw rows and by which rows stand in order. By a seed all of it can be repeated: the test
+part then follows from the seed and the id alone, and the key from the seed and the label holder's own columns of the
+rows in common, which the coordinator does not have.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 
 
 def row_words(party: Party, rows: Blob) -> np.ndarray:
-    """Return the words by which rows are drawn, which follow from their ids: uint64 (rows, 2)."""
+    """Return the words by which rows are sampled, which follow from their ids: uint64 (rows, 2)."""
     places = places_of(party, rows)
     if (places < 0).any():
         raise RefusedError("the party lacks some of the rows")
@@ -60,7 +60,7 @@ def _key_of_draws(party: Party, schema: Schema, places: np.ndarray, words: np.nd
 
 
 def row_draws(party: Party, draws: bytes, rows: Blob) -> tuple[np.ndarray, np.ndarray]:
-    """Return the key by which trees draw rows, and the word by which each row is drawn: uint64 (2,) and (rows,)."""
+    """Return the key by which trees draw rows, and the word by which each row is sampled: uint64 (2,) and (rows,)."""
     key = unseal(party.key_for("row draws"), draws, LABEL_HOLDER)
     if len(key) != KEY_BYTES:
         raise FormatError("not a key of row draws")

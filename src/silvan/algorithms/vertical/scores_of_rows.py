@@ -3,7 +3,7 @@
 Rows are scored by keyed digests of ids. The coordinator sends the label holder their scores or, where only the label
 holder knows what leaves are worth, the leaves that they fall into. Scores may be any that the coordinator likes: in an
 evaluation rows count in groups as the holder's policy says, and each set of scores is a model. Predictions that are
-written down stay with the label holder; the coordinator is told how many they are.
+written down stay with the label holder; the coordinator learns how many they are.
 """
 
 from pathlib import Path
@@ -117,9 +117,7 @@ def evaluate_scores(site: Site, request: EvaluateScores) -> ScoreMetrics:
     y, positive = encode_labels(party, label, request.rows), label.positive_code
     answer, labels = in_groups(answer_of(party, request.found, len(y), n_classes), y, n_classes, policy.score_groups)
     if not policy.allows_metrics(len(y)):
-        raise RefusedError(
-            "the rows kept for judging are fewer than the party's policy lets figures of merit leave for"
-        )
+        raise RefusedError("the rows held out for evaluation are fewer than the party's policy lets metrics leave for")
     if hides_one_class(policy, labels, n_classes):
         return ScoreMetrics(metrics=np.full(len(metrics.main_metrics(n_classes)), np.nan))
     if n_classes:

@@ -1,4 +1,4 @@
-"""Bins: values put between the cut points of their columns, one byte a value.
+"""Bins: values put between the cut points of their columns, one byte per value.
 
 Code 0 is for missing values. A categorical column's next codes are its categories, a numeric column's the values
 between two cut points, the upper one included. ``cut_points.py`` says where the cut points are and which codes these

@@ -158,7 +158,7 @@ def _refusal(error: Exception, files: SiteFiles | None, study: Study | None = No
         note_error(files.path, "" if study is None else study.unique_name, error)
     if isinstance(error, UnavailableError):
         return ChunkReply("later", text=UNAVAILABLE)
-    plain = str(error) if isinstance(error, FederationError) else "it cannot take part; its owner is told why"
+    plain = str(error) if isinstance(error, FederationError) else "it cannot take part; its owner sees why"
     return ChunkReply("refused", text=plain)
 
 

@@ -12,7 +12,7 @@
     log.txt            what went wrong, for the owner; last_error.json has the last of it
     asked/             studies that came in, as they were sent
     frozen/            copies of the table that studies go on with
-    results/           results of finished studies: the signed model, and the site's own figures
+    results/           results of finished studies: the signed model, and the site's own metrics
     predictions/       predictions of new rows, if the site holds the label of a study over columns
     kit/               FLARE's folder
 """

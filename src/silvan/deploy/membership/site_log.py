@@ -1,4 +1,4 @@
-"""What a site's owner is told of errors, and nobody else: the site's own log, and the last error in a file."""
+"""What a site's owner sees of errors, and nobody else: the site's own log, and the last error in a file."""
 
 import logging
 from datetime import UTC, datetime

@@ -190,7 +190,7 @@ def make_metrics_server(port: int, values: Callable[[], str]) -> ThreadingHTTPSe
         server_version, sys_version, timeout = "silvan", "", 20
 
         def do_GET(self) -> None:
-            """Send the figures."""
+            """Send the metrics."""
             if self.headers.get("Host", "").lower() not in hosts:  # a web page that has its name point here
                 code, text = 421, "metrics are served to 127.0.0.1 and localhost\n"
             elif self.path != "/metrics":

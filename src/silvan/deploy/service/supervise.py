@@ -162,7 +162,7 @@ class Supervisor:
             raise CancelledError(f"{who} cancelled the study; run it again, and it goes on where it stopped")
 
     def _answers(self) -> int:
-        """Return the size of the study's journal, which grows with every answer and every split that was judged."""
+        """Return the size of the study's journal, which grows with every answer and every split that was evaluated."""
         with contextlib.suppress(OSError):
             split = sum(path.stat().st_size for path in self.run.folder.glob(f"{JOURNAL}.split*"))
             return (self.run.file(JOURNAL).stat().st_size << 40) + split  # which begins anew with every split

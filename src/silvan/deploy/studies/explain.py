@@ -59,15 +59,15 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
         last = [] if study.predict is not None else [KeepResults.kind()]
         trial = TrialRun([CompareLedgers.kind(), *trial.kinds, *last], trial.tasks)
     if trial is None:
-        lines.append("What would leave cannot be told: a trial of the study fails. It can only be approved by kind.")
+        lines.append("What would leave is unknown: a trial of the study fails. It can only be approved by kind.")
     else:
         asked = Approval(study=study.unique_name, messages=trial.kinds, tasks=trial.tasks, sites=sites, losses=lost)
         each = ", and as many in each split" if study.on_splits else ""
-        lines.append(f"Models and judgements: {trial.tasks} in all{each}.")
+        lines.append(f"Models and evaluations: {trial.tasks} in all{each}.")
         lines += [] if study.predict is not None else [_results(study, len(sites)), _auditor(study)]
         if study.max_models and study.predict is None:
             each = " in each split" if study.on_splits else ""
-            lines.append(f"Models of others that your rows judge: {study.max_models} at most{each}.")
+            lines.append(f"Models of others that are evaluated on your rows: at most {study.max_models}{each}.")
         lines += _refused(member.policy, trial.kinds)
     answers = consent(study, sites, member.policy)
     return Explanation(lines, describe_kinds([] if trial is None else trial.kinds), asked, answers)
@@ -122,10 +122,10 @@ def _lines(study: Study, sites: list[str]) -> list[str]:
         )
     if study.evaluation.by:
         more.append(
-            f"Figures of your test rows leave by {', '.join(study.evaluation.by)} too, of large enough subgroups."
+            f"Metrics of your test rows leave by {', '.join(study.evaluation.by)} too, of large enough subgroups."
         )
     if study.evaluation.importance:
-        more.append("How much columns matter is told as errors with a column shuffled, summed over sites.")
+        more.append("How much columns matter is disclosed as errors with a column shuffled, summed over sites.")
     if study.evaluation.dependence:
         names = ", ".join(study.evaluation.dependence)
         more.append(f"Mean predictions of your test rows leave, summed over sites, with these columns set: {names}.")
@@ -154,11 +154,11 @@ def _parameters(study: Study) -> str:
 def _results(study: Study, n_sites: int) -> str:
     """Describe what sites are sent at the end."""
     if study.by_columns:
-        return "At the end every party has its share of the model, and the label holder is sent the figures."
+        return "At the end every party has its share of the model, and the label holder is sent the metrics."
     if study.metrics == "all":
-        return "At the end every site is sent the model and the figures of all sites, yours too."
+        return "At the end every site is sent the model and the metrics of all sites, yours too."
     what = (
-        "the model, your own figures and those over all sites" if n_sites >= LEAST else "the model and your own figures"
+        "the model, your own metrics and those over all sites" if n_sites >= LEAST else "the model and your own metrics"
     )
     return f"At the end you are sent {what}; no other site is sent yours."
 
@@ -178,7 +178,7 @@ def approve_study(
     if asked is None:
         if not messages:
             raise InputError(
-                "what would leave cannot be told, since a trial of the study fails: name each kind that may leave "
+                "what would leave is unknown, since a trial of the study fails: name each kind that may leave "
                 "(--message KIND)"
             )
         named = member.sites_of(study)
@@ -214,7 +214,7 @@ def _cost(member: SiteFiles, epsilon: float) -> list[str]:
 
 
 def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
-    """Describe what a study over columns learns, and what others are told of a party's rows."""
+    """Describe what a study over columns learns, and what others learn of a party's rows."""
     among = f"columns of the rows that {', '.join(parties)} all have"
     holder = (
         "The study does not name the party that holds the label: whoever says so, with the coordinator, can be it."
@@ -225,7 +225,7 @@ def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
         return [
             f"Predicts {study.label!r} with model {study.predict.model[:12]} of the study {study.name!r}, "
             f"from {among}.",
-            f"It is prediction {study.predict.number} with this model; nothing is learnt.",
+            f"It is prediction {study.predict.number} with this model; nothing is trained.",
             _MATCHED[study.match],
             _scored(study),
             holder,
@@ -235,15 +235,15 @@ def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
         f"Learns to predict {study.label!r} by {study.kind} ({_parameters(study)}), from {among}.",
         _MATCHED[study.match],
         holder,
-        "The coordinator is told what your columns, categories and classes are called."
+        "The coordinator learns what your columns, categories and classes are called."
         if study.names == "shown"
-        else "The coordinator is told kinds of your columns and how many categories they have; names stay with you.",
+        else "The coordinator learns kinds of your columns and how many categories they have; names stay with you.",
         *(_of_forest(study) if study.spec.trees == "forest" else _of_linear(study)),
     ]
     if study.test:
         lines.append(
-            f"{study.test:.0%} of the rows in common are kept for judging. {_scored(study)} The label holder compares "
-            "the scores with its labels, and only figures of merit leave it."
+            f"{study.test:.0%} of the rows in common are held out for evaluation. {_scored(study)} The label holder "
+            "compares the scores with its labels, and only metrics leave it."
         )
     return lines
 
@@ -263,8 +263,8 @@ def _of_forest(study: Study) -> list[str]:
         "Labels travel encrypted: the parties see no label and the label holder sees sums of them."
         if encrypted
         else "Labels travel in code: every party learns which rows are of one class, and soon which class is which.",
-        "Partitions: at each split, who goes left is told to all parties and to the coordinator. So the others learn "
-        "which of the rows are alike by your columns, and you by theirs; no value and no threshold is told.",
+        "Partitions: at each split, who goes left is disclosed to all parties and to the coordinator. So the others "
+        "learn which of the rows are alike by your columns, and you by theirs; no value and no threshold is disclosed.",
     ]
     if smallest < _SECRET_LEAF:
         lines.append(

@@ -140,7 +140,7 @@ def _results(run: Run, record: Record, study: Study, site: str, holder: str) -> 
 
 
 def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Record:
-    """Return the copy for a site; in a study over columns only the label's ``holder`` gets figures."""
+    """Return the copy for a site; in a study over columns only the label's ``holder`` gets metrics."""
     everything = study.metrics == "all"
     overall = everything or _sees_overall(record, site, holder)
     whole = (*_SHARED, *(_OF_ALL_SITES if everything else ()), *(_OVERALL if overall else ()))

@@ -255,7 +255,7 @@ class _MaskedSum:
             raise FormatError("its part does not match its shape")
         near = self.near[self.places[site]]
         if len(reply.prints) != SEED * (1 + len(near)) or set(reply.boxes) != set(self.names) - {site}:
-            raise FormatError("it did not hide its part as it was told")
+            raise FormatError("it did not mask its part as agreed")
 
     def _size(self, layout: PartLayout) -> int:
         """Return how many bytes a part takes, by a layout that fits the question."""

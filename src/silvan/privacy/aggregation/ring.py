@@ -4,7 +4,7 @@ The first site hides its part by adding random offsets modulo 2^64 (Eq. 4.1), ev
 its neighbour passes on, and the first subtracts its offsets from what comes back. The thesis's Eq. 4.2 has one offset
 for all counts of a matrix, which shows their differences: here every counter has its own, fresh for each sum.
 What goes from site to site is sealed, so the coordinator carries it unread. A sum takes one wave of messages in
-which all sites prepare their parts and send their public keys, then one a site, then one for the sum.
+which all sites prepare their parts and send their public keys, then one per site, then one for the sum.
 
 Whoever controls both neighbours of a site learns its part: see docs/sums.md.
 """

@@ -84,7 +84,7 @@ def introduce(site: Site, request: Introduce) -> Introduction:
 
 
 def id_words(party: Party) -> np.ndarray:
-    """Return the words by which a party's rows are drawn, keyed digests of ids that a seed repeats: uint64 (rows, 2).
+    """Return the words by which a party's rows are sampled, keyed digests of ids that a seed repeats: uint64 (rows, 2).
 
     Whoever knows the seed can work them out for an id, so they stay with the parties.
     """

@@ -153,7 +153,7 @@ def _texts(party: Party, order: np.ndarray | None = None) -> list[bytes]:
     """Return the ids as they are hashed."""
     ids = party.ids
     if not ids.kind or ids.missing or ids.repeated:
-        raise RefusedError("the party's ids do not tell its rows apart")
+        raise RefusedError("the party's ids are not unique")
     return [f"{ids.kind}\0{ids.texts[i]}".encode() for i in (range(len(ids.texts)) if order is None else order)]
 
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from silvan.privacy.noise.laplace import Noise
 
-UNIT = "one row of those learnt from, added or removed"
+UNIT = "one row of those trained on, added or removed"
 
 
 @dataclass(frozen=True)
