@@ -122,13 +122,13 @@ def test_sets_that_do_not_meet():
     assert meet(bits * np.uint8(0), structure) is None
 
 
-def test_a_node_sends_missing_values_where_it_learnt_to():
+def test_a_row_of_missing_values_goes_where_nodes_send_these():
     _, forest = grown(2, 1)
     _, shares = cut_up(forest, (3, 3))
-    share = shares["p0"]
     nothing = np.full((1, 3), np.nan, np.float32)
-    for k in range(len(share)):
-        assert goes_left(share, k, nothing)[0] == share.missing_left[k]
+    bits = reach_leaves(shares["p0"], nothing, 1)
+    listed = np.flatnonzero(np.unpackbits(bits[0], bitorder="little")).tolist()
+    assert set(listed) == reach_naive(shares["p0"], nothing[0])
 
 
 def test_files_say_the_same():
