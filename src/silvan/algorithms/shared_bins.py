@@ -192,9 +192,9 @@ def _starts(heavy: list[Heavy], table_grid: Grid) -> np.ndarray:
 
 
 def count_labels(part: Part, schema: Schema) -> np.ndarray:
-    """Count rows by class, or by coarse cell of the target; of persons with several rows, each cell that they are in.
+    """Count rows by class, or by coarse cell of the target; a person with several rows counts in each cell reached.
 
-    So no tree has more rows of a class than were counted, whichever row of a person it has.
+    So no tree has more rows of a class than counted, whichever row of a person it sampled.
     """
     if not part.of_persons:
         return sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))

@@ -108,7 +108,7 @@ class Protection:
         return {name: public_key(store) for name, store in self.stores.items()}
 
     def of(self, name: str, budget: Budget | None = None) -> dict[str, Any]:
-        """Return what one site is made with."""
+        """Return the arguments for creating one site."""
         folder = self.folders.get(name)
         kept: dict[str, Any] = {} if folder is None else {"ledger": folder.ledger, "approvals": folder.approvals}
         return {

@@ -72,7 +72,7 @@ class Access:
         return hmac.digest(self.token.encode(), b"silvan form", "sha256").hex()
 
     def is_form(self, token: str) -> bool:
-        """Whether a form is one of this page's own."""
+        """Whether this page issued the form."""
         return hmac.compare_digest(token.encode(), self.form_token.encode())
 
     def knows(self, token: str) -> bool:

@@ -251,7 +251,7 @@ def shuffle_columns(site: Site, request: ShuffleColumns) -> RowSums:
 
 
 def columns_of_features(schema: Schema) -> dict[str, list[int]]:
-    """Return the places of features by the column that they are read from: parts of a date are shuffled together."""
+    """Return the positions of features by source column, because parts of a date are shuffled together."""
     found: dict[str, list[int]] = {}
     for place, feature in enumerate(schema.features):
         found.setdefault(feature.column, []).append(place)

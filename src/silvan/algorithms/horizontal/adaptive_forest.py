@@ -216,7 +216,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
 
 def _take_back_small(grown: Grown, leaves: np.ndarray, counts: np.ndarray, least: int) -> tuple[Grown, np.ndarray]:
-    """Return the trees without splits of which a side has fewer rows than ``least``, and which splits are kept.
+    """Remove splits with fewer than ``least`` rows on a side; return the trees and the remaining splits.
 
     ``counts`` are those of the rows that reach the leaves; the statistics of all nodes are made from them.
     """
@@ -245,7 +245,7 @@ def _take_back_small(grown: Grown, leaves: np.ndarray, counts: np.ndarray, least
 
 
 def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most: int) -> None:
-    """Raise ``FormatError`` for bins that cannot be the answer to what was asked."""
+    """Raise ``FormatError`` for bins that cannot be a reply to the request."""
     asked = features[features >= 0]
     sizes, means, counts = reply.sizes, reply.means, reply.counts
     reject(sizes.dtype != np.int32 or means.dtype != np.float64 or counts.dtype != np.int64, "bins of another type")

@@ -60,7 +60,7 @@ class RegressionTerms(msgspec.Struct, frozen=True):
 
 
 class SealedStep(msgspec.Struct, frozen=True):
-    """What the label holder tells the parties, sealed: what is unexplained, and how far to go in each direction."""
+    """What the label holder sends the parties, sealed: the residuals, and the step size in each direction."""
 
     residuals: np.ndarray  # int64 (rows, predictors); no rows in the last step
     taken: np.ndarray  # (directions so far,)

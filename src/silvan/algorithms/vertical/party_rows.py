@@ -74,7 +74,7 @@ class Growing(Request, frozen=True, kw_only=True):
 
     @property
     def min_leaf(self) -> int:
-        """Rows a leaf has at least, for the party's policy to judge."""
+        """Minimum number of rows in a leaf, which the party's policy checks."""
         return self.ground.settings.min_samples_leaf
 
     def position(self) -> ProtocolPosition:

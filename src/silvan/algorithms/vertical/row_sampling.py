@@ -52,7 +52,7 @@ def _key_of_draws(party: Party, schema: Schema, places: np.ndarray, words: np.nd
         return party.key_for("rows of trees")[:KEY_BYTES]
     frame = party.rows_at(places)
     X = encode_features(frame, schema)
-    X[np.isnan(X)] = np.nan  # one of the many that there are
+    X[np.isnan(X)] = np.nan  # one fixed bit pattern for NaN
     content = hashlib.sha256(words.tobytes())
     content.update(X.tobytes())
     content.update(encode_label(frame, schema).tobytes())

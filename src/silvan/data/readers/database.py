@@ -127,12 +127,12 @@ def _explained(error: BaseException, query: Query, dialect: Dialect, reading: bo
 
 
 def columns_statements(query: Query) -> tuple[str, ...]:
-    """Return what is sent before the rows are asked for; the last one has the columns and no row."""
+    """Return the statements that precede the query for rows; the last one returns the columns without any row."""
     return *DIALECTS[query.scheme].begin, f"SELECT * FROM {query.select()} WHERE 1 = 0"  # noqa: S608, the owner's own query
 
 
 def rows_statement(query: Query, columns: dict[str, type]) -> str:
-    """Return what asks for the rows, in the order of all columns."""
+    """Return the query for the rows, ordered by all columns."""
     by_bytes = DIALECTS[query.scheme].text_order
     names = {name: quoted(name, query.scheme) for name in columns}
     order = ", ".join(by_bytes.format(names[name]) if kind is str else names[name] for name, kind in columns.items())
