@@ -151,7 +151,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
 
 
 class SplitHistory:
-    """The splits made so far, as requests of a kind repeat them."""
+    """The splits made so far, as every request of a kind repeats them."""
 
     def __init__(self, kind: type[AfterSplits]) -> None:
         self.types = kind.split_types

@@ -46,7 +46,7 @@ _LABEL_CAP = 1 << 31  # largest label of one row, in fixed point: sums over up t
 
 # -- messages
 class LeafRows(Reply, frozen=True, kw_only=True):
-    """How many of the site's rows reach each leaf; none are counted at those of its own trees."""
+    """The number of the site's rows that reach each leaf; leaves of its own trees are not counted."""
 
     rows: np.ndarray
 

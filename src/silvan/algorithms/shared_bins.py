@@ -72,7 +72,7 @@ class CutPoints(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, bins: Bins, max_bins: int) -> "CutPoints":
-        """Return the edges of bins of which a tree has at most so many."""
+        """Return bin edges such that each tree has at most this many bins."""
         steps = np.concatenate([np.diff(codes) for codes in bins.codes]).astype(np.uint8)
         return cls(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts), steps, max_bins)
 

@@ -270,7 +270,7 @@ def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
 
 
 def check_counts(reply: CategoryCounts, n_columns: int) -> None:
-    """Raise ``FormatError`` for what are not counts of the categories of so many columns."""
+    """Raise ``FormatError`` unless these are category counts for this many columns."""
     counts, proof = reply.counts, reply.proof
     if counts.shape != (n_columns, 2 * BUCKETS) or counts.dtype != np.int32 or counts.min(initial=0) < 0:
         raise FormatError("its counts are not counts")

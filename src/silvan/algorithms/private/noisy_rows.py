@@ -43,7 +43,7 @@ class DisguisedLevel(Noisy, Total[Histograms], frozen=True, kw_only=True):
     level: Fixed[GrowLevel]
 
     def draws(self) -> Any:
-        """Return what is drawn: one set of noisy rows for all levels, trees and forests of a schema and epsilon."""
+        """Return the sample: one set of noisy rows for all levels, trees and forests of a schema and epsilon."""
         return ["disguised rows", self.level.schema.hash, self.epsilon]
 
 

@@ -169,7 +169,7 @@ class EncodedCoordinator(VerticalCoordinator):
         self.make_contexts(signs, dict.fromkeys(self.parties, federation.work(self.holder, reply)))
 
     def bounds_of(self, nodes: np.ndarray) -> np.ndarray | None:
-        """Return what the predictions of nodes are held to, as questions have it."""
+        """Return the bounds on the predictions of nodes, in the form of requests."""
         return None if self.bounds is None else self.bounds[nodes]
 
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:

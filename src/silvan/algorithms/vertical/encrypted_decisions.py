@@ -233,7 +233,7 @@ def check_open(party: Party, request: DecideNodes, note: Note | None) -> None:
 
 
 def _known_bounds(note: Note | None, n_nodes: int) -> np.ndarray:
-    """Return what the predictions of every node are held to."""
+    """Return the bounds on the predictions of every node."""
     if note is None:
         return np.tile([-np.inf, np.inf], (n_nodes, 1))
     if note.bounds is None or note.bounds.shape != (n_nodes, 2):
@@ -361,7 +361,7 @@ def _leaf_values(party: Party, request: KeepChosen) -> np.ndarray | None:
 
 
 def open_note(party: Party, note: Blob) -> Note:
-    """Open what the label holder sealed for itself."""
+    """Open the label holder's note to itself."""
     return wire.decode(unseal(note_key(party), party.blob(note.hash), LABEL_HOLDER), Note)
 
 

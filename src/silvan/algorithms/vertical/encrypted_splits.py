@@ -85,7 +85,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 def asked_of(ground: GrowingContext, rounds: list[Blob], nodes: np.ndarray, what: np.ndarray) -> str:
-    """Return a digest of what a party was asked, the same for the party and the label holder.
+    """Return a digest of the request to a party, equal for the party and the label holder.
 
     ``what`` are the features of sums, or which sides of splits are needed.
     """

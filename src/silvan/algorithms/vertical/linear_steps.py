@@ -84,7 +84,7 @@ class Unexplained(Reply, frozen=True, kw_only=True):
 
 
 class Explain(Ask[Unexplained], frozen=True, kw_only=True):
-    """What the label holder cannot explain by its own columns and what the others have offered so far."""
+    """The residuals after the label holder's columns and the directions offered so far."""
 
     terms: Each[RegressionTerms]
     label: Agreed[Label]
@@ -116,7 +116,7 @@ class OfferDirection(Total[Offer], frozen=True, kw_only=True):
         )
 
     def alike(self) -> bytes:
-        """Return all but the columns, which are the party's own."""
+        """Return everything except the columns, which differ by party."""
         terms = msgspec.structs.replace(self.terms, columns=Blob(""))
         return wire.encode(msgspec.structs.replace(self, terms=terms))
 
@@ -135,7 +135,7 @@ class KeptConstant(Reply, frozen=True, kw_only=True):
 
 
 class KeepCoefficients(Ask[KeptConstant], frozen=True, kw_only=True):
-    """Keep the coefficients of the party's own columns; the label holder tells the constant."""
+    """Keep the coefficients of the party's columns; the label holder sends the constant."""
 
     once: ClassVar[bool] = True  # one model is kept in a task
 
@@ -255,7 +255,7 @@ class LabelFit:
     sealed: bytes = b""  # the last step
 
     def add_offer(self, party: Party, offer: Offer) -> None:
-        """Add what the others offer in sum as one more column, if it is large enough for fixed point."""
+        """Add the sum of the others' directions as one more column, if it is large enough for fixed point."""
         n, width = len(self.regression.X), self.regression.target.width
         hidden = pads(party, self.steps, n, width)
         for array, pad in zip((offer.column, offer.products), hidden, strict=True):
@@ -347,7 +347,7 @@ def make_target(y: np.ndarray, label: Label) -> LabelTarget:
 
 @answers(Explain)
 def explain(site: Site, request: Explain) -> Unexplained:
-    """Fit what was offered and return, sealed, what is still unexplained."""
+    """Fit the offered directions and return the sealed residuals."""
     party = party_of(site)
     try:
         with algebra_threads(party.n_jobs):

@@ -190,7 +190,7 @@ def _look_up(party: Party, found: RowLeaves) -> RowScores:
 
 
 def scores_of_leaves(value: np.ndarray, found: RowLeaves) -> RowScores:
-    """Average the values of rows' leaves; decide for a class by the threshold if there is one, else by votes if asked.
+    """Average the leaf values of rows; choose a class by the threshold if given, else by votes if requested.
 
     ``value`` is what each leaf is worth, from left to right.
     """
@@ -239,7 +239,7 @@ def ask_label_holder(
 def keep_predictions(
     federation: Federation, model: ModelInShares, digests: np.ndarray, found: RowScores | RowLeaves
 ) -> int:
-    """Send the label holder what was found for each row, for it to keep; return for how many rows."""
+    """Send the label holder the result for each row, to keep; return the number of rows."""
     holder, n = model.label_holder, len(digests)
     step = max(1, _BYTES * n // max(1, (found.scores if isinstance(found, RowScores) else found.leaves).nbytes))
 

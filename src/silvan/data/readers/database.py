@@ -65,7 +65,7 @@ def _driver(dialect: Dialect) -> Any:
 
 
 def _connect(driver: Any, dialect: Dialect, query: Query) -> Any:
-    """Return a connection; what a driver says of one that failed is not repeated."""
+    """Return a connection; a driver's error text is not repeated."""
     if query.scheme == "sqlite":
         try:
             return dialect.connect(driver, query, None)

@@ -52,7 +52,7 @@ class SignedKeys(msgspec.Struct, frozen=True):
 
 
 class ExchangeKeys(msgspec.Struct, frozen=True):
-    """Everybody's introductions, for a site to check; none: a site is asked for its own."""
+    """Everybody's introductions, for a site to check; empty when requesting the site's introduction."""
 
     everybody: list[SignedKeys] = []
 

@@ -120,7 +120,7 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
 
 
 def _check_connection(member: JoinedSite) -> Iterator[Check]:
-    """Check what the coordinator tells of itself, and that both of its ports can be reached."""
+    """Check the coordinator's public information, and that both of its ports are reachable."""
     own = member.membership
     try:
         status = ask_coordinator(*own.service)
