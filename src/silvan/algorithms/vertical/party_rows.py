@@ -124,8 +124,7 @@ class Descent:
     def find(
         self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | None = None
     ) -> Splits:
-        """Return the best split of each node, with feature -1 for none; remembered splits are not searched again.
-        """
+        """Return the best split of each node, with feature -1 for none; remembered splits are not searched again."""
         self.check(nodes, features)
         ties, words = self.ties(seeds, len(nodes), bounds), _choice_words(features, seeds, bounds)
         new = np.flatnonzero(self.chosen_by[nodes] != words)
