@@ -55,7 +55,7 @@ class CodeCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountCodes(Total[CodeCounts], frozen=True, kw_only=True):
-    """How many training rows have each category of each column, and how many have no value there."""
+    """The number of training rows per category of each column, and with a missing value."""
 
     partitions: ClassVar[PartitionsWay] = "add up"
 
@@ -73,7 +73,7 @@ class SiteNumbers(Reply, frozen=True, kw_only=True):
 
 
 class DescribeRows(Ask[SiteNumbers], frozen=True, kw_only=True):
-    """Means, quartiles and counts of categories of the site's own training rows, none of fewer than ten rows."""
+    """Means, quartiles and category counts of the site's training rows, each from at least ten rows."""
 
     described: Fixed[bool] = True
     schema: Agreed[Blob]

@@ -30,7 +30,7 @@ _TASK = "results"
 
 # -- messages
 class ResultsKept(Reply, frozen=True, kw_only=True):
-    """That the results are kept."""
+    """Confirmation that the results are stored."""
 
 
 class KeepResults(Ask[ResultsKept], frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ def _were_asked(levels: list[Level], nodes: np.ndarray, features: np.ndarray) ->
 
 
 class AfterSplits(Request, frozen=True, kw_only=True):
-    """A request about the trees that all splits so far make."""
+    """A request about the trees formed by all splits so far."""
 
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]]  # columns of splits: elements, shape of an entry
 

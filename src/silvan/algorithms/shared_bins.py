@@ -37,7 +37,7 @@ class GridCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountGrid(Total[GridCounts], frozen=True, kw_only=True):
-    """How many rows fall into each coarse cell of the public grid, column by column."""
+    """The number of rows in each coarse cell of the public grid, column by column."""
 
     partitions: ClassVar[PartitionsWay] = "add up"
 
@@ -51,7 +51,7 @@ class FineCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountFine(Total[FineCounts], frozen=True, kw_only=True):
-    """How many rows fall into each fine cell inside the coarse cells that hold many."""
+    """The number of rows in each fine cell, within coarse cells that hold many rows."""
 
     partitions: ClassVar[PartitionsWay] = "add up"
 

@@ -29,7 +29,7 @@ R = TypeVar("R", bound=Reply)
 
 
 class SignedReply(Reply, frozen=True, kw_only=True):
-    """A reply with something that the site made and other sites will use: trees, stumps. The site signs it."""
+    """A signed reply with an object that other sites will use: trees, stumps."""
 
     signature: bytes = b""
 

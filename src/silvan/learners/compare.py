@@ -155,8 +155,8 @@ def compare(
     """Compare learners over repeated splits of the rows, or at sites that took no part in training.
 
     With ``split="rows"`` the rows of every site are shuffled and dealt out to folds, as many as the federation's
-    ``test`` says (0.1 or none: ten). Models of the other folds are evaluated on each. With ``split="sites"`` models of
-    all sites but one are evaluated at that one: what a site can expect that takes no part in training.
+    ``test`` says (0.1 or none: ten). Models of the other folds are evaluated on each. With ``split="sites"`` each site
+    evaluates models trained at all others, which shows what a new site can expect.
     The same call gives the same metrics.
 
     Parameters

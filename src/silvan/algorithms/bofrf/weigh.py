@@ -47,7 +47,7 @@ _FINER = 1 << (_ERROR_BITS // 2)
 
 # -- messages
 class LocalTrees(Trees, frozen=True, kw_only=True):
-    """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
+    """A site's trees as the bytes of a ``.silvan`` file, without counts; its number of rows; its absent columns."""
 
     absent: np.ndarray
     pretrained: bool
@@ -55,7 +55,7 @@ class LocalTrees(Trees, frozen=True, kw_only=True):
 
 
 class BringTrees(Ask[LocalTrees], frozen=True, kw_only=True, omit_defaults=True):
-    """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
+    """Local trees, or pretrained ones that the site brings: splits and leaf values, no counts."""
 
     once: ClassVar[bool] = True
 
@@ -74,7 +74,7 @@ class BringTrees(Ask[LocalTrees], frozen=True, kw_only=True, omit_defaults=True)
 
 
 class TreeScores(Reply, frozen=True, kw_only=True):
-    """How each tree does: rows scored, and rows by true and voted class.
+    """The score of each tree: rows scored, and rows by true and voted class.
 
     Where a number is predicted: squared error, label and squared label in fixed point.
     """

@@ -55,7 +55,7 @@ class Boosted(SignedReply, frozen=True, kw_only=True):
 
 
 class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
-    """The stumps of AdaBoost on the site's own rows, with their weights."""
+    """The stumps of AdaBoost on the site's rows, with their weights."""
 
     once: ClassVar[bool] = True
 

@@ -76,7 +76,7 @@ class SignedStump(msgspec.Struct, frozen=True):
 
 
 class FoundStump(SignedReply, frozen=True, kw_only=True):
-    """A site's stump; its weight is 1, or 0 if it is no better than chance there."""
+    """A site's stump; its weight is 1, or 0 if it is no better than chance at the site."""
 
     stump: Stumps
     after: str = ""  # a digest of what was decided before
@@ -121,7 +121,7 @@ class StageMasses(Reply, frozen=True, kw_only=True):
 
 
 class WeighStage(AfterStages, Total[StageMasses], frozen=True, kw_only=True):
-    """How much of the rows' weight the newest merged stumps get right, and how much wrong."""
+    """The total weight of rows that the newest merged stumps classify correctly, and wrongly."""
 
 
 # -- at a site

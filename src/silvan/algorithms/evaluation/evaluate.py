@@ -69,7 +69,7 @@ NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made,
 
 
 class SiteMetrics(Reply, frozen=True, kw_only=True):
-    """A site's main metrics, one row per model, in their order, or moments where a number is predicted.
+    """A site's main metrics, one row per model, in their order; in regression, moments.
 
     And the interval of each model's gain over the local one; no numbers where test rows are few. Where the site's
     policy finds them too few, there are no metrics at all: no numbers, or moments of no rows.
@@ -83,7 +83,7 @@ class SiteMetrics(Reply, frozen=True, kw_only=True):
 
 
 class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """A request about test rows as models score them."""
+    """A request about scores of test rows."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 
@@ -95,7 +95,7 @@ class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EvaluateModels(OfCandidates, Ask[SiteMetrics], frozen=True, kw_only=True, omit_defaults=True):
-    """Metrics of models on the site's own test rows."""
+    """Metrics of models on the site's test rows."""
 
     once: ClassVar[bool] = True  # two models that differ on one row would show that row's label
 
@@ -111,7 +111,7 @@ class ScoreCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountByScore(OfCandidates, Total[ScoreCounts], frozen=True, kw_only=True, omit_defaults=True):
-    """How many test rows have which score on a grid, for each model."""
+    """The number of test rows for each score on a grid, per model."""
 
     def alike(self) -> bytes:
         """Return all except trees made at the site: the counts of a model at one site would not be hidden in a sum."""

@@ -95,7 +95,7 @@ class OutOfBagCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountOutOfBag(Total[OutOfBagCounts], frozen=True, kw_only=True):
-    """How many training rows have which score on a grid, each by the trees that did not learn from it."""
+    """The number of training rows for each out-of-bag score on a grid."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 

@@ -75,7 +75,7 @@ UNTOLD = -1  # a mix that is not the shared forest alone, and that the site does
 
 # -- messages
 class ChosenShare(Reply, frozen=True, kw_only=True):
-    """Which mix a site will use, and rounded metrics of it and of all mixes, on how many rows."""
+    """The mix a site will use, rounded metrics of it and of all mixes, and the number of rows behind them."""
 
     choice: int  # its place among the mixes, or ``UNTOLD``
     measure: MetricName  # empty: there were no rows to choose on, or too few

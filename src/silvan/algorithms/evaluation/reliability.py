@@ -147,7 +147,7 @@ class ErrorCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountErrors(Total[ErrorCounts], frozen=True, kw_only=True):
-    """How many training rows have an error of which size, each predicted by the trees that did not learn from it."""
+    """The number of training rows for each size of the out-of-bag error."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 

@@ -63,7 +63,7 @@ def model_here(site: Site, schema: Schema, candidate: Candidate, feature_key: np
 
 # -- messages
 class AdjustedKept(Reply, frozen=True, kw_only=True):
-    """That the site has the adjusted forest."""
+    """Confirmation that the site has the adjusted forest."""
 
 
 class KeepAdjusted(Ask[AdjustedKept], frozen=True, kw_only=True):

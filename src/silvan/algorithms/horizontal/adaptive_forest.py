@@ -56,7 +56,7 @@ class LeafCounts(Reply, frozen=True, kw_only=True):
 
 
 class AfterAdaptiveSplits(AfterSplits, frozen=True, kw_only=True):
-    """A request about the trees that all splits so far make."""
+    """A request about the trees formed by all splits so far."""
 
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
         "split_node": (np.int32, ()),
@@ -82,7 +82,7 @@ class AdaptiveLevel(AfterAdaptiveSplits, Ask[AdaptiveBins], frozen=True, kw_only
 
 
 class AdaptiveLeaves(AfterAdaptiveSplits, Total[LeafCounts], frozen=True, kw_only=True):
-    """Rows by class of every leaf, when all splits are made."""
+    """The number of rows per class in every leaf, after all splits."""
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question follows the last level; no level follows it, as it is about no open node."""

@@ -39,7 +39,7 @@ class Trees(SignedReply, frozen=True, kw_only=True):
 
 
 class GrowTrees(Ask[Trees], frozen=True, kw_only=True):
-    """Trees grown on the site's own rows: splits and leaf values, no counts."""
+    """Local trees: splits and leaf values, no counts."""
 
     once: ClassVar[bool] = True
 

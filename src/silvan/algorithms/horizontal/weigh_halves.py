@@ -47,7 +47,7 @@ class HalvesGap(Reply, frozen=True, kw_only=True):
 
 
 class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
-    """By how much sites' trees do better than trees from sums on the site's training rows."""
+    """The gain of the sites' trees over trees from sums, on the site's training rows."""
 
     schema: Agreed[Blob]
     models: Derived[list[SentModel]]  # both forests, and which rows their trees drew

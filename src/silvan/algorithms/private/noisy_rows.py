@@ -38,7 +38,7 @@ _MANY_ROWS = 1 << 24  # fixed-point sums of the target leave room for so many ro
 
 # -- messages
 class DisguisedLevel(Noisy, Total[Histograms], frozen=True, kw_only=True):
-    """Histograms of every open node, of rows that are disguised once, for all that is asked of them."""
+    """Histograms of every open node, of rows randomised once for all requests."""
 
     level: Fixed[GrowLevel]
 

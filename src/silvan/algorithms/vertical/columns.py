@@ -34,7 +34,7 @@ from silvan.privacy.identity.identity import Introduction, RowDigests, places_of
 
 
 class ColumnKinds(Reply, frozen=True, kw_only=True):
-    """What a party's columns are, by number, and its label if it has it; from one party also what it drew."""
+    """The types of a party's columns, by number, its label if it has it, and from one party the row samples."""
 
     features: list[Feature]
     label: Label | None
@@ -44,7 +44,7 @@ class ColumnKinds(Reply, frozen=True, kw_only=True):
 
 
 class DescribeColumns(Ask[ColumnKinds], frozen=True, kw_only=True):
-    """Kinds of the columns, and how many categories they have that at least ten of the rows in common have."""
+    """Kinds of the columns, and for each the number of categories with at least ten of the common rows."""
 
     rows: Derived[Blob]
     task: Fixed[Task | None] = None

@@ -34,7 +34,7 @@ from silvan.tree.objectives import MAX_CLASSES, OBJECTIVES, Measure
 
 
 class LabelsForParties(SignedReply, frozen=True, kw_only=True):
-    """The label of every row as parties are sent it: in code, or encrypted."""
+    """The label of every row in the form sent to parties: encoded or encrypted."""
 
     labels: bytes
     turned: bool | None = None  # whether a code turns the order round; told where trees must be monotonic
@@ -61,7 +61,7 @@ L = TypeVar("L", bound=LabelsOfRows)
 
 
 class PrepareLabels(Ask[LabelsForParties], frozen=True, kw_only=True):
-    """The contents of a request for labels to the label holder."""
+    """A request for the labels, to the label holder."""
 
     once: ClassVar[bool] = True  # a forest has the labels of one set of rows
 

@@ -43,7 +43,7 @@ class Predictors(Reply, frozen=True, kw_only=True):
 
 
 class SumPredictors(Total[Predictors], frozen=True, kw_only=True):
-    """What the party's columns add to the predictors of some rows."""
+    """The contribution of the party's columns to the predictors of some rows."""
 
     some_sites: ClassVar[bool] = True  # the parties of the model
 

@@ -68,14 +68,14 @@ class SealedStep(msgspec.Struct, frozen=True):
 
 
 class Offer(Reply, frozen=True, kw_only=True):
-    """What a party would add to each row's predictors, and products of its directions."""
+    """A party's proposed addition to each row's predictors, and products of its directions."""
 
     column: np.ndarray  # (rows, predictors)
     products: np.ndarray  # (2 + earlier directions,)
 
 
 class Unexplained(Reply, frozen=True, kw_only=True):
-    """What the label holder cannot explain yet, sealed for the parties."""
+    """The label holder's residuals, sealed for the parties."""
 
     step: bytes
     width: int  # predictors a row has
@@ -100,7 +100,7 @@ class Explain(Ask[Unexplained], frozen=True, kw_only=True):
 
 
 class OfferDirection(Total[Offer], frozen=True, kw_only=True):
-    """A step that the party's columns could take towards what is unexplained."""
+    """A direction in the party's columns that reduces the residuals."""
 
     terms: Each[RegressionTerms]
     steps: Derived[list[Blob]]
@@ -127,7 +127,7 @@ def _same_as_before(traces: list[bytes], further: bool, same: bytes) -> bytes | 
 
 
 class KeptConstant(Reply, frozen=True, kw_only=True):
-    """The constant, from the label holder; nothing from others."""
+    """The constant, from the label holder; empty from others."""
 
     present: np.ndarray
     constant: np.ndarray

@@ -63,7 +63,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Growing(Request, frozen=True, kw_only=True):
-    """What questions about growing trees have in common."""
+    """The common fields of requests about growing trees."""
 
     verb: ClassVar[Verb] = "ask"
 

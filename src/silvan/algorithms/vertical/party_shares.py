@@ -28,13 +28,13 @@ from silvan.tree.split import Splits
 
 
 class LeafValues(Reply, frozen=True, kw_only=True):
-    """What the leaves are worth, from the label holder; nothing from others."""
+    """The leaf values, from the label holder; empty from others."""
 
     value: np.ndarray
 
 
 class Keeping(Growing, frozen=True, kw_only=True):
-    """Where in the forest the splits are that a party made, the nodes of the question."""
+    """The position of a party's splits in the forest, for the nodes of the request."""
 
     reply: ClassVar[type[Reply]] = LeafValues
 
@@ -60,7 +60,7 @@ class ShownShare(Reply, frozen=True, kw_only=True):
 
 
 class ShowShare(Ask[ShownShare], frozen=True, kw_only=True):
-    """The party's own splits, for an auditor who keeps the whole forest."""
+    """The party's splits, for an auditor who keeps the whole forest."""
 
     model: Derived[str]
 

@@ -32,7 +32,7 @@ class LeafSets(Reply, frozen=True, kw_only=True):
 
 
 class ReachLeaves(Ask[LeafSets], frozen=True, kw_only=True):
-    """Which leaves each row can reach, as far as the party's columns tell."""
+    """The leaves that each row can reach, according to the party's columns."""
 
     model: Derived[str]
     rows: Derived[Blob]
@@ -45,7 +45,7 @@ class ReachLeaves(Ask[LeafSets], frozen=True, kw_only=True):
 
 @answers(ReachLeaves)
 def reach(site: Site, request: ReachLeaves) -> LeafSets:
-    """Return the leaves that each row can reach, as far as the party's columns tell."""
+    """Return the leaves that each row can reach, according to the party's columns."""
     party = party_of(site)
     share = share_of(party, request.model)
     X = encode_rows(party, share.schema, request.rows)

@@ -73,7 +73,7 @@ class RowLeaves(msgspec.Struct, frozen=True, tag="leaves"):
 
 
 class ScoreMetrics(Reply, frozen=True, kw_only=True):
-    """Main metrics, in the order of ``metrics.main_metrics``, or moments where a number is predicted."""
+    """Main metrics, in the order of ``metrics.main_metrics``; in regression, moments."""
 
     metrics: np.ndarray
     detail: Detail | None = None
@@ -90,13 +90,13 @@ class EvaluateScores(Ask[ScoreMetrics], frozen=True, kw_only=True):
 
 
 class PredictionsKept(Reply, frozen=True, kw_only=True):
-    """How many predictions the party has written down; they stay with it."""
+    """The number of predictions written by the party; they stay with it."""
 
     rows: int
 
 
 class KeepPredictions(Ask[PredictionsKept], frozen=True, kw_only=True):
-    """Write predictions down beside the ids of rows, in the party's own folder."""
+    """Write predictions with the IDs of rows, in the party's folder."""
 
     model: Derived[str]
     rows: Derived[Blob]
