@@ -92,7 +92,7 @@ def keep_adjusted_here(site: Site, request: KeepAdjusted) -> AdjustedKept:
 def keep_adjusted(
     federation: Federation, schema: Schema, forests: Mapping[str, Forest], draws: Mapping[str, RowSamples]
 ) -> dict[str, AdjustedForest]:
-    """Have each site adjust its forest to its own rows: one round. Forests of sites in this process are known."""
+    """Make each site adjust its forest to its own rows: one round. Forests of sites in this process are known."""
     models = {site: AdjustedForest(forests[site]) for site in federation.active}
     listed = list_candidates(federation, [models], draws)
     blob = federation.blob(schema.to_json().encode())
