@@ -7,6 +7,7 @@ processes, so one study is asked about several things.
 import contextlib
 import dataclasses
 import re
+import shutil
 import socket
 import sqlite3
 import ssl
@@ -35,9 +36,11 @@ from silvan.deploy.membership import startup_kit
 from silvan.deploy.membership.certificates import Authority, make_key, make_request, pem
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import BUDGET
+from silvan.deploy.membership.site_log import last_error
 from silvan.deploy.service import start_stop
 from silvan.deploy.service.process import Background, client_arguments
 from silvan.deploy.service.start_stop import process_of, processes_of, start_coordinator, start_site, stop_all
+from silvan.deploy.service.submissions import SUPERVISED, Supervised, pending
 from silvan.deploy.service.supervise import Supervisor
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import FederationError, SilvanError
@@ -46,6 +49,7 @@ from silvan.privacy.ledger import verify
 from silvan.privacy.noise.budget import Budget
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
+from silvan.util.acting_user import acting_user
 
 PATIENCE = 900.0
 """Seconds after which something that is waited for here will never come, also on a machine that is very busy."""
@@ -125,11 +129,14 @@ def federation(tmp_path_factory, server):
         sources["west"] = put_into(server, everything[2::3])
     with hasty_sites():
         hub, members = start_stop.make_local(folder, sources)
+    copy = folder / "copy-of-north"
+    shutil.copytree(folder / "north", copy)
+    (copy / "site.pid").unlink()  # there is one only where the site runs
     try:
         process_of(members[-1]).stop()
         yield hub, dict(zip(SITES, members[:-1], strict=True)), sources
     finally:
-        stop_all([*map(process_of, members), *processes_of(hub)])
+        stop_all([Background(copy, "site"), *map(process_of, members), *processes_of(hub)])
 
 
 def put_into(server, frame):
@@ -252,7 +259,8 @@ def quiet(federation, tmp_path_factory):
         command = Command(hub, folder, plans["forest"])
         command.until("has not approved")
         shown = explain(JoinedSite(north.path), plans["forest"])
-        left = any(line.study == plans["forest"].unique_name for line in north.folder.ledger.lines())
+        mine = [line for line in north.folder.ledger.lines() if line.study == plans["forest"].unique_name]
+        left = any(line.outcome != "decided" for line in mine)
         approve(north, plans["bofrf"])
         other = Supervisor(hub, plans["bofrf"]).run_to_end()
         approved = approve(north, plans["forest"])
@@ -295,7 +303,13 @@ def test_every_site_has_the_model(federation, quiet, tmp_path):
 
 def test_a_site_whose_owner_must_approve(quiet):
     """The study waits, is shown in plain words, and goes on when the owner agrees."""
-    assert {kind.name for kind in quiet.shown.leaves} >= {"Describe", "GrowLevel", "EvaluateModels", "CountByScore"}
+    assert {kind.name for kind in quiet.shown.leaves} >= {
+        "CompareLedgers",
+        "Describe",
+        "GrowLevel",
+        "EvaluateModels",
+        "CountByScore",
+    }
     assert quiet.approved.messages == [kind.name for kind in quiet.shown.leaves]
     assert (quiet.approved.tasks, quiet.approved.losses, sorted(quiet.approved.sites)) == (5, 0, sorted(SITES))
     assert not quiet.left
@@ -327,7 +341,7 @@ def test_two_studies_at_once(federation, quiet):
     for member in members.values():
         lines = member.folder.ledger.lines()
         assert {line.study for line in lines} >= {plan.unique_name for plan in quiet.plans.values()}
-        assert {line.outcome for line in lines} == {"answered"}
+        assert {line.outcome for line in lines} == {"answered", "decided"}
         assert verify(member.path, member.folder.public()).faults == []
 
 
@@ -350,7 +364,7 @@ epsilon = 1.0
 epsilon = 0.5
 """
 NOISY = {"CountPeople", "CountColumns", "CountTables", "CountScores", "CountByScoreWithNoise"}
-FREE = {"Announce", "CloseStudy", "DealKey", "TakeKey", "KeepResults"}
+FREE = {"Announce", "CloseStudy", "CompareLedgers", "DealKey", "TakeKey", "KeepResults"}
 
 
 def test_a_private_study(federation):
@@ -467,8 +481,8 @@ def shakes_hands(port, startup, wait):
 def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
     """SIGKILL in the middle of a study, first to all processes of a site, then to those of the coordinator.
 
-    What is started again goes on from what was kept, and nothing is different. Whoever waited for the coordinator is
-    killed with it. A site whose table has changed meanwhile says so, and goes on when the rows are back.
+    What is started again goes on from what was kept, and nothing is different: nobody runs the study again. A site
+    whose table has changed meanwhile says so, and goes on when the rows are back.
     """
     hub, members, sources = federation
     plan = study("long", sites=PAIR)
@@ -482,22 +496,27 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
         command.kill()
         for process in processes_of(hub):
             process.kill()
-        start_coordinator(hub)
-        with contextlib.closing(sqlite3.connect(command.folder / JOURNAL)) as journal:
-            assert journal.execute("SELECT count(*) FROM reply").fetchone() > (0,)
-        assert not (command.folder / "model.silvan").exists()
-        approve(members["north"], plan)
         rows = Path(sources["south"])
         before = rows.read_bytes()
         pl.read_parquet(rows)[1:].write_parquet(rows)
-        with pytest.raises(FederationError, match=r"'?south'?.* its table has changed since the study began"):
-            Supervisor(hub, plan).run_to_end()
+        approve(members["north"], plan)
+        start_coordinator(hub)  # which goes on with the study by itself
+        wait_until(lambda: pending(Run(command.folder)) is None, "the study does not end")
+        assert re.search(r"'?south'?.* its table has changed since the study began", supervised(command).error)
+        with contextlib.closing(sqlite3.connect(command.folder / JOURNAL)) as journal:
+            assert journal.execute("SELECT count(*) FROM reply").fetchone() > (0,)
+        assert not (command.folder / "model.silvan").exists()
         rows.write_bytes(before)
         command.start()
         run = command.done()
     assert hash_of(run) == in_process(sources, "long", PAIR)
     before = run.read()
     assert Supervisor(hub, plan).run_to_end().read() == before  # done already: nothing is asked again
+
+
+def supervised(command):
+    """What the coordinator's process wrote of a study."""
+    return msgspec.json.decode((command.folder / SUPERVISED).read_bytes(), type=Supervised)
 
 
 def test_a_study_that_an_owner_declines(federation):
@@ -508,7 +527,8 @@ def test_a_study_that_an_owner_declines(federation):
         north.decline(plan, "not before the ethics board meets")
         with pytest.raises(SilvanError, match="its owner declined the study: not before the ethics board meets"):
             Supervisor(hub, plan).run_to_end()
-    assert not any(line.study == plan.unique_name for line in north.folder.ledger.lines())
+    lines = [line for line in north.folder.ledger.lines() if line.study == plan.unique_name]
+    assert [(line.outcome, line.by) for line in lines] == [("decided", acting_user())]
 
 
 def test_a_site_that_stays_away(federation):
@@ -523,3 +543,65 @@ def test_a_site_that_stays_away(federation):
     run = Supervisor(hub, together).run_to_end()
     assert hash_of(run) == in_process(sources, "forest", PAIR)
     assert AWAY not in {row.site for row in run.read().evaluation}
+
+
+# -- a copy of a site's folder, and a site that is taken out
+
+
+def budget_of(folder):
+    return Budget(path=folder / BUDGET).spent
+
+
+def ended(folder):
+    """Why a site's process ended by itself, if it did."""
+    return "" if process_of(JoinedSite(folder)).pid else last_error(folder).text
+
+
+def test_a_copy_of_a_site_spends_no_budget_twice(federation, quiet, tmp_path):
+    """Where it runs in place of the site it stops itself; where it runs beside the site, both are stopped."""
+    hub, members, sources = federation
+    north = members["north"]
+    copy = north.path.parent / "copy-of-north"  # it was made before the first study
+    plan = parse_remote_study(PRIVATE.replace('"private"', '"copied"'))
+    process_of(north).stop()
+    start_site(JoinedSite(copy))
+    refused = pytest.raises(FederationError, match="'north' refused CompareLedgers: its ledger lacks what others know")
+    with with_policy(JoinedSite(copy), "epsilon = 1.5"), refused:
+        Supervisor(hub, plan).run_to_end()
+    assert budget_of(copy) == 0.0
+    with pytest.raises(SilvanError, match="silvan site restored"):
+        start_site(JoinedSite(copy))
+    start_site(north)
+    wait_until(lambda: "north" in hub.stopped(), "two processes of one site are not noticed")
+    assert "two processes answered for it at the same time" in hub.stopped()["north"]
+    for folder in (north.path, copy):
+        wait_until(lambda folder=folder: ended(folder), "a process that is stopped goes on")
+        assert "delete the copy, and ask the coordinator to let the site in again" in ended(folder)
+    with pytest.raises(FederationError, match="site north is stopped: two processes answered for it"):
+        Supervisor(hub, plan).run_to_end()
+    CliRunner().invoke(app, ["study", "readmit", "north", "--in", str(hub.path)])
+    start_site(north)
+    assert hash_of(Supervisor(hub, study("forest", "# after the copy", PAIR)).run_to_end()) == in_process(
+        sources, "forest", PAIR
+    )
+
+
+def test_a_site_that_is_taken_out_is_disconnected_at_once(federation):
+    """Its certificate is good for years, and the server takes it no more; the site's owner reads why."""
+    hub, members, _ = federation
+    east = JoinedSite(members["north"].path.parent / AWAY)
+    port = hub.read().port
+    start_site(east)
+    wait_until(lambda: re.search(rf"{AWAY}.* yes", status_of(hub)), "it does not connect")
+    assert shakes_hands(port, east.startup, 1.0)
+    hub.revoke(AWAY)
+    wait_until(lambda: ended(east.path), "it goes on")
+    assert "the coordinator has taken this site out" in ended(east.path)
+    assert not shakes_hands(port, east.startup, PATIENCE)
+    hub.add(AWAY)
+    assert not shakes_hands(port, east.startup, PATIENCE)
+    assert not re.search(rf"{AWAY}.* yes", status_of(hub))
+
+
+def status_of(hub):
+    return CliRunner().invoke(app, ["study", "status", "--in", str(hub.path)]).output

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -157,6 +158,11 @@ class Sandbox:
         return self.running[-1]
 
     def stop(self):
+        for file in self.folder.rglob("*.pid"):  # the coordinator's processes are in sessions of their own
+            pid, started = file.read_text().split()
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19] == started:
+                    os.kill(int(pid), signal.SIGKILL)
         for process in self.running:
             process.terminate()
         for process in self.running:

@@ -106,7 +106,13 @@ def test_no_import_cycle():
         visit(name)
 
 
-LAZY = ("silvan.learners.registry", "silvan.learners.fixed_fields", "silvan.forest.forest", "silvan.forest.predict")
+LAZY = (
+    "silvan.learners.registry",
+    "silvan.learners.fixed_fields",
+    "silvan.forest.forest",
+    "silvan.forest.predict",
+    "silvan.deploy.jobs.tiny_studies",
+)
 """Modules that import, when it is first used, what many programs never need: learners, algorithms, other formats."""
 
 

@@ -37,6 +37,7 @@ def test_an_evaluation_in_a_notebook_begins_with_the_answer(fed, model):
     assert len(heads) == len(set(heads))
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_differences_read_as_sentences():
     tables = parts(table(n=300), 2)
     tables["site 1"] = tables["site 1"].drop("dose")

@@ -85,6 +85,14 @@ class InputError(SilvanError, ValueError):
         return cls(f"{parameter} {text}", parameter=parameter)
 
 
+class UnavailableError(InputError):
+    """What a table is read from does not answer now, and may in a moment; ``connected`` if it did before."""
+
+    def __init__(self, text: str, *, connected: bool = False) -> None:
+        super().__init__(text)
+        self.connected = connected
+
+
 class SchemaError(InputError):
     """A table and a schema disagree.
 

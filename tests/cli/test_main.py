@@ -94,6 +94,17 @@ def test_a_reader_that_has_gone_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_reader_that_goes_amid_the_output_is_no_error(tmp_path):
+    """What a failed write held is lost, so there is nothing left to flush that would fail a second time."""
+    # more than a pipe holds: the command writes on after its reader has gone
+    code = "import sys; from silvan.cli import main, plain_text; from silvan.cli.site_command import app\n"
+    code += "app.command('much')(lambda: plain_text.print_lines(*['x' * 9000] * 100))\nmain.main()"
+    (tmp_path / "much.py").write_text(code)
+    line = f"{sys.executable} {tmp_path}/much.py site much | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_a_broken_connection_is_still_an_error(monkeypatch):
     def broken(path):
         raise BrokenPipeError(32, "Broken pipe")

@@ -163,6 +163,27 @@ def test_parties(tmp_path):
     assert found.stdout == silvan("predict", tmp_path / "run", *words, *plain()).stdout
 
 
+def test_a_column_that_one_party_calls_otherwise(tmp_path):
+    """A new name is one party's, in a study and of new rows; one for all goes to the file that has the column."""
+    frame = table(n=80).with_row_index("id")
+    frame.select("id", "age", "label").write_csv(tmp_path / "one.csv")
+    two = frame.drop("age", "label")
+    two.rename({"dose": "menge"}).write_csv(tmp_path / "two.csv")
+    two.rename({"dose": "hoch"}).write_csv(tmp_path / "high.csv")
+    (tmp_path / "study.toml").write_text(
+        'label = "label"\nid = "id"\n[parties]\none = "one.csv"\n'
+        'two = { table = "two.csv", rename = { menge = "dose" } }\n[learner]\nn_estimators = 2\nmax_depth = 2\n'
+    )
+    silvan("fit", tmp_path / "study.toml", "--output", tmp_path / "run")
+    command = "predict", tmp_path / "run", f"one={tmp_path}/one.csv"
+    found = silvan(*command, f"two={tmp_path}/two.csv")
+    assert "two.csv is read as the study says of its own files: rename 'menge' to 'dose'" in found.stderr
+    for words in ("two:rename.hoch=dose", "rename.hoch=dose"):
+        assert silvan(*command, f"two={tmp_path}/high.csv", "--reading", words).stdout == found.stdout
+    said = silvan(*command, f"two={tmp_path}/high.csv", "--reading", "rename.niemand=dose", ok=False).stderr
+    assert "rename names 'niemand', a column that no party's table has" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

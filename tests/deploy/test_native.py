@@ -513,14 +513,14 @@ def test_doctor_knows_flares_folders(federation):
     federation.run(study())
     for folder in (north, north / "silvan", server):
         assert {check.what for check in examine(folder) if check.state == "bad"} <= {"versions"}
-    assert "rows.parquet" in examined(north)["settings"].text
+    assert "rows.parquet" in examined(north)["table"].text
     assert "know of the same answers" in examined(north)["files"].text
     for folder, key in ((north, north / "silvan" / "site.key"), (server, server / "silvan" / "coordinator.key")):
         key.chmod(0o644)
         assert f"others on this machine can read {key}" in examined(folder)["permissions"].text
         key.chmod(0o600)
     settings(federation, "north", "table = 3")
-    assert examined(north)["settings"].state == "bad"
+    assert examined(north)["table"].state == "bad"
     assert CliRunner().invoke(app, ["doctor", str(north)]).exit_code == 1
 
 

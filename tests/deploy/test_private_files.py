@@ -76,15 +76,14 @@ def test_long_logs_are_put_aside(tmp_path, monkeypatch):
     assert log.read_text() == "short"
 
 
-def test_the_service_for_joining_rotates_its_log(made, monkeypatch):
-    found = {}
-    monkeypatch.setattr(logging, "basicConfig", lambda **given: found.update(given))
-    monkeypatch.setattr(enrol, "make_server", lambda hub: hub)
-    monkeypatch.setattr(CoordinatorFiles, "serve_forever", lambda hub: None, raising=False)
-    monkeypatch.setattr("sys.argv", ["enrol", str(made[0].path)])
-    enrol.main()
-    [handler] = found["handlers"]
+def test_the_service_for_joining_rotates_its_log(made):
+    logger = logging.getLogger("silvan.enrol")
+    before = list(logger.handlers)
+    enrol.write_log(made[0])
+    [handler] = [one for one in logger.handlers if one not in before]
     assert isinstance(handler, logging.handlers.RotatingFileHandler)
     assert (handler.maxBytes, handler.backupCount) == (process.MAX_LOG, process.OLD_LOGS)
     assert handler.baseFilename == str(Background(made[0].path, "enrol").log)
+    for name in ("silvan.enrol", "silvan.port"):
+        logging.getLogger(name).removeHandler(handler)
     handler.close()

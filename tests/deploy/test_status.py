@@ -1,6 +1,7 @@
 """The status of folders: as text, as JSON, for Prometheus."""
 
 import json
+import sqlite3
 import threading
 import urllib.error
 import urllib.request
@@ -169,3 +170,21 @@ def test_status_and_approvals_are_whole_in_terminals_of_any_width(long_names, wi
         assert study.replace(" ", "") in asked
     assert "waitsforyourapproval" in at_site
     assert "'lungs" in at_site
+
+
+def test_a_site_with_a_full_disk_still_shows_its_status(folders, monkeypatch):
+    """Files of SQLite take room when they are opened: without any, keys and budget are not known, the rest is."""
+    _, member = folders
+
+    def full(*_):
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    monkeypatch.setattr("silvan.util.sqlite_file._prepare", full)
+    shown = CliRunner().invoke(app, ["site", "status", str(member.path)])
+    assert shown.exit_code == 0
+    assert "north of" in shown.output
+    assert "The disk is full" in shown.output
+    assert "Privacy budget" not in shown.output
+    assert "silvan_budget_spent" not in metrics(site_status(JoinedSite(member.path)))

@@ -86,13 +86,29 @@ def test_a_journal_belongs_to_one_study(path):
     journal = Journal(path)
     journal.belongs_to("one")
     journal.belongs_to("one")
+    journal.keep("q", FIRST)
     with pytest.raises(FormatError, match="belongs to another study"):
         journal.belongs_to("two")
     journal.close()
 
 
+def test_a_journal_without_an_answer_binds_nobody(path):
+    """A database that was down when the study began: its table is another one once it is up."""
+    journal = Journal(path)
+    journal.belongs_to("one")
+    journal.close()
+    again = Journal(path)
+    again.belongs_to("two")
+    again.keep("q", FIRST)
+    with pytest.raises(FormatError, match="belongs to another study"):
+        again.belongs_to("one")
+    again.close()
+
+
 def test_a_journal_of_other_growing_rules_is_refused(path, monkeypatch):
-    Journal(path).belongs_to("one")
+    journal = Journal(path)
+    journal.belongs_to("one")
+    journal.keep("q", FIRST)
     monkeypatch.setattr("silvan.federation.journal.RULES", 2)
     with pytest.raises(FormatError, match="begun by another version of silvan, which grows other trees"):
         Journal(path).belongs_to("one")

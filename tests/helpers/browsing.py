@@ -25,8 +25,13 @@ def open_page(folder):
     return client, access
 
 
+def form_of(access):
+    """Return what forms carry of the person who started the page."""
+    return access.form_token(access.starter)
+
+
 def act(client, access, action, **fields):
     """Send a form; return the page that follows."""
-    answer = client.post(f"/act/{action}", data={"form": access.form_token, "back": "/", **fields})
+    answer = client.post(f"/act/{action}", data={"form": form_of(access), "back": "/", **fields})
     assert answer.status_code == 303, answer.text
     return client.get(answer.headers["location"]).text

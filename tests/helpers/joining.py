@@ -13,6 +13,8 @@ from silvan.deploy.service.start_stop import free_port
 @contextmanager
 def serving(hub):
     server = make_server(hub)
+    server.server_bind()
+    server.server_activate()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests python tests/helpers/kills.py --n 100 --seed 0 --results kills.jsonl
 
-Every study is of its own and loses up to four processes, one after the other, to SIGKILL; whatever was killed is
-started again, as an init system would. It must end with the forest that one process grows. A study has a line of
-results; one that has a line already is not run again.
+Every study is of its own, is submitted once and watched by nobody, and loses up to six processes, one after the other,
+to SIGKILL, most of them during training; whatever was killed is started again, as an init system would. It must end
+with the forest that one process grows. A study has a line of results; one that has a line already is not run again.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -34,13 +33,15 @@ from silvan.deploy.membership.joined_site import SETTINGS, JoinedSite
 from silvan.deploy.service import start_stop
 from silvan.deploy.service.process import Background
 from silvan.deploy.service.start_stop import process_of, processes_of, start_coordinator, start_site, stop_all
+from silvan.deploy.service.submissions import SUPERVISED, Supervised, pending
 from silvan.errors import SilvanError
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run
 from silvan.study.study import Study
 from silvan.util.files import try_json
+from silvan.util.folder_lock import is_locked
 
-KILLS = 4
+KILLS = 6
 """Processes that a study loses."""
 
 PATIENCE = 600.0
@@ -54,15 +55,15 @@ STUDIES: dict[str, tuple[str, dict[str, Any]]] = {
     "encrypted": ("VerticalForest", {"labels": "encrypted", "n_estimators": 2, "max_depth": 2}),
 }
 
-VICTIMS = ("command", "server", "server alone", "server's job", "site", "site alone", "site's job", "joining service")
-"""What is killed; a server or a site with all that it started, or alone."""
+VICTIMS = ("studies", "server", "server alone", "server's job", "site", "site alone", "site's job", "coordinator")
+"""What is killed; a server or a site with all that it started, or alone; the coordinator: server and studies."""
 
+TRAINING = "training"
+STAGES = ("", "agreeing on columns", TRAINING, "evaluating", "sending the results")
+"""Stages of a study, in their order."""
 
-STAGES = ("", "agreeing on columns", "training", "training", "evaluating", "sending the results")
-"""Stages after whose beginning something is killed, in their order; training is the longest."""
-
-LONGEST = 4.0
-"""Seconds that pass after the beginning of a stage, at most."""
+LONGEST = {TRAINING: 1.0}
+"""Seconds that pass after the beginning of a stage, at most; 4 if it is not named."""
 
 
 class Killed(msgspec.Struct):
@@ -141,43 +142,6 @@ class Federation:
         return next(model.hash for model in run.read().models if not model.site)
 
 
-class Command:
-    """``silvan study run`` in a process of its own."""
-
-    def __init__(self, federation: Federation, plan: Study) -> None:
-        path = federation.folder / f"{plan.folder}.toml"
-        path.write_text(plan.text)
-        self._arguments = ["-m", "silvan.cli.main", "study", "run", str(path), "--in", str(federation.hub.path)]
-        self.said: list[str] = []
-        self.start()
-
-    def start(self) -> None:
-        """Start it, for the first time or again."""
-        self.process = subprocess.Popen(
-            [sys.executable, *self._arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        output = self.process.stdout
-        assert output is not None
-        self._output = output
-        self._reader = threading.Thread(target=lambda: self.said.extend(output), daemon=True)
-        self._reader.start()
-
-    def wait(self, seconds: float) -> int | None:
-        """Return how it ended; None if it has not."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self.process.wait(seconds)
-            self._reader.join()
-            self._output.close()
-            return code
-        return None
-
-    def kill(self) -> None:
-        """Kill it, and start it again."""
-        self.process.kill()
-        self.wait(10)
-        self.start()
-
-
 class Killer:
     """Runs studies and kills what belongs to them."""
 
@@ -191,58 +155,73 @@ class Killer:
         plan = self.federation.plan(name, number)
         begun, killed = time.monotonic(), []
         run = Run(self.federation.hub.path / "runs" / plan.folder)
-        command = Command(self.federation, plan)
-        code = None
-        for _ in range(KILLS):
-            victim, stage, delay = pick.choice(VICTIMS), pick.choice(STAGES), pick.uniform(0.0, LONGEST)
-            code = self._wait_for(stage, command, run)
-            code = command.wait(delay) if code is None else code
-            if code is not None:
+        path = self.federation.folder / f"{plan.folder}.toml"
+        path.write_text(plan.text)
+        submit_and_leave(path, run, self.federation.hub.path)
+        for i in range(KILLS):
+            stage = pick.choice(STAGES) if i == KILLS - 1 else TRAINING
+            victim, delay = pick.choice(VICTIMS), pick.uniform(0.0, LONGEST.get(stage, 4.0))
+            if not self._wait_for(stage, run) or _ends_within(delay, run):
                 break
-            stage = _stage(run)
-            if self._kill(victim, command, pick):
-                killed.append(Killed(victim, round(time.monotonic() - begun, 2), stage))
-        if code is None:
-            code = command.wait(PATIENCE)
-        seconds = round(time.monotonic() - begun, 1)
-        jobs = sum("handed in" in line for line in command.said)
-        made = Line(number, name, killed, seconds, jobs, same=False, said="".join(command.said[-6:]))
-        if code is None:
-            command.process.kill()
-        if code == 0:
+            at = _stage(run)
+            if self._kill(victim, pick):
+                killed.append(Killed(victim, round(time.monotonic() - begun, 2), at))
+        ended = _ends_within(PATIENCE, run)
+        seconds, found = round(time.monotonic() - begun, 1), try_json(run.file(SUPERVISED), Supervised) or Supervised()
+        jobs = sum("handed in" in line for _, line in found.lines)
+        made = Line(number, name, killed, seconds, jobs, same=False, said="".join(found.error))
+        if ended and not found.error:
             made.same = self.federation.hash_of(run, plan) == self.federation.hash_in_one_process(name)
-        made.said = "" if made.same else made.said
+        elif not ended:
+            made.said = "; ".join(line for _, line in found.lines[-6:])
         return made
 
-    def _wait_for(self, stage: str, command: Command, run: Run) -> int | None:
-        """Wait until a study has come to a stage, or further; return how it ended, if it did."""
+    def _wait_for(self, stage: str, run: Run) -> bool:
+        """Wait until a study is in a stage, or further, and its job is alive; return False if the study has ended."""
         end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            code = command.wait(0.05)
-            if code is not None or not stage or _stage(run) in STAGES[STAGES.index(stage) :]:
-                return code
-        return None
+        while time.monotonic() < end and not _ends_within(0.02, run):
+            if not stage or (_stage(run) in STAGES[STAGES.index(stage) :] and is_locked(run.folder)):
+                return True
+        return False
 
-    def _kill(self, victim: str, command: Command, pick: random.Random) -> bool:
+    def _kill(self, victim: str, pick: random.Random) -> bool:
         """Kill what is meant, and start it again; return whether there was anything to kill."""
         hub, member = self.federation.hub, pick.choice(list(self.federation.members.values()))
-        server, enrol = processes_of(hub)
-        if victim == "command":
-            command.kill()
-            return True
+        server, studies = processes_of(hub)
         if victim.endswith("job"):
             return _kill_one(server if victim.startswith("server") else process_of(member), pick)
-        process = {"server": server, "site": process_of(member), "joining": enrol}[victim.split()[0]]
-        if victim.endswith("alone"):
-            _kill_alone(process)
-        else:
-            process.kill()
+        own = {"server": [server], "site": [process_of(member)], "studies": [studies], "coordinator": [studies, server]}
+        for process in own[victim.split()[0]]:
+            if victim.endswith("alone"):
+                _kill_alone(process)
+            else:
+                process.kill()
         time.sleep(pick.uniform(0.0, 2.0))
         if victim.startswith("site"):
             start_site(JoinedSite(member.path))
         else:
             _start_hub(hub)
         return True
+
+
+def submit_and_leave(path: Path, run: Run, hub: Path) -> None:
+    """Submit a study by the command, which is killed as soon as the coordinator knows of it."""
+    words = ["-m", "silvan.cli.main", "study", "run", str(path), "--in", str(hub)]
+    command = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL)
+    while pending(run) is None and command.poll() is None:
+        time.sleep(0.05)
+    command.kill()
+    command.wait()
+
+
+def _ends_within(seconds: float, run: Run) -> bool:
+    """Wait so long for a study to end; return whether it has."""
+    end = time.monotonic() + seconds
+    while pending(run) is not None:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _stage(run: Run) -> str:
@@ -312,7 +291,11 @@ def summary(lines: list[Line]) -> str:
     victims = Counter(killed.victim for line in lines for killed in line.killed)
     kills = ", ".join(f"{n} {victim}" for victim, n in sorted(victims.items()))
     same = sum(line.same for line in lines)
-    return f"{same} of {len(lines)} studies with the same forest; {victims.total()} kills: {kills}"
+    training = sum(killed.stage == TRAINING for line in lines for killed in line.killed)
+    return (
+        f"{same} of {len(lines)} studies with the same forest; {victims.total()} kills, {training} of them during "
+        f"training: {kills}"
+    )
 
 
 def main() -> None:

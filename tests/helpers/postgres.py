@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -46,13 +47,17 @@ class Server:
 
     def run(self, *statements: str) -> None:
         """Run statements as the owner."""
-        import pg8000.native
-
-        with pg8000.native.Connection(
-            "owner", host="127.0.0.1", port=self.port, database="postgres", password=self.owner_password
-        ) as connection:
+        with self.connected() as connection:
             for statement in statements:
                 connection.run(statement)
+
+    def connected(self) -> Any:
+        """Connect as the owner."""
+        import pg8000.native
+
+        return pg8000.native.Connection(
+            "owner", host="127.0.0.1", port=self.port, database="postgres", password=self.owner_password
+        )
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Who gets to see the page, and what every answer carries."""
 
 import pytest
-from helpers.browsing import ADDRESS, client_of, open_page
+from helpers.browsing import ADDRESS, client_of, form_of, open_page
 
 from silvan.errors import InputError
 from silvan.web.access import HEADERS
@@ -76,7 +76,7 @@ def test_without_the_token(folder, path):
 
 def test_a_wrong_cookie_gives_no_access(folder):
     client, access = client_of(folder)
-    for value in ("", "x", access.form_token, access.token[:-1]):
+    for value in ("", "x", form_of(access), access.token[:-1]):
         assert client.get("/", headers={"cookie": f"{access.cookie}={value}"}).status_code == 401
     odd = f'other={{"x": 1}}; bad[name]=2; {access.cookie}={access.token}'  # of other programs on this machine
     assert client.get("/", headers={"cookie": odd}).status_code == 200
@@ -106,7 +106,7 @@ def test_headers_of_every_answer(folder):
 
 def test_a_form_of_another_page_does_nothing(folder):
     client, access = open_page(folder)
-    form = {"form": access.form_token, "back": "/"}
+    form = {"form": form_of(access), "back": "/"}
     for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, {"origin": "http://127.0.0.1:9999"}):
         assert client.post("/act/count", data=form, headers=headers).status_code == 403
     for wrong in ({}, {"form": ""}, {"form": access.token}, {"form": "\ud83d"}):
@@ -125,7 +125,7 @@ def test_a_form_of_another_page_does_nothing(folder):
 @pytest.mark.parametrize("back", ["//evil.example", "/\\evil.example", "http://evil.example", "/x\r\nset-cookie: a=b"])
 def test_no_way_to_another_machine(folder, back):
     client, access = open_page(folder)
-    where = client.post("/act/count", data={"form": access.form_token, "back": back}).headers["location"]
+    where = client.post("/act/count", data={"form": form_of(access), "back": back}).headers["location"]
     assert where.startswith("/")
     assert not where.startswith(("//", "/\\"))
     assert "\n" not in where

@@ -9,7 +9,7 @@ from helpers.browsing import act, open_page
 from helpers.joining import make_hub
 
 from silvan.deploy.jobs.job_progress import PROGRESS, StudyProgress
-from silvan.deploy.service.supervise import CANCELLED
+from silvan.deploy.service.submissions import CANCELLED
 from silvan.study.run_folder import Record, Run, SiteRows
 from silvan.util.folder_lock import lock_folder
 from silvan.web.coordinator_pages import CoordinatorFolder
@@ -81,7 +81,7 @@ def test_what_cannot_be_started(hub, page):
     assert "no such study file" in act(client, access, "run", file="../hub/heart.toml")
     assert "no such study file" in act(client, access, "run", file="hub.json")
     assert "there is no learner" in act(client, access, "run", file="wrong.toml")
-    assert "has not joined yet" in act(client, access, "cancel", run="over")
+    assert "Nothing to cancel" in act(client, access, "cancel", run="over")
     assert "Nothing was running" in act(client, access, "stop")
     (hub.path / "coordinator.key").chmod(0o644)
     assert "others on this machine can read" in act(client, access, "start")

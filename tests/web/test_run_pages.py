@@ -118,7 +118,7 @@ def events(folder, path):
 
     pages = Pages(RunsFolder(folder), Access(8100))
     loop = asyncio.new_event_loop()
-    stream = pages.stream(path)
+    stream = pages.stream(path, pages.access.starter)
     try:
         while True:
             part = loop.run_until_complete(anext(stream))

@@ -213,7 +213,7 @@ def test_a_folder_that_is_damaged_while_it_is_shown(member, page):
     answer = client.get("/")
     assert answer.status_code == 500
     assert "damaged; restore it from a backup" in answer.text
-    assert "damaged; restore it from a backup" in pages.moving("")
+    assert "damaged; restore it from a backup" in pages.moving("", pages.access.starter)
     path.write_bytes(before)
     assert client.get("/").status_code == 200
-    assert "None yet" in pages.moving("")
+    assert "None yet" in pages.moving("", pages.access.starter)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from silvan.privacy.site_folder import Approval
     from silvan.study.run_folder import Kind
 
+_TASKLESS = ("agreement", "the site's owner")
+"""What lines without a task are for: questions before any model, and decisions."""
+
 _STYLES = {"refused": "yellow", "failed": "red"}
 
 
@@ -27,7 +30,7 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
         return Text("The ledger has no lines: nothing has left the site.")
     parts: list[RenderableType] = []
     before = ""
-    for (study, task), some in groupby(lines, key=lambda line: (line.study, line.task or "agreement")):
+    for (study, task), some in groupby(lines, key=lambda line: (line.study, line.task or _TASKLESS[line.kind == ""])):
         table = _table("", "When", "What left, and who sees it", "Size")
         table.columns[0].justify = table.columns[3].justify = "right"
         for line in some:
@@ -37,7 +40,10 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
         parts += [Text(clean(f"Study: {study}"), style="bold"), Text()] if study != before else []
         parts += [Text(clean(f"For: {task}"), style="bold"), table, Text()]
         before = study
-    counts, known = Counter[str](line.outcome for line in lines), ("answered", "refused", "failed", "restored")
+    counts, known = (
+        Counter[str](line.outcome for line in lines),
+        ("answered", "refused", "failed", "restored", "decided"),
+    )
     outcomes = ", ".join(f"{counts[what]:,} {what}" for what in known if counts[what])
     shown = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
     size = format_bytes(sum(line.bytes for line in lines))
@@ -87,6 +93,7 @@ def approvals_list(approvals: list["Approval"]) -> RenderableType:
             "Sites in sums": f"{', '.join(approval.sites or ['any'])}{lost}",
             "Tasks": "any number" if approval.tasks is None else str(approval.tasks),
             "Since": f"{approval.at.replace('T', ' ').removesuffix('+00:00')} UTC",
+            **({"By": approval.by} if approval.by else {}),
         }
         parts += [Text()] * bool(parts)
         parts.append(Text(clean(f"Approved: {approval.study}"), style="bold"))

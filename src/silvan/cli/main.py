@@ -1,6 +1,7 @@
 """``silvan``: registers all commands, and prints errors as short messages."""
 
 import os
+import select
 import sys
 import warnings
 from typing import Annotated, Any
@@ -96,15 +97,29 @@ def main() -> None:
 
 
 def _nobody_reads() -> bool:
-    """Whether the reader of the output has gone, as in ``silvan ... | head``; what is left of it is then dropped."""
+    """Whether the reader of the output has gone, as in ``silvan ... | head``; what is left of it is then dropped.
+
+    What could not be written may be lost already, so that there is nothing left to flush: the pipe itself is asked.
+    """
     try:
         sys.stdout.flush()
+        gone = _pipe_is_broken(sys.stdout.fileno())
     except BrokenPipeError:
+        gone = True
+    except (ValueError, OSError):  # closed, or no file of the system
+        return False
+    if gone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    except ValueError:  # closed
-        pass
-    return False
+    return gone
+
+
+def _pipe_is_broken(file: int) -> bool:
+    """Whether a file is a pipe without a reader."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    asked = select.poll()
+    asked.register(file, 0)
+    return any(event & select.POLLERR for _, event in asked.poll(0))
 
 
 def _message(error: BaseException) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from silvan.data.schema import Schema
     from silvan.data.typed_table import Frame
     from silvan.forest.forest import Forest
+    from silvan.study.reading_options import ReadAs
     from silvan.study.run_folder import Record, Run
 
 Words = list[str] | None
@@ -26,7 +27,10 @@ _MOST_COLUMNS = 5
 """Columns of which a line each says what is odd in them."""
 
 Reading = Annotated[
-    Words, Option("--reading", metavar="KEY=VALUE", help="How the table is written: 'separator=;'; repeatable.")
+    Words,
+    Option(
+        "--reading", metavar="KEY=VALUE", help="How the table is written: 'separator=;'; PARTY:KEY=VALUE: one party's."
+    ),
 ]
 """An option of all commands that read a table beside a run."""
 
@@ -182,12 +186,17 @@ def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill
     """Predict rows that parties hold columns of, matched by their id."""
     from silvan.study import column_steps
     from silvan.study.progress_bars import ProgressBars
+    from silvan.study.reading_options import as_written, parse_readings
     from silvan.util.csv_text import csv_text
 
     record = run.read()
     model = column_steps.read_model(run, record)
     tables = _tables_by_party(words, [site.name for site in record.sites])
-    sources = {party: table_as_written(table, record, reading) for party, table in tables.items()}
+    asked = parse_readings(reading or [], tables)
+    sources = {}
+    for party, table in tables.items():
+        own = {"reading": record.readings[party]} if party in record.readings else record.study
+        sources[party] = _noted(as_written(table, own, asked[party]))
     predictions = column_steps.predict(model, record, sources, ProgressBars(), fill=fill)
     text = csv_text([predictions.columns, *predictions.iter_rows()])
     write_out(text, output, f"{count_of(len(predictions), 'prediction')} by model {record.models[0].hash[:12]}")
@@ -250,7 +259,11 @@ def table_as_written(table: str | Path, record: "Record | None", words: Words) -
     """Return the source of a table; print how the study's ``[reading]`` section interprets it."""
     from silvan.study.reading_options import as_written, parse_reading
 
-    written = as_written(table, {} if record is None else record.study, parse_reading(words or []))
+    return _noted(as_written(table, {} if record is None else record.study, parse_reading(words or [])))
+
+
+def _noted(written: "ReadAs") -> Any:
+    """Return what to read a table from; print what the study's own options make of it."""
     if written.note:
         typer.echo(clean(written.note), err=True)
     return written.source

@@ -106,6 +106,7 @@ def approve(
     from silvan.cli.terminal import print_parts
     from silvan.deploy.membership.flare_folder import is_site
     from silvan.privacy.site_folder import Approval, folder_at
+    from silvan.util.acting_user import acting_user
 
     approvals = folder_at(folder).approvals
     if is_site(folder):  # a site of a federation of machines knows which studies came in
@@ -129,10 +130,13 @@ def approve(
             raise InputError("name the study to withdraw")
         print_parts(approvals_list(approvals.listed()))
     elif withdraw:
-        approvals.withdraw(study)
+        if is_site(folder):
+            member.withdraw(study)
+        else:
+            approvals.withdraw(study)
         print_parts(f"Withdrawn: {clean(study)}")
     else:
-        made = approvals.approve(Approval(study=study, messages=messages or [], tasks=tasks))
+        made = approvals.approve(Approval(study=study, messages=messages or [], tasks=tasks, by=acting_user()))
         print_parts(approvals_list([made]))
 
 
@@ -300,7 +304,8 @@ def join(
         str | None, Option(metavar="ADDRESS", help="The Dask scheduler; its workers read TABLE.")
     ] = None,
     reading: Annotated[
-        list[str] | None, Option(metavar="KEY=VALUE", help="For [reading] in site.toml: 'decimal=,'; repeatable.")
+        list[str] | None,
+        Option(metavar="KEY=VALUE", help="For the section reading of site.toml: 'decimal=,'; repeatable."),
     ] = None,
 ) -> None:
     """Join a federation: check the table, make keys on this machine, have them signed."""
@@ -452,12 +457,15 @@ def status(folder: Folder, json: Annotated[bool, Option("--json", help="As JSON,
         f"{found.site} of {found.federation}, coordinator {found.coordinator}: {running}"
         if found.federation
         else f"{found.site}, a site that FLARE's own commands start and stop",
-        f"Its keys in words: {found.words}",
+        *([f"Its keys in words: {found.words}"] if found.words else []),
     )
+    if found.problem:
+        print_wrapped(f"{found.problem[0].upper()}{found.problem[1:]}.")
     if found.roster_words:
         print_wrapped(f"All keys together in words: {found.roster_words}")
     limit = "" if found.budget_limit is None else f" of {found.budget_limit:g}"
-    print_wrapped(f"Privacy budget spent: {found.budget_spent:g}{limit}")
+    if found.budget_spent is not None:
+        print_wrapped(f"Privacy budget spent: {found.budget_spent:g}{limit}")
     for study, state in found.studies.items():
         print_wrapped(f"Study {study!r}: {state}")
     if found.last_error is not None:

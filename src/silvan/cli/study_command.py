@@ -14,7 +14,6 @@ from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
     from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
-    from silvan.deploy.service.supervise import Supervisor
     from silvan.study.run_folder import Run
     from silvan.study.study import Study
 
@@ -52,9 +51,7 @@ def _hub(folder: Path) -> "CoordinatorFiles":
 def init(
     name: Annotated[str, Argument(metavar="NAME", help="What to call it; a folder is made for it.")],
     sites: Annotated[list[str], Option("--site", metavar="SITE", help="A site; give it once for each.")],
-    address: Annotated[
-        str, Option(metavar="HOST[:PORT]", help="Where sites reach this machine; the port after it is used too.")
-    ] = "localhost:8102",
+    address: Annotated[str, Option(metavar="HOST[:PORT]", help="Where sites reach this machine.")] = "localhost:8102",
     columns: Annotated[str, Option(metavar="A,B,...", help="Columns that every table must have.")] = "",
 ) -> None:
     """Make a federation: its keys, its certificates and the folder to run it from."""
@@ -96,9 +93,16 @@ def add(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> 
 
 @app.command()
 def revoke(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> None:
-    """Take a site out: it is asked nothing more, and nothing that it signs is taken."""
+    """Take a site out: it is disconnected at once and asked nothing more, and nothing that it signs is taken."""
     _hub(folder).revoke(site)
     print_lines(f"{site} is out. The other sites must accept the new roster: silvan site roster FOLDER")
+
+
+@app.command()
+def readmit(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> None:
+    """Let a site in again that was stopped, because two processes answered for it; one of them must be gone."""
+    why = _hub(folder).readmit(site)
+    print_lines(f"{site} may connect again. It was stopped: {why}." if why else f"{site} was not stopped.")
 
 
 @app.command()
@@ -113,7 +117,7 @@ def start(
     hub = _hub(at or folder)
     processes = start_coordinator(hub)
     content = hub.read()
-    print_lines(f"Running: studies on port {content.port}, joining on port {content.port + 1}. Logs: {hub.path}/*.log")
+    print_lines(f"Running, on port {content.port}. Logs: {hub.path}/*.log")
     if foreground:
         wait_for_end(processes)
 
@@ -200,7 +204,7 @@ def run(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="What to learn, see docs/study.md.")],
     folder: In = Path(),
 ) -> None:
-    """Run a study over the sites, whatever happens to them; run again after an interruption, and it goes on."""
+    """Submit a study and watch it to its end; it goes on without this command, whatever happens to the sites."""
     from silvan.study.study_file import read_remote_study
 
     show_run(run_study(_hub(folder), read_remote_study(study)))
@@ -254,9 +258,11 @@ def cancel(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, as it was run.")], folder: In = Path()
 ) -> None:
     """End a study that runs or waits; if it is run again, it goes on where it stopped."""
+    from silvan.deploy.service.submissions import cancel as cancel_study
     from silvan.study.study_file import read_remote_study
+    from silvan.util.acting_user import acting_user
 
-    ended = _supervisor(_hub(folder), read_remote_study(study)).cancel()
+    ended = cancel_study(_hub(folder).run(read_remote_study(study).folder), acting_user())
     print_lines("Cancelled." if ended else "Nothing to cancel: it has not begun, or is done.")
 
 
@@ -297,17 +303,19 @@ def verify(
 
 
 def run_study(hub: "CoordinatorFiles", plan: "Study") -> "Run":
-    """Run a study to its end, printing its progress; return its run folder."""
-    return _supervisor(hub, plan).run_to_end()
-
-
-def _supervisor(hub: "CoordinatorFiles", plan: "Study") -> "Supervisor":
+    """Submit a study, print what happens until its end, and return its run folder."""
     from silvan.deploy.service.process import require_flare
 
     require_flare()
+    from silvan.deploy.service.start_stop import processes_of
+    from silvan.deploy.service.submissions import submit, watch
     from silvan.deploy.service.supervise import Supervisor
+    from silvan.util.acting_user import acting_user
 
-    return Supervisor(hub, plan, timed_printer())
+    supervisor = Supervisor(hub, plan)
+    submission = submit(supervisor, acting_user())
+    watch(supervisor.run, submission, timed_printer(), lambda: processes_of(hub)[1].pid is not None)
+    return supervisor.run
 
 
 def show_run(run: "Run") -> None:

@@ -15,7 +15,9 @@ from silvan.cli.plain_text import print_lines
 from silvan.errors import InputError
 
 if TYPE_CHECKING:
+    from silvan.web.access import Root
     from silvan.web.pages import Folder
+    from silvan.web.people import People
 
 PORT = 8100
 
@@ -25,16 +27,27 @@ def web(
     port: Annotated[int, Option(min=0, max=65535, help="Where to listen; 0: any port that is free.")] = PORT,
     host: Annotated[str, Option(metavar="ADDRESS", help="This machine's address for others.")] = "127.0.0.1",
     open_: Annotated[bool, Option("--open", help="Show the page in a browser.")] = False,
+    root_path: Annotated[
+        str, Option(metavar="PATH", help="Where a reverse proxy serves it: /north, or https://HOST/north.")
+    ] = "",
+    add: Annotated[str | None, Option(metavar="NAME", help="Give a person a token of their own; then end.")] = None,
+    right: Annotated[str, Option(metavar="RIGHT", help="With --add: view, approve, or proxy.")] = "view",
+    remove: Annotated[str | None, Option(metavar="NAME", help="Take a person's token away; then end.")] = None,
 ) -> None:
     """Show a folder as a live page: studies, progress, what left, approvals, results, start and stop."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InputError("the live page needs starlette and uvicorn: pip install 'silvan[web]'")
-    from silvan.web.access import LOOPBACK, Access
+    from silvan.util.acting_user import acting_user
+    from silvan.web.access import LOOPBACK, Access, Root
     from silvan.web.app import listen, make_app, serve
+    from silvan.web.people import People
 
-    pages = pages_of(folder)
+    pages, people, root = pages_of(folder), People(folder), Root.parse(root_path)
+    if add is not None or remove is not None:
+        _change(people, add, right, remove, root)
+        return
     with listen(host, port) as listener:
-        access = Access(listener.getsockname()[1], host)
+        access = Access(listener.getsockname()[1], host, people=people, starter=acting_user(), root=root)
         if host not in LOOPBACK:
             print_lines(
                 f"Warning: {host} can be reached by others, and nothing on the way is encrypted: whoever listens can "
@@ -46,6 +59,21 @@ def web(
         )
         with _opened(access.address_once) if open_ else nullcontext():
             serve(make_app(pages, access), listener)
+
+
+def _change(people: "People", add: str | None, right: str, remove: str | None, root: "Root") -> None:
+    """Add or remove a person; print the token of one who was added, which is kept nowhere."""
+    if remove is not None:
+        people.remove(remove)
+        print_lines(f"{remove} has no access any more.")
+    if add is not None:
+        token = people.add(add, right)
+        where = f"{root.origin}{root.path}/" if root.origin else "the address of the page, followed by "
+        what = "Authorization: Bearer " if right == "proxy" else f"{where}?token="
+        print_lines(
+            f"{add} may {'say who others are' if right == 'proxy' else right}: {what}{token}",
+            "Only a digest of the token is kept; --add with the same name makes another.",
+        )
 
 
 @contextmanager

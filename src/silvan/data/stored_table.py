@@ -5,7 +5,9 @@ next time. All pieces have the same types: those that all rows fit, or, with a s
 read by itself.
 """
 
+import logging
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,10 +22,12 @@ from silvan.data.readers.excel import Sheet
 from silvan.data.readers.query import Query, is_url
 from silvan.data.readers.table_file import Table, UnchangedFile, as_table
 from silvan.data.typed_table import TypedTable, check_names, dates_in, look_at_texts, settle
-from silvan.errors import InputError
+from silvan.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
     import polars as pl
+
+log = logging.getLogger("silvan.data")
 
 _MOST = 1 << 26  # bytes of a file or of a database's rows that are read together, where memory is not limited to fewer
 _PIECE = 1 << 22  # bytes of a file that are looked at together, where its cells are looked at as they are written
@@ -74,8 +78,8 @@ def open_stored(source: Any, kinds: Kinds, room: int | None = None, folder: Fold
     What a database answers is kept in a file in the ``folder``, or in memory if ``room`` is None.
     """
     if is_url(source) or isinstance(source, Query):
-        kept: list[pl.DataFrame] | StoredFrames = [] if room is None else StoredFrames(folder)
-        return _open_query(source if isinstance(source, Query) else Query(source), kinds, room or _MOST, kept)
+        query = source if isinstance(source, Query) else Query(source)
+        return _open_query(query, kinds, room or _MOST, lambda: [] if room is None else StoredFrames(folder))
     file = as_table(source)
     if file is None:
         return None
@@ -149,10 +153,17 @@ def _open_parquet(table: Table, kinds: Kinds, room: int) -> StoredTable:
     return _typed(table, schema, n, frames, kinds, room)
 
 
-def _open_query(query: Query, kinds: Kinds, room: int, kept: "list[pl.DataFrame] | StoredFrames") -> StoredTable:
+_PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds to wait before a database that broke off is asked again, from the first row."""
+
+
+def _open_query(
+    query: Query, kinds: Kinds, room: int, store: "Callable[[], list[pl.DataFrame] | StoredFrames]"
+) -> StoredTable:
     """Keep what the database answers, and look at all cells of text."""
+    kept = store()
     names: list[str] = []
-    n = 0
+    n, pauses, connected = 0, iter(_PAUSES), False
 
     def keep(frame: "pl.DataFrame") -> None:
         nonlocal names, n
@@ -163,7 +174,18 @@ def _open_query(query: Query, kinds: Kinds, room: int, kept: "list[pl.DataFrame]
         for frame in kept:
             yield from frame.select(columns).iter_slices(rows)
 
-    retyped = read_batches(query, keep, room)
+    while True:
+        try:
+            retyped = read_batches(query, keep, room)
+            break
+        except UnavailableError as error:
+            connected = connected or error.connected
+            pause = next(pauses, None) if connected else None
+            if pause is None:
+                raise
+            log.warning("%s; it is asked again in %g s", error, pause)
+            time.sleep(pause)
+            kept, n = store(), 0
     found = look_at_texts(kept, kinds, set(names) - retyped.mixed)
     for cells in found.values():
         cells.others.clear()  # the rows of a query have no numbers that anybody knows

@@ -16,7 +16,7 @@ import msgspec
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Verb
-from silvan.federation.outgoing import DeclinedError, UnreachedError, WaitingError
+from silvan.federation.outgoing import DeclinedError, LaterError, UnreachedError, WaitingError
 from silvan.federation.store import digest
 
 LEAST, FIRST, MOST = 1 << 15, 1 << 18, 1 << 23
@@ -47,7 +47,7 @@ class Chunk(msgspec.Struct, frozen=True):
 class ChunkReply(msgspec.Struct, frozen=True):
     """What comes back: a piece of the answer, or what to do."""
 
-    what: Literal["kept", "answer", "working", "lacking", "waiting", "refused", "declined"]
+    what: Literal["kept", "answer", "working", "lacking", "waiting", "later", "refused", "declined"]
     total: int = 0  # bytes of the answer
     data: bytes = b""
     text: str = ""  # of all but answers: why
@@ -131,7 +131,12 @@ def ping(carry: Carry) -> None:
     wire.decode(carry(wire.encode(Chunk(PING, 0))), ChunkReply)
 
 
-_HELD: dict[str, type[Exception]] = {"waiting": WaitingError, "refused": RefusedError, "declined": DeclinedError}
+_HELD: dict[str, type[Exception]] = {
+    "waiting": WaitingError,
+    "later": LaterError,
+    "refused": RefusedError,
+    "declined": DeclinedError,
+}
 
 
 def _piece(reply: ChunkReply) -> bytes:

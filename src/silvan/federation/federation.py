@@ -390,7 +390,8 @@ class Federation:
 
     def watch(self, watcher: Callable[[Event], None]) -> None:
         """Call a function with every event; the library itself prints nothing."""
-        self._watchers.append(watcher)
+        if watcher not in self._watchers:
+            self._watchers.append(watcher)
 
     def close(self) -> None:
         """Close the journal's file, and let go of the transport."""

@@ -53,6 +53,18 @@ _NOT_NOW = {
 }
 
 
+class _NotReady(logging.Filter):
+    """Leaves out of FLARE's log that a message came before the site's part of a job was ready: it comes again."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is worth writing."""
+        return f"unknown aux message topic {TOPIC}" not in record.getMessage()
+
+
+logging.getLogger("nvflare.private.aux_runner.AuxRunner").addFilter(_NotReady())
+logging.getLogger("nvflare").addHandler(logging.NullHandler())  # where nobody set up logging, nothing is printed
+
+
 class AbortedError(FederationError):
     """FLARE ends the job: a site's process or the server died, or somebody stopped it. It can be submitted again."""
 

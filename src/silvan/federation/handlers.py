@@ -111,6 +111,7 @@ _ANSWERED_IN = {
         "NoteColumns",
     ),
     "silvan.privacy.identity.identity": ("Introduce",),
+    "silvan.privacy.ledger_heads": ("CompareLedgers",),
     "silvan.privacy.identity.psi": (
         "HideIds",
         "HideTwice",

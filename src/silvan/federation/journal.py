@@ -80,7 +80,9 @@ class Journal:
             raise self._unusable(error) from None
 
     def belongs_to(self, study: str) -> None:
-        """Tie the journal to a study; refuse one of another."""
+        """Tie the journal to a study; refuse one of another, unless nothing was answered in that."""
+        if not self._read("SELECT 1 FROM reply LIMIT 1"):
+            self._write("DELETE FROM study WHERE name != ? OR rules != ?", [(study, RULES)])
         self._write("INSERT INTO study SELECT ?, ? WHERE NOT EXISTS (SELECT * FROM study)", [(study, RULES)])
         for name, rules in self._read("SELECT name, rules FROM study"):
             if rules != RULES:

@@ -63,6 +63,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     once: ClassVar[bool] = False  # whether it may be asked once only, as every sum; unless ``course`` says otherwise
     some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites: a cluster
     after_close: ClassVar[bool] = False  # whether it may be asked in a study whose sums were verified
+    verified: ClassVar[bool] = True  # whether it follows from the study, by which it is verified
 
     def __init_subclass__(cls) -> None:
         """Take the type of replies from the brackets of ``Ask`` or ``Total``."""
@@ -174,6 +175,12 @@ STALE = "stale"
 
 FULL = "full"
 """Code of trouble with a site's disk: the coordinator asks again until there is room."""
+
+
+UNAVAILABLE = "the database of the site's table does not answer now"
+
+LATER = "later"
+"""Code of trouble with the database of a site's table: the coordinator asks again, as for a full disk."""
 
 
 class Trouble(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from silvan.federation import wire
 from silvan.federation.keys import Roster
 from silvan.federation.message import (
     FULL,
+    LATER,
     OWNER_HINT,
     STALE,
     Blob,
@@ -70,7 +71,7 @@ class Bounds(NamedTuple):
     most: np.ndarray  # int64 (blocks, columns)
 
 
-_MOST_MISSING, _MOST_STALE, _AT_ONCE = 3, 20, 3
+_MOST_MISSING, _MOST_STALE, _AT_ONCE, _MOST_LATER = 3, 20, 3, 3
 
 
 class UnreachedError(Exception):
@@ -87,6 +88,10 @@ class DeclinedError(Exception):
 
 class StaleError(UnreachedError):
     """A site says that it has had a message before, or a newer one: copies came by other ways."""
+
+
+class LaterError(UnreachedError):
+    """A site is there, and what it reads its table from does not answer now."""
 
 
 class Tries:
@@ -112,6 +117,8 @@ class Tries:
             return trouble
         if isinstance(trouble, StaleError) and times >= _MOST_STALE:
             return SiteError(site, f"{kind}: keeps calling messages stale: {trouble}")
+        if isinstance(trouble, LaterError) and self._timeout is None and times >= _MOST_LATER:
+            return SiteError(site, f"{kind}: {trouble}", code=LATER, owner_hint="why")
         if isinstance(trouble, WaitingError):
             self._waited[site] = seconds
             if self._patience is None or seconds < self._patience:
@@ -221,6 +228,8 @@ class Asked:
             return StaleError(text)
         if trouble.code == FULL:
             return UnreachedError(text)
+        if trouble.code == LATER:
+            return LaterError(text)
         if trouble.code == "refused":
             return RefusedError(f"site {site!r} refused {kind}: {text}", site=site, reason=text)
         return SiteError(site, f"{kind}: {text}", code=trouble.code, owner_hint=OWNER_HINT.get(trouble.code, ""))

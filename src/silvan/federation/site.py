@@ -13,13 +13,23 @@ from typing import Any, Protocol, Self, TypeVar
 import msgspec
 
 from silvan.data.bins.column_summary import Sizes
-from silvan.errors import DamagedError, FormatError, InputError, RefusedError, RepeatedError, SchemaError
+from silvan.errors import (
+    DamagedError,
+    FormatError,
+    InputError,
+    RefusedError,
+    RepeatedError,
+    SchemaError,
+    UnavailableError,
+)
 from silvan.federation import wire
 from silvan.federation.cache import CacheKey
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import (
     FULL,
+    LATER,
     STALE,
+    UNAVAILABLE,
     Envelope,
     Missing,
     Owner,
@@ -304,6 +314,8 @@ def _trouble(error: Exception) -> Trouble:
         return Trouble(STALE, str(error))
     if has_no_room(error):
         return Trouble(FULL, "the site's disk is full; it answers when there is room")
+    if isinstance(error, UnavailableError):
+        return Trouble(LATER, UNAVAILABLE)
     if isinstance(error, RefusedError):
         return Trouble("refused", str(error))
     for kind, (code, text) in _TEXTS.items():

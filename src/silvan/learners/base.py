@@ -184,7 +184,7 @@ class Learner(FederatedEstimator):
         return with_errors(federation, self.schema_, forest, draws) if self.intervals else forest
 
     def _adjust(self, federation: Federation) -> None:
-        """Give the forest a curve and errors, which sites adjust to their own rows and keep."""
+        """Fit the forest with a curve and errors, which sites adjust to their own rows and keep."""
         known = {} if self.forest_ is None else self.draws(federation, [])
         if self.forest_ is None or self.forest_.hash not in known:
             raise InputError.about(

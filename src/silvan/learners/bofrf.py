@@ -26,6 +26,7 @@ from silvan.learners.base import Learner
 from silvan.learners.registry import BOFRFParameters
 from silvan.learners.result import Result, SiteTrees
 from silvan.tree.fit import Settings
+from silvan.util.readable import count_of
 
 
 class BOFRF(BOFRFParameters, Learner):
@@ -101,10 +102,13 @@ class BOFRF(BOFRFParameters, Learner):
         self.distances_: dict[str, list[float]] = {}
         if self.clusters is not None:
             found = find_clusters(federation, schema, self.clusters, self.metric, self.first, self.random_state)
+            _check_sizes(found.members, federation)
             self.clusters_ = found.members
             self.distances_ = {site: row.tolist() for site, row in zip(found.sites, found.distances, strict=True)}
         oob = self.protocol == "honest" and not validation
-        exchange = ExchangeSettings(validation, oob, search, self.equal, self.max_trees, self.refit_leaves)
+        exchange = ExchangeSettings(
+            validation, oob, search, self.equal, self.max_trees, self.refit_leaves, self.weigh_by
+        )
         weighted = weigh(federation, schema, settings, feature_key, self.clusters_, exchange)
         warn_if_none(weighted, self.tau)
         taus = [self.tau, *(tau for tau in TAUS if tau != self.tau)] if self.personal else [self.tau]
@@ -175,6 +179,8 @@ class BOFRF(BOFRFParameters, Learner):
         """Raise ``InputError`` for parameters that do not go together; return the share of rows to split off."""
         if self.first is not None and self.clusters is None:
             raise InputError(f"first={self.first!r} is the first centroid of clusters: set clusters, or leave it out")
+        if self.weigh_by != "mcc" and not self.schema_.n_classes:
+            raise InputError.about("weigh_by", "is for classes; trees of numbers are weighted by their skill")
         share = self.validation
         if share is not None and self.protocol == "paper":
             raise InputError("protocol='paper' chooses on the test part: leave validation out, or choose honestly")
@@ -224,3 +230,15 @@ class BOFRF(BOFRFParameters, Learner):
             listed.append(("personalised", self.forests_))
         listed.append(("federated", self.forests_))
         return listed
+
+
+def _check_sizes(clusters: dict[str, list[str]], federation: Federation) -> None:
+    """Raise ``InputError`` for clusters that are too small to be summed over, before any tree is grown."""
+    least = federation.sums.least
+    for centroid, members in clusters.items():
+        if len(members) < least:
+            raise InputError.about(
+                "clusters",
+                f"gives a cluster of {count_of(len(members), 'site')} around {centroid!r}, and {federation.sums.name} "
+                f"sums hide parts among at least {least} sites: ask for fewer clusters, or leave clusters out",
+            )

@@ -350,6 +350,9 @@ class BOFRFParameters(ReliabilityParameters, ForestParameters):
         Number of trees that every site grows.
     tau
         Trees whose weight is not above it are not used.
+    weigh_by
+        The metric of a tree's votes on all sites' training rows that is its weight: "mcc", "accuracy" or "f1" (of the
+        positive class). Only a Matthews correlation is 0 for votes by chance, so with others set ``tau`` higher.
     personal
         Let every site choose its own tau as well.
     clusters
@@ -376,6 +379,7 @@ class BOFRFParameters(ReliabilityParameters, ForestParameters):
     """
 
     tau: Annotated[float, Meta(ge=0, lt=1)] = 0.2
+    weigh_by: Literal["mcc", "accuracy", "f1"] = "mcc"
     personal: bool = False
     clusters: Positive | None = None
     metric: Literal["manhattan", "euclidean", "minkowski"] = "manhattan"

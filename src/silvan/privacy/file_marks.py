@@ -7,23 +7,35 @@ point finds its files in order. One that is *behind* what another knows of it wa
 the site would answer again what it has answered. Then it answers nothing until its owner accepts the files as they are,
 on record.
 
-A backup (``silvan site backup``) says that it is one. Not seen: files that are all put back together from another
-copy look like a site that has answered less, and a ledger without its last line, of an answer without noise, like one
-of a site that stopped before it wrote it. Who noted a digest of the ledger elsewhere can tell (docs/ledger.md).
+A backup (``silvan site backup``) says that it is one. Files that are all put back together from another copy look like
+a site that has answered less: others remember more of its ledger (``ledger_heads.py``). A ledger without its last line,
+of an answer without noise, looks like one of a site that stopped before it wrote it.
 """
+
+from pathlib import Path
 
 import msgspec
 
 from silvan.errors import DamagedError
 from silvan.federation.store import MemoryStore, Store
-from silvan.privacy.ledger import START, Ledger, Line
+from silvan.privacy.ledger import START, Head, Ledger, Line
 from silvan.privacy.noise.budget import Budget
+from silvan.util.files import try_json, write_whole
 from silvan.util.readable import count_of
 
 _KEY = "ledger mark"
 
 FROM_BACKUP = "from-backup"
 """A file in every backup, with its time: a folder that has it was put back and may have answered more since."""
+
+
+BEHIND = "ledger-behind"
+"""A file of a site whose ledger lacks what others know of it: how many lines there were, and the last one's digest."""
+
+
+def write_behind(folder: Path, known: Head) -> None:
+    """Note that others know of more lines than a ledger holds."""
+    write_whole(folder / BEHIND, msgspec.json.encode(known))
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -107,6 +119,8 @@ class FileMarks:
             if self.budget is not None:
                 self.budget.make_up(max(self._mark.spent, _last(lines, "charges").spent))
             store = MemoryStore() if self.store is None else self.store
+            behind = self._behind()
+            lost = 0 if behind is None else behind.lines
             said = self.before_line(store, {}, charged=True, kept=_last(lines, "kept").kept)
             self.ledger.write(
                 **dict.fromkeys(("task", "kind", "question", "asked", "answer"), ""),
@@ -118,17 +132,30 @@ class FileMarks:
                 what="files of an earlier state were put back, and the owner accepted them",
                 how="; ".join(faults),
                 bytes=0,
+                behind=lost,
             )
             self.after_line(charged=True)
             if self.ledger.folder is not None:
-                (self.ledger.folder / FROM_BACKUP).unlink(missing_ok=True)
+                for name in (FROM_BACKUP, BEHIND):
+                    (self.ledger.folder / name).unlink(missing_ok=True)
         return faults
 
     def _backup_faults(self) -> list[str]:
-        path = None if self.ledger.folder is None else self.ledger.folder / FROM_BACKUP
-        if path is None or not path.exists():
-            return []
-        return [f"the folder was put back from the backup of {path.read_text().strip()}: what left since is not known"]
+        path, faults = None if self.ledger.folder is None else self.ledger.folder / FROM_BACKUP, []
+        if path is not None and path.exists():
+            when = path.read_text().strip()
+            faults.append(f"the folder was put back from the backup of {when}: what left since is not known")
+        behind = self._behind()
+        if behind is not None:
+            faults.append(
+                f"others know of line {behind.lines:,} of the ledger ({behind.hash[:12]}...), "
+                "which is not in it: the folder is a copy, or was put back, and what left since is not known"
+            )
+        return faults
+
+    def _behind(self) -> Head | None:
+        """Return what others know of the ledger that it lacks."""
+        return None if self.ledger.folder is None else try_json(self.ledger.folder / BEHIND, Head)
 
     def _budget_faults(self, lines: list[Line]) -> list[str]:
         if self.budget is None:

@@ -351,7 +351,7 @@ class Gate(Outbox):
 
     def _notes(self, site: Site, envelope: Envelope, request: Request, body: bytes) -> dict[str, bytes]:
         """Return what to remember of an answer, so that the study can be verified; nothing where nobody signs."""
-        if site.signer is None:
+        if site.signer is None or not request.verified:
             return {}
         shown = body if request.verb == "ask" else None
         return note_answer(site.store, envelope, shown, self._parts.get(envelope.asked))

@@ -38,11 +38,11 @@ START = digest(b"silvan ledger")
 _LONGEST = 300
 _ABOUT_LINE, _ABOUT_HEAD = b"silvan ledger line\0", b"silvan ledger head\0"
 
-Outcome = Literal["answered", "refused", "failed", "restored"]
+Outcome = Literal["answered", "refused", "failed", "restored", "decided"]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One answer that left the site, or was refused."""
+    """One answer that left the site or was refused, or something that somebody at the site decided."""
 
     number: int
     at: str
@@ -62,6 +62,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kept: int = 0  # how far the site's other files were by then, see file_marks.py: answers noted in its store,
     charges: int = 0  # and charges to its privacy budget, with their sum
     spent: float = 0.0
+    by: str = ""  # of a decision: whose it was
+    behind: int = 0  # lines of this ledger that others know of, and that the owner accepted to be lost
 
     @property
     def hash(self) -> str:
@@ -74,7 +76,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def describe(self) -> str:
         """Return the line as a sentence."""
         where = f"round {self.round}: " if self.round else ""
-        if self.outcome == "answered":
+        if self.outcome in ("answered", "decided"):
             return f"{where}{self.what}, {self.how}"
         return f"{where}{self.outcome}: {self.what} ({self.how})"
 
@@ -179,6 +181,26 @@ class Ledger:
         if self.folder is None:
             return list(self._lines)
         return read_lines(self.folder)
+
+    def signed_head(self) -> Head:
+        """Return how many lines there are and the digest of the last, signed: others keep it."""
+        assert self._key is not None  # noqa: S101
+        with self.locked():
+            head = Head(*self.position)
+            return Head(head.lines, head.hash, self._key.sign(head.signed_bytes()).hex())
+
+    def holds(self, head: Head) -> bool:
+        """Whether the ledger had this head once, or the owner has accepted that so many lines are lost."""
+        with self.locked():
+            if head.lines == 0:
+                return True
+            lines, _ = _split(self.folder) if self.folder is not None else ([], 0)
+            if head.lines <= len(lines):
+                there = msgspec.json.decode(lines[head.lines - 1], type=Signed).line
+                if there.hash == head.hash:
+                    return True
+            accepted = (msgspec.json.decode(line, type=Signed).line.behind for line in lines if b'"behind"' in line)
+            return head.lines <= max(accepted, default=0)
 
     def _append(self, folder: Path, key: Key, line: Line, head: Head) -> None:
         data = msgspec.json.encode(Signed(line, key.sign(_ABOUT_LINE + line.hash.encode()).hex())) + b"\n"

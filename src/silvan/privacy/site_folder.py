@@ -13,7 +13,7 @@ import msgspec
 from silvan.errors import DamagedError, InputError, RefusedError
 from silvan.federation.keys import Key, read_public
 from silvan.federation.message import Request
-from silvan.privacy.ledger import LEDGER, Ledger
+from silvan.privacy.ledger import LEDGER, Ledger, clean
 from silvan.util.files import UNREADABLE, file_name, write_whole
 from silvan.util.folder_lock import lock_folder
 
@@ -41,6 +41,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         The sites that may be in sums with this one; None: any.
     losses
         How many of these sites may be lost; None: as many as the policy allows.
+    at, by
+        When it was approved, and who did it.
     """
 
     study: str
@@ -49,6 +51,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sites: list[str] | None = None
     losses: int | None = None
     at: str = ""
+    by: str = ""
 
 
 class Approvals:
@@ -148,6 +151,12 @@ class SiteFolder:
     def ledger(self) -> Ledger:
         """The site's ledger, open for writing."""
         return Ledger(self.path, self.key)
+
+    def note_decision(self, site: str, study: str, what: str, by: str) -> None:
+        """Write to the ledger what somebody decided."""
+        blank = dict.fromkeys(("task", "kind", "question", "asked", "answer"), "")
+        said = {"study": clean(study), "what": clean(what), "how": f"by {clean(by)}", "by": clean(by)}
+        self.ledger.write(**blank, **said, site=site, round=0, bytes=0, outcome="decided")
 
     @cached_property
     def approvals(self) -> Approvals:

@@ -48,6 +48,35 @@ def parse_reading(words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def parse_readings(words: Sequence[str], tables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return options of reading the table of each party: ``PARTY:KEY=VALUE`` is for one, ``KEY=VALUE`` for all.
+
+    A new name that is for all goes to the tables that have the column.
+    """
+    own: dict[str, list[str]] = {party: [] for party in tables}
+    common = []
+    for word in words:
+        party = max((name for name in tables if word.startswith(f"{name}:")), key=len, default=None)
+        if party is None:
+            common.append(word)
+        else:
+            own[party].append(word[len(party) + 1 :])
+    shared, found = parse_reading(common), {party: parse_reading(given) for party, given in own.items()}
+    renamed: dict[str, str] = shared.get("rename") or {}
+    known = set()
+    for party, table in tables.items():
+        said = {**shared, **found[party]}
+        if renamed and not is_url(table):
+            here = {*_header(table, {**said, "rename": None, "missing": None})} & {*renamed}
+            known |= here
+            names = {name: renamed[name] for name in renamed if name in here} | (found[party].get("rename") or {})
+            said = {**said, "rename": names} if names else {key: said[key] for key in said if key != "rename"}
+        found[party] = said
+    if lost := [name for name in renamed if name not in known]:
+        raise InputError(f"--reading: rename names {lost[0]!r}, a column that no party's table has; check the name")
+    return found
+
+
 def _parsed(word: str) -> dict[str, Any]:
     """Return what one option says: a line of TOML, if it is one of texts, or KEY=VALUE with the text as it stands."""
     key, sign, text = word.partition("=")

@@ -159,6 +159,7 @@ class Record(msgspec.Struct, kw_only=True):
     versions: dict[str, str] = {}
     study_file: str = ""  # from the run folder
     study: dict[str, Any] = {}
+    readings: dict[str, dict[str, Any]] = {}  # of parties: how each one's file is written
     fingerprint: str = ""
     schema_hash: str = ""
     features: int = 0

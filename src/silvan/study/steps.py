@@ -19,6 +19,7 @@ from silvan.algorithms.describe_columns import describe_plan, describe_tables
 from silvan.algorithms.evaluation.evaluation import FEDERATED, Evaluation, Row, advised
 from silvan.algorithms.evaluation.repeats import folds_of, over_sites, over_splits
 from silvan.algorithms.evaluation.score_groups import places_of
+from silvan.data.readers.table_file import Table
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns, asks_to_align
 from silvan.federation.agree import agree_on
@@ -68,9 +69,16 @@ def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Re
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
         study=study.settings(),
+        readings={party: dict(table.options) for party, table in _files_of_parties(study)},
         study_file=file,
         fingerprint=fingerprint,
     )
+
+
+def _files_of_parties(study: Study) -> list[tuple[str, Table]]:
+    """Return the parties whose files are written in some way that the study says."""
+    own = study.tables if study.by_columns else {}
+    return [(party, table) for party, table in own.items() if isinstance(table, Table)]
 
 
 def agree(federation: Federation, study: Study) -> Agreement:

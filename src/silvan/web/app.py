@@ -24,8 +24,9 @@ from starlette.types import ASGIApp
 
 from silvan.errors import InputError, SilvanError
 from silvan.report.html import STYLE
-from silvan.web.access import Access, Guard
+from silvan.web.access import PERSON, Access, Guard
 from silvan.web.pages import File, Folder, Page, environment
+from silvan.web.people import Person
 
 log = logging.getLogger("silvan.web")
 
@@ -63,17 +64,20 @@ class Pages:
         if isinstance(page, File):
             return _send(page)
         notice = self._notices.pop(request.query_params.get("notice", ""), None)  # shown once: it may be outdated soon
-        template, values = environment().get_template(page.template), self._values(page, path, notice)
+        template, values = environment().get_template(page.template), self._values(page, path, _person(request), notice)
         return HTMLResponse(await run_in_threadpool(template.render, values))
 
-    def _values(self, page: Page, path: str, notice: tuple[str, bool] | None = None) -> dict[str, Any]:
-        whole = {"folder": self.folder.name, "links": self.folder.links, "form_token": self.access.form_token}
-        own = {"title": page.title, "path": f"/{path}", "live": f"/live/{quote(path)}", "notice": notice}
+    def _values(self, page: Page, path: str, person: Person, notice: tuple[str, bool] | None = None) -> dict[str, Any]:
+        root = self.access.root.path
+        whole = {"folder": self.folder.name, "links": self.folder.links, "person": person, "root": root}
+        whole |= {"form_token": self.access.form_token(person) if person.may_act else ""}
+        own = {"title": page.title, "path": f"/{path}", "live": f"{root}/live/{quote(path)}", "notice": notice}
         return {**page.values, **whole, **own}
 
     def refusal(self, status: int, text: str) -> Response:
         """Return a page that says why there is nothing else to see."""
-        page = environment().get_template("refusal.html.jinja").render(status=status, text=text)
+        template = environment().get_template("refusal.html.jinja")
+        page = template.render(status=status, text=text, root=self.access.root.path)
         return HTMLResponse(page, status)
 
     # -- what is new
@@ -81,10 +85,10 @@ class Pages:
     async def events(self, request: Request) -> Response:
         """Send the moving part of a page, now and whenever it is another."""
         path = request.path_params["path"].strip("/")
-        stream = self.stream(path)
+        stream = self.stream(path, _person(request))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    async def stream(self, path: str) -> AsyncGenerator[str]:
+    async def stream(self, path: str, person: Person) -> AsyncGenerator[str]:
         """Yield the events of a page."""
         yield "retry: 1000\n\n"
         state: object = None
@@ -92,7 +96,7 @@ class Pages:
         while True:
             now = await run_in_threadpool(self._state)
             if now != state or not sent:
-                state, text = now, await run_in_threadpool(self.moving, path)
+                state, text = now, await run_in_threadpool(self.moving, path, person)
                 if text != sent:
                     sent, quiet = text, 0.0
                     yield "".join(f"data: {line}\n" for line in text.splitlines()) + "\n"
@@ -108,14 +112,14 @@ class Pages:
         except (SilvanError, OSError) as error:
             return describe(error)
 
-    def moving(self, path: str) -> str:
+    def moving(self, path: str, person: Person) -> str:
         """Return the moving part of a page, as HTML."""
         try:
             page = self.folder.page(path) or Page("", "base.html.jinja", {"problem": "This page is gone."})
         except (SilvanError, OSError) as error:
             page = Page("", "base.html.jinja", {"problem": describe(error)})
         template = environment().get_template(page.template)
-        context = template.new_context(self._values(page, path))
+        context = template.new_context(self._values(page, path, person))
         return "".join(template.blocks["live"](context))
 
     # -- forms
@@ -128,11 +132,13 @@ class Pages:
             if len(body) > _MOST_BYTES:
                 return self.refusal(413, "That is too much text.")
         form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        if not self.access.is_form(form.get("form", "")):
+        person = _person(request)
+        if not self.access.is_form(person, form.get("form", "")):
             return self.refusal(403, "This form is not of this page, or of an earlier start of it. Nothing was done.")
         action = self.folder.actions().get(request.path_params["action"])
         if action is None:
             return self.refusal(404, "There is nothing of this name to do.")
+        form["by"] = person.name
         try:
             text, good = await run_in_threadpool(action, form), True
         except (SilvanError, OSError) as error:
@@ -141,7 +147,13 @@ class Pages:
         if len(self._notices) >= _MOST_NOTICES:
             del self._notices[next(iter(self._notices))]
         self._notices[name] = text, good
-        return RedirectResponse(f"{quote(back)}?notice={name}", status_code=303)
+        return RedirectResponse(f"{self.access.root.path}{quote(back)}?notice={name}", status_code=303)
+
+
+def _person(request: Request) -> Person:
+    """Return who asks, as the guard found out."""
+    person: Person = request.scope[PERSON]
+    return person
 
 
 def describe(error: Exception) -> str:

@@ -10,10 +10,13 @@ from silvan.deploy.membership.coordinator_folder import HUB, CoordinatorFiles
 from silvan.deploy.membership.startup_kit import ADMIN
 from silvan.deploy.service.start_stop import processes_of, start_coordinator, stop_all
 from silvan.deploy.service.status import coordinator_status
-from silvan.deploy.service.supervise import CANCELLED, RECENT, Supervisor
+from silvan.deploy.service.submissions import CANCELLED, SUPERVISED, Supervised, cancel, pending, submit
+from silvan.deploy.service.supervise import RECENT, Supervisor
 from silvan.federation.flare import Session
+from silvan.study.run_folder import Run
 from silvan.study.study import Study
 from silvan.study.study_file import read_remote_study
+from silvan.util.files import try_json
 from silvan.util.folder_lock import is_locked
 from silvan.web.pages import Page, stamp
 from silvan.web.run_pages import RUNS, StudiesFolder
@@ -46,12 +49,22 @@ class CoordinatorFolder(StudiesFolder):
     def _run_folder(self, study: Study) -> Path:
         return self.path / RUNS / study.folder
 
-    def _command(self, file: Path, study: Study) -> list[str]:
-        Supervisor(self.hub, study)  # which checks that all its sites have joined
-        return ["study", "run", str(file), "--in", str(self.path)]
+    def _run(self, form: dict[str, str]) -> str:
+        """Submit a study, which the coordinator's process then runs to its end."""
+        study = self._read(self._study_file(form))
+        submit(Supervisor(self.hub, study), form["by"])
+        return f"Submitted: {study.name}."
 
     def _look(self, run: Path) -> RunView:
-        return look_at(run, is_locked(run), (run / CANCELLED).exists())
+        """Return how a study stands: by what its job writes, and by what the coordinator's process does with it."""
+        wanted, at_work = pending(Run(run)) is not None, is_locked(run)
+        view = look_at(run, wanted or at_work, (run / CANCELLED).exists())
+        said = try_json(run / SUPERVISED, Supervised) or Supervised()
+        if view.state == "running" and said.lines and not at_work:
+            return view._replace(text=said.lines[-1][1])
+        if view.state in ("stopped", "failed") and said.ended and said.error:
+            return view._replace(state="failed", text=said.error)
+        return view
 
     # -- pages
 
@@ -88,7 +101,7 @@ class CoordinatorFolder(StudiesFolder):
         return "Stopped; a study that runs goes on when it is started again." if stopped else "Nothing was running."
 
     def _cancel(self, form: dict[str, str]) -> str:
-        ended = Supervisor(self.hub, self._read(self._study_file(form))).cancel()
+        ended = cancel(self.hub.run(self._read(self._study_file(form)).folder), form["by"])
         return "Cancelled." if ended else "Nothing to cancel: it has not begun, or is done."
 
     def _study_file(self, form: dict[str, str]) -> Path:

@@ -15,7 +15,7 @@ from silvan.web.pages import File, Page, stamp
 from silvan.web.run_view import RunView, chart_of, folder_in, look_at, process_of_run, report_of, sentences_of
 
 RUNS = "runs"
-_WATCHED = ("progress.json", RUN, "run.log", "report.html", "cancelled")
+_WATCHED = ("progress.json", RUN, "run.log", "report.html", "cancelled", "supervised.json")
 
 
 class StudyFile(NamedTuple):
@@ -28,7 +28,7 @@ class StudyFile(NamedTuple):
 
 
 class StudiesFolder(ABC):
-    """A folder with study files and runs as pages; subclasses know where runs are, and which command makes one."""
+    """A folder with study files and runs as pages; subclasses know where runs are, and how a study is run."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
@@ -44,10 +44,6 @@ class StudiesFolder(ABC):
     @abstractmethod
     def _run_folder(self, study: Study) -> Path:
         """Return the run folder of a study."""
-
-    @abstractmethod
-    def _command(self, file: Path, study: Study) -> list[str]:
-        """Return the words of the ``silvan`` command that runs a study; raise ``InputError`` if it cannot run."""
 
     def _look(self, run: Path) -> RunView:
         return look_at(run)
@@ -102,17 +98,6 @@ class StudiesFolder(ABC):
             raise InputError("there is no such study file in the folder")
         return self.path / name
 
-    def _run(self, form: dict[str, str]) -> str:
-        """Start the command that runs a study: it goes on when this page is closed."""
-        file = self._study_file(form)
-        study = self._read(file)
-        words, run = self._command(file, study), self._run_folder(study).resolve()
-        run.mkdir(parents=True, exist_ok=True)
-        process = process_of_run(run)
-        process.log.unlink(missing_ok=True)
-        process.start(["-u", "-m", "silvan.cli.main", *words], self.path)
-        return f"Started: {study.name}."
-
 
 class RunsFolder(StudiesFolder):
     """A folder with runs of ``silvan fit`` as pages; a run folder is one of a single run."""
@@ -145,8 +130,16 @@ class RunsFolder(StudiesFolder):
     def _run_folder(self, study: Study) -> Path:
         return study.run_folder
 
-    def _command(self, file: Path, study: Study) -> list[str]:
-        return ["fit", file.name]
+    def _run(self, form: dict[str, str]) -> str:
+        """Start the command that runs a study: it goes on when this page is closed."""
+        file = self._study_file(form)
+        study = self._read(file)
+        run = self._run_folder(study).resolve()
+        run.mkdir(parents=True, exist_ok=True)
+        process = process_of_run(run)
+        process.log.unlink(missing_ok=True)
+        process.start(["-u", "-m", "silvan.cli.main", "fit", file.name], self.path)
+        return f"Started: {study.name}."
 
     def page(self, path: str) -> Page | None:
         """Return a page."""

@@ -180,15 +180,15 @@ class SiteFolderPages:
         study = self._asked(form)
         if form.get("shown") != _shown(study, self.explanation(study)):
             raise InputError("what the study asks is no longer what this page showed; read it again, then decide")
-        kinds = count_of(len(approve_study(self.site, study).messages or ()), "kind")
+        kinds = count_of(len(approve_study(self.site, study, by=form["by"]).messages or ()), "kind")
         return f"Approved: {kinds} of messages may leave. {remember_table(self.site, study, reasons=False)}"
 
     def _decline(self, form: dict[str, str]) -> str:
-        self.site.decline(self._asked(form), form.get("why", ""))
+        self.site.decline(self._asked(form), form.get("why", ""), form["by"])
         return "Declined. The coordinator learns this when it asks next."
 
     def _withdraw(self, form: dict[str, str]) -> str:
-        self.site.folder.approvals.withdraw(self._asked(form).unique_name)
+        self.site.withdraw(self._asked(form).unique_name, form["by"])
         return "Withdrawn: the site answers nothing more in this study."
 
     def _member(self) -> JoinedSite:
@@ -200,7 +200,7 @@ class SiteFolderPages:
     def _start(self, form: dict[str, str]) -> str:
         member = self._member()
         try:
-            lines = prepare_site(member)
+            lines = prepare_site(member, form["by"])
         except FederationError:
             raise
         except SilvanError:  # what it says of a table may be what is in a cell

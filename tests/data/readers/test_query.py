@@ -18,7 +18,7 @@ from silvan.data.readers.csv_pieces import RowPieces, last_end
 from silvan.data.readers.database import read_batches
 from silvan.data.readers.server_address import find_address
 from silvan.data.table import read_table
-from silvan.errors import InputError, SchemaError
+from silvan.errors import InputError, SchemaError, UnavailableError
 
 SECRET = "correct horse"  # noqa: S105, of nobody
 
@@ -283,6 +283,49 @@ def test_what_postgres_cannot_answer(allowed, query, said):
     assert "\n" not in str(caught.value)
     assert SECRET not in str(caught.value)
     assert len(read_table(allowed.url(table="visits"))) == 4
+
+
+def test_a_database_that_breaks_off_is_asked_again(allowed, monkeypatch, caplog):
+    """A limit on time, a connection that is cut: the rows are read anew, and the owner reads what happened in words."""
+    whole, pauses = read_table(allowed.url(table="visits")).to_native(), []
+    slow = sv.Query(allowed.url(), "select visits.* from visits, (select pg_sleep(0.3)) as slow")
+
+    def relax(seconds):
+        pauses.append(seconds)
+        allowed.run("ALTER ROLE reader RESET statement_timeout")
+
+    monkeypatch.setattr("silvan.data.stored_table.time.sleep", relax)
+    allowed.run("ALTER ROLE reader SET statement_timeout = '50ms'")
+    assert read_table(slow).to_native().equals(whole, null_equal=True)
+    cut = threading.Thread(target=cut_a_reader, args=(allowed,))
+    cut.start()
+    assert read_table(slow).to_native().equals(whole, null_equal=True)
+    cut.join()
+    assert pauses == [1.0, 1.0]
+    said = [record.getMessage() for record in caplog.records]
+    assert "longer than the server allows" in said[0]
+    assert re.search("(broke the connection|is being stopped or started); it is asked again in 1 s", said[1])
+    assert not any("57" in line.replace(str(allowed.port), "") for line in said)
+
+
+def cut_a_reader(server):
+    """End a connection of the reader as soon as there is one."""
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active'"
+    with server.connected() as connection:
+        while not connection.run(end):
+            pass
+
+
+def test_a_database_that_stays_away_is_given_up(allowed, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("silvan.data.stored_table.time.sleep", pauses.append)
+    allowed.run("ALTER ROLE reader SET statement_timeout = '20ms'")
+    try:
+        with pytest.raises(UnavailableError, match="ended the query because it took longer"):
+            read_table(sv.Query(allowed.url(), "select visits.* from visits, (select pg_sleep(0.3)) as slow"))
+    finally:
+        allowed.run("ALTER ROLE reader RESET statement_timeout")
+    assert pauses == [1.0, 2.0, 4.0, 8.0]
 
 
 def test_postgres_cannot_be_reached(allowed, monkeypatch):

@@ -7,11 +7,11 @@ skill 1 - MSE / variance: both are ours, not the publication's.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -174,6 +174,9 @@ def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
 
 
 # -- at the coordinator
+WeighBy = Literal["mcc", "accuracy", "f1"]
+
+
 @dataclass(frozen=True)
 class ExchangeSettings:
     """How sites make their trees, and the weight of each site's trees.
@@ -181,7 +184,7 @@ class ExchangeSettings:
     ``validation`` is the share of training rows that trees do not see; ``oob``, whether a site will choose on rows that
     its trees did not sample; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees have the same say
     together. At most ``max_trees`` are taken from a site. With ``refit_leaves``, trees are cut back to what others'
-    rows reach, which make their leaf values.
+    rows reach, which make their leaf values. A tree's weight is a metric of its summed confusion matrix, ``weigh_by``.
     """
 
     validation: float = 0.0
@@ -190,6 +193,7 @@ class ExchangeSettings:
     equal: bool = False
     max_trees: int | None = None
     refit_leaves: bool = False
+    weigh_by: WeighBy = "mcc"
 
 
 @dataclass(frozen=True)
@@ -267,7 +271,9 @@ def weigh(
             members = {site: replies[site] for site in sites if site not in federation.lost}
             own = {site: forests[site] for site in members}
             together = join_forests(list(own.values()))
-            alphas = _alphas(federation, schema, named, members, together, blobs, exchange.validation)
+            alphas = _alphas(
+                federation, schema, named, members, together, blobs, exchange.validation, exchange.weigh_by
+            )
             shown = {site: blobs[site] for site in members}
             weighted[name] = Weighted(members, own, shown, together, alphas, exchange.equal)
     if not exchange.refit_leaves:
@@ -302,6 +308,7 @@ def _alphas(
     forest: Forest,
     blobs: dict[str, Blob],
     validation: float,
+    weigh_by: WeighBy,
 ) -> np.ndarray:
     """Sum the trees' scores over all sites and return what each tree is worth (Eqs 3.5 and 3.6)."""
     k = schema.n_classes
@@ -317,8 +324,20 @@ def _alphas(
     expected = {site: (silent[site], reply.rows) for site, reply in members.items()}
     total: TreeScores = federation.total(dict.fromkeys(members, request), check=check_scores(schema, expected))
     check_total(total, schema, expected, federation.lost)
-    # a correlation that is undefined counts as 0
-    return np.nan_to_num([metrics.mcc(matrix) for matrix in total.counts]) if k else _skill(total)
+    if not k:
+        return _skill(total)
+    worth: dict[WeighBy, Callable[[np.ndarray], float]] = {
+        "mcc": metrics.mcc,
+        "accuracy": _accuracy,
+        "f1": partial(metrics.f1, positive=schema.label.positive_code),
+    }
+    # a metric that is undefined counts as 0
+    return np.nan_to_num([worth[weigh_by](matrix) for matrix in total.counts])
+
+
+def _accuracy(matrix: np.ndarray) -> float:
+    """Return the share of rows that are right; NaN of no rows."""
+    return float(np.trace(matrix) / matrix.sum()) if matrix.sum() else np.nan
 
 
 def check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) -> Check:

@@ -16,7 +16,7 @@ from silvan.data.readers.dialects import DIALECTS, Dialect
 from silvan.data.readers.password import find_password, own_password
 from silvan.data.readers.query import Query, Retyped, quoted
 from silvan.data.readers.server_address import Address, find_address
-from silvan.errors import InputError, SchemaError
+from silvan.errors import InputError, SchemaError, UnavailableError
 from silvan.util.cell_text import value_text
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def read_batches(query: Query, sink: Callable[["pl.DataFrame"], object], room: i
                 cursor.execute(rows_statement(query, columns))
                 _pass_on(cursor, columns, sink, room)
         except (driver.Error, OSError) as error:
-            raise InputError(_explained(error, query, dialect, reading)) from None
+            raise _explained(error, query, dialect, reading) from None
     return retyped
 
 
@@ -70,7 +70,7 @@ def _connect(driver: Any, dialect: Dialect, query: Query) -> Any:
         try:
             return dialect.connect(driver, query, None)
         except driver.Error as error:
-            raise InputError(_explained(error, query, dialect, reading=False)) from None
+            raise _explained(error, query, dialect, reading=False) from None
     address = find_address(query, dialect.port)
     who = (address.host, address.port, address.database, address.user)
     password = find_password(*who) if query.scheme == "postgresql" else own_password()
@@ -79,6 +79,9 @@ def _connect(driver: Any, dialect: Dialect, query: Query) -> Any:
     except (driver.Error, OSError, postgres_copy.NoPasswordError) as error:
         failed = error
     address.open(dialect.title).close()  # says so if nothing is there
+    passing = dialect.passing_of(dialect.said(failed)[0])
+    if passing:
+        raise UnavailableError(f"{address.host!r} {passing}; try again in a moment") from None
     raise InputError(_not_connected(failed, address, dialect)) from None
 
 
@@ -108,18 +111,21 @@ def _known(dialect: Dialect, code: str) -> str:
     return dialect.errors.get(code) or dialect.errors.get(code[:2]) or ""
 
 
-def _explained(error: BaseException, query: Query, dialect: Dialect, reading: bool) -> str:
+def _explained(error: BaseException, query: Query, dialect: Dialect, reading: bool) -> InputError:
     """Return why rows could not be read, by the code of an error: its text may quote values."""
     code, said = dialect.said(error)
-    known = _known(dialect, code)
+    known, passing = _known(dialect, code), dialect.passing_of(code)
     if known:
-        return known.format(where=query.where)
+        return InputError(known.format(where=query.where))
+    if passing or isinstance(error, OSError) or (dialect.port and not code):  # a server's driver, without the server
+        why = passing or "broke the connection"
+        return UnavailableError(f"the database of the query on {query.where} {why}", connected=True)
     if not reading and said and code.startswith(dialect.faulty) and not code.startswith("22"):
-        return f"the query on {query.where} cannot be run: {said.rstrip('.')}; correct the query or the name"
-    named = f" (error {code})" if code.isalnum() else ""
-    return (
-        f"the query on {query.where} fails on some row, or the connection broke{named}; try it in a client of the "
-        "database"
+        return InputError(
+            f"the query on {query.where} cannot be run: {said.rstrip('.')}; correct the query or the name"
+        )
+    return InputError(
+        f"the query on {query.where} fails on some row (error {code}); try it in a client of the database"
     )
 
 

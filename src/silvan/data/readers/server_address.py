@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from silvan.data.readers.query import Query
-from silvan.errors import InputError
+from silvan.errors import InputError, UnavailableError
 
 _SSL = ("disable", "prefer", "require", "verify-full")
 
@@ -64,9 +64,11 @@ class Address(NamedTuple):
         except socket.gaierror:
             raise InputError(f"there is no host {host!r}; check the name in the URL, and the network") from None
         except TimeoutError:
-            raise InputError(f"{host!r} does not answer within {timeout:g} s; check host, port, firewall") from None
+            raise UnavailableError(
+                f"{host!r} does not answer within {timeout:g} s; check host, port, firewall"
+            ) from None
         except OSError:
-            raise InputError(
+            raise UnavailableError(
                 f"no {server} server listens at {host!r}, port {port}; check host and port, and that it runs"
             ) from None
 

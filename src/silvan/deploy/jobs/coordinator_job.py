@@ -1,10 +1,15 @@
 """The coordinator's side of a study, in the server's process of a FLARE job."""
 
+import contextlib
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from silvan.data.holdout import Split
 from silvan.deploy.jobs.job_folder import remove_journal, remove_old_jobs
@@ -23,6 +28,8 @@ from silvan.federation.keys import COORDINATOR
 from silvan.federation.signed import Signer
 from silvan.federation.transport import Transport
 from silvan.privacy.close_study import make_verifiable
+from silvan.privacy.ledger import Head
+from silvan.privacy.ledger_heads import compare_ledgers, merged
 from silvan.report.html import write_report
 from silvan.study.column_steps import read_model
 from silvan.study.parse import parse_remote_study
@@ -30,10 +37,13 @@ from silvan.study.run_folder import JOURNAL, ROSTER, Record, Run, split_journal
 from silvan.study.run_study import run_study
 from silvan.study.steps import agree, start_record
 from silvan.study.study import Study
-from silvan.util.files import write_whole
+from silvan.util.files import try_json, write_whole
 from silvan.util.folder_lock import lock_folder
 
 log = logging.getLogger("silvan.jobs")
+
+LEDGERS = "ledgers.json"
+"""A file in the coordinator's folder: how long each site's ledger was, and the digest of its last line, signed."""
 
 _LOCK_SECONDS = 5.0
 """Seconds that a job waits for one of the same study that is about to end, or for who looks whether there is one."""
@@ -105,15 +115,20 @@ class Coordinator(Controlling):
         patience = None if study.approval_days is None else study.approval_days * 86400
         more: dict[str, Any] = {"journal": journal, "quorum": study.quorum, "patience": patience}
         federation = _federation(progress_file.transport, parties.sites, study, parties.signer, **more)
+        ledgers = run.folder.parent.parent / LEDGERS
         try:
+            progress_file.stage("agreeing on columns")
+            federation.watch(progress_file.on)
+            note_ledgers(federation, ledgers)
             if study.predict is not None:
-                federation.watch(progress_file.on)
                 predict_new_rows(federation, study, run, progress_file.stage)
                 return
             federation.agree_later = lambda: agree(federation, study)
             federation.split_later = lambda split: _split(federation, study, run, split)
             record = start_record(study, study.unique_name)
             run_study(study, federation, run, record, progress_file, secret_sampling=study.secret)
+            with contextlib.suppress(SilvanError):  # the study is done, whoever is away now
+                note_ledgers(federation, ledgers)
             write_report(run)
             progress_file.stage("sending the results")
             send_to_all(progress_file.transport, parties, study, run)
@@ -143,6 +158,16 @@ class _JobProgress(ProgressWriter):
     def trained(self, record: Record) -> None:
         """Note how long sites and the wire took."""
         self.now.spent = {**self.transport.spent, "all": record.seconds}
+
+
+def note_ledgers(federation: Federation, path: Path) -> None:
+    """Compare the sites' ledgers with what is known of them here and at other sites, and keep what is known now."""
+    found = compare_ledgers(federation, try_json(path, dict[str, Head]) or {})
+    with lock_folder(path.parent, wait=math.inf):
+        known = try_json(path, dict[str, Head]) or {}  # another study may have been quicker
+        if federation.roster is not None:
+            found = {**known, **merged(known, found, federation.roster)}
+            write_whole(path, msgspec.json.format(msgspec.json.encode(found)) + b"\n")
 
 
 def _federation(

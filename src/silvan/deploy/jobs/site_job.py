@@ -17,12 +17,12 @@ from silvan.deploy.membership.site_files import PREDICTIONS, SiteFiles
 from silvan.deploy.membership.site_log import keep_log, note_error
 from silvan.deploy.studies.notice import notify
 from silvan.deploy.studies.study_table import ChangedTableError, check_study_table, study_source, table_settings
-from silvan.errors import FederationError, InputError, RepeatedError, SilvanError
+from silvan.errors import FederationError, InputError, RepeatedError, SilvanError, UnavailableError
 from silvan.federate.options import make_sums
 from silvan.federation.chunks import ChunkReply, ChunkServer
 from silvan.federation.flare import Answering, JobFolders
 from silvan.federation.keys import Roster
-from silvan.federation.message import Verb
+from silvan.federation.message import UNAVAILABLE, Verb
 from silvan.federation.partitioned_site import site_of
 from silvan.federation.party import Party
 from silvan.federation.signed import Signer
@@ -31,6 +31,7 @@ from silvan.privacy.gate import Gate
 from silvan.privacy.identity.shared_key import restore_sampling_key
 from silvan.study.parse import parse_remote_study
 from silvan.study.study import Study
+from silvan.util.acting_user import owner_of
 
 log = logging.getLogger("silvan.jobs")
 
@@ -69,6 +70,7 @@ class SiteExecutor(Answering):
     def _serve_member(self, member: JoinedSite, study: Study, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site that has joined."""
         remove_old_jobs(folders.root, but=folders.job)
+        member.note_policy(owner_of(member.settings_file))  # it may have been changed without a restart
         member.note_study(study)
         if (member.roster() or member.pin_roster()) is None:
             raise InputError("not all sites have joined")
@@ -77,6 +79,7 @@ class SiteExecutor(Answering):
 
     def _serve_flare_site(self, site: FlareSite, study: Study, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site of a federation that FLARE provisioned: first all introduce themselves."""
+        site.note_policy(owner_of(site.settings_file))
         site.note_study(study)
 
         def begin(everybody: Sequence[SignedKeys]) -> tuple[Receive, Ready]:
@@ -153,6 +156,8 @@ def _refusal(error: Exception, files: SiteFiles | None, study: Study | None = No
     log.error("%s", error, exc_info=not isinstance(error, SilvanError))
     if files is not None:
         note_error(files.path, "" if study is None else study.unique_name, error)
+    if isinstance(error, UnavailableError):
+        return ChunkReply("later", text=UNAVAILABLE)
     plain = str(error) if isinstance(error, FederationError) else "it cannot take part; its owner sees why"
     return ChunkReply("refused", text=plain)
 

@@ -3,6 +3,7 @@
 A key is made on the machine that uses it and never leaves it; only a request to sign it travels.
 """
 
+import hashlib
 import ipaddress
 import os
 from dataclasses import dataclass
@@ -114,6 +115,21 @@ def read_certificate(data: bytes) -> x509.Certificate:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
         raise FormatError("not a certificate") from None
+
+
+def read_der(data: bytes) -> x509.Certificate:
+    """Read a certificate as TLS has it."""
+    return x509.load_der_x509_certificate(data)
+
+
+def key_digest(made: x509.Certificate | bytes) -> str:
+    """Name the key that a certificate is for, or that a request for one (PEM) asks for: it stays when it is renewed."""
+    if isinstance(made, bytes):
+        request = b"CERTIFICATE REQUEST" in made
+        made = x509.load_pem_x509_csr(made) if request else read_certificate(made)  # type: ignore[assignment]
+    assert not isinstance(made, bytes)  # noqa: S101
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(made.public_key().public_bytes(serialization.Encoding.DER, form)).hexdigest()
 
 
 def check_certificate(certificate: x509.Certificate, root: x509.Certificate, now: datetime | None = None) -> None:

@@ -26,6 +26,7 @@ from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRe
 from silvan.errors import InputError
 from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
+from silvan.study.run_folder import Run
 from silvan.util.files import read_json, write_json, write_whole
 from silvan.util.folder_lock import lock_folder
 
@@ -47,6 +48,8 @@ class SiteEntry(msgspec.Struct):
     key: str = ""
     seal: str = ""
     joined: str = ""
+    certificate: str = ""  # the digest of the key in its certificate
+    stopped: str = ""  # why it may not connect for now, though it has joined
 
 
 class Content(msgspec.Struct):
@@ -66,14 +69,14 @@ class Membership(msgspec.Struct, frozen=True):
     federation: str
     site: str
     host: str
-    port: int  # of studies; sites join over the one after it
+    port: int
     root: str  # the federation's certificate
     coordinator: str  # the coordinator's public key
 
     @property
     def service(self) -> tuple[str, int, str]:
         """The address of the joining service, and its certificate."""
-        return self.host, self.port + 1, self.root
+        return self.host, self.port, self.root
 
     @property
     def trusted(self) -> Trusted:
@@ -129,6 +132,7 @@ class CoordinatorFiles:
         _check_port(port)
         if (path / HUB).exists():
             raise InputError(f"{path}: there is a federation already")
+        check_place(path)
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         path = path.resolve()
@@ -157,6 +161,10 @@ class CoordinatorFiles:
             content = self.read()
             yield content
             write_json(self.path / HUB, content)
+
+    def run(self, name: str) -> Run:
+        """Return the run folder of a study."""
+        return Run(self.path / "runs" / name)
 
     def private_files(self) -> list[Path]:
         """Return the files that only the coordinator's owner may read."""
@@ -232,6 +240,7 @@ class CoordinatorFiles:
             certificate = self.authority.sign(asked.request.encode(), site)
             entry.invited, entry.until = "", ""
             entry.key, entry.seal = asked.key, asked.seal
+            entry.certificate, entry.stopped = certificates.key_digest(asked.request.encode()), ""
             entry.joined = datetime.now(UTC).isoformat(timespec="seconds")
         return Granted.make(own, asked.statement(trusted), certificate)
 
@@ -242,6 +251,8 @@ class CoordinatorFiles:
             raise InputError(f"no site {asked.site!r} has joined; ask for an invitation")
         asked.check(trusted, read_public(entry.key))
         certificate = self.authority.sign(asked.request.encode(), asked.site)
+        with self.changing() as content:
+            _entry(content, asked.site).certificate = certificates.key_digest(asked.request.encode())
         return Granted.make(self.key, asked.statement(trusted), certificate)
 
     def fingerprints(self) -> dict[str, str]:
@@ -262,6 +273,22 @@ class CoordinatorFiles:
         with self.changing() as content:
             _entry(content, site)
             del content.sites[site]
+
+    def stop_site(self, site: str, why: str) -> None:
+        """Let a site connect no more until the coordinator's owner lets it in again."""
+        with self.changing() as content:
+            _entry(content, site).stopped = f"{why}, on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC"
+
+    def readmit(self, site: str) -> str:
+        """Let a site connect again that was stopped; return why it was, empty if it was not."""
+        with self.changing() as content:
+            entry = _entry(content, site)
+            why, entry.stopped = entry.stopped, ""
+            return why
+
+    def stopped(self) -> dict[str, str]:
+        """Return the sites that may not connect for now, and why."""
+        return {name: entry.stopped for name, entry in self.read().sites.items() if entry.stopped}
 
     def roster(self, needed: list[str] | None = None) -> Roster:
         """Return everybody's public keys; raise ``InputError`` unless all sites, or those needed, have joined."""
@@ -323,6 +350,12 @@ def check_name(what: str, name: str) -> None:
         )
 
 
+def check_place(path: Path) -> None:
+    """Raise ``InputError`` for a folder from which FLARE cannot start a job: it cuts commands at spaces."""
+    if any(c.isspace() for c in str(path.resolve())):
+        raise InputError(f"{path}: FLARE starts no job in a folder with a space in its path; name another folder")
+
+
 def _check_host(host: str) -> None:
     """Raise an error unless this can be the name or the number of a machine."""
     if not _HOST.fullmatch(host):
@@ -330,5 +363,5 @@ def _check_host(host: str) -> None:
 
 
 def _check_port(port: int) -> None:
-    if not 1 <= port <= 65534:
-        raise InputError.about("port", f"must be between 1 and 65534, got {port}; the one after it is used too")
+    if not 1 <= port <= 65535:
+        raise InputError.wrong("port", "between 1 and 65535", port)

@@ -1,20 +1,18 @@
-"""Joining over the network: a small HTTPS service beside FLARE's server, and the site's side of it.
+"""Joining over the network: a small HTTPS service on the port of FLARE's server, and the site's side of it.
 
-The service listens on the port after the server's. A site trusts it by the root certificate and the coordinator's key
-in its invitation; it admits a site by the invitation's secret, once, and by proof that the keys are the site's own
-(``joining/join_requests.py``). It renews certificates by the site's key. It tells nothing but versions, the time and
-public keys.
+Callers name its protocol in their first message (``service/one_port.py``). A site trusts it by the root certificate and
+the coordinator's key in its invitation; it admits a site by the invitation's secret, once, and by proof that the keys
+are the site's own (``join_requests.py``). It renews certificates by the site's key. It tells nothing but versions, the
+time, public keys, and which sites are stopped.
 """
 
 import http.client
 import logging
 import ssl
-import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
 from logging.handlers import RotatingFileHandler
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +24,12 @@ from silvan.errors import FederationError, InputError, SilvanError
 from silvan.util.files import UNREADABLE
 
 log = logging.getLogger("silvan.enrol")
+
+JOINING = "silvan-join"
+"""What callers name as their protocol, by which they are told from processes of FLARE's."""
+
+PROCESS = "silvan-process-"
+"""How a site's process names itself as its protocol, by a random number: a copy of the site has another."""
 
 _MAX_BODY = 1 << 16
 """Bytes of a request."""
@@ -39,6 +43,7 @@ class SiteKeys(msgspec.Struct, frozen=True):
 
     key: str
     seal: str
+    stopped: str = ""  # why it may not connect for now
 
 
 class CoordinatorInfo(msgspec.Struct, frozen=True):
@@ -95,7 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/roster":
             self._send(404, {"error": "there is nothing here"})
             return
-        sites, key = {name: SiteKeys(m.key, m.seal) for name, m in self.hub.read().sites.items()}, self.hub.key
+        key = self.hub.key
+        sites = {name: SiteKeys(m.key, m.seal, m.stopped) for name, m in self.hub.read().sites.items()}
         self._send(200, CoordinatorInfo(time.time(), versions(), key.public.hex(), sites, proof_key(key)))
 
     def do_POST(self) -> None:
@@ -149,20 +155,13 @@ class _Server(ThreadingHTTPServer):
 
 
 def make_server(hub: CoordinatorFiles) -> ThreadingHTTPServer:
-    """Return the service of a federation; raise ``InputError`` if its port is in use."""
+    """Return the service of a federation, for callers that are handed to it; it listens on nothing of its own."""
     content, startup = hub.read(), hub.path / "server" / "startup"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(startup / "server.crt", startup / "server.key")
-    handler = type("Handler", (_Handler,), {"hub": hub})
-    host = content.host if content.host in ("localhost", "127.0.0.1") else ""
-    try:
-        server = _Server((host, content.port + 1), handler)
-    except OSError as error:
-        raise InputError(
-            f"port {content.port + 1} cannot be used ({(error.strerror or '').lower()}); is the federation running "
-            "already? `silvan study status` tells"
-        ) from None
+    context.set_alpn_protocols([JOINING])
+    server = _Server(("localhost", content.port), type("Handler", (_Handler,), {"hub": hub}), bind_and_activate=False)
     server.context = context
     return server
 
@@ -178,6 +177,7 @@ def call(
     """Send a request to the service and return its answer; raise ``FederationError`` if there is none."""
     context = ssl.create_default_context(cadata=root)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.set_alpn_protocols([JOINING])
     where = f"{host}:{port}"
     connection = http.client.HTTPSConnection(host, port, timeout=20, context=context)
     try:
@@ -212,13 +212,12 @@ def _not_trusted(where: str, error: ssl.SSLCertVerificationError) -> str:
     return f"{where} is not the coordinator that invited you ({error.verify_message}); ask it for a new invitation"
 
 
-def main() -> None:
-    """Run the service of the folder named on the command line until stopped."""
-    hub = CoordinatorFiles(Path(sys.argv[1]))
+def write_log(hub: CoordinatorFiles) -> None:
+    """Write who joined, who connected and who was refused to a file of the coordinator's folder."""
     file = RotatingFileHandler(hub.path / "enrol.log", maxBytes=MAX_LOG, backupCount=OLD_LOGS)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[file])
-    make_server(hub).serve_forever()
-
-
-if __name__ == "__main__":
-    main()
+    file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    for name in ("silvan.enrol", "silvan.port"):
+        logger = logging.getLogger(name)
+        logger.addHandler(file)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False

@@ -28,10 +28,11 @@ from silvan.deploy.membership.coordinator_folder import (
     Invite,
     Membership,
     check_name,
+    check_place,
     compare_rosters,
     roster_fingerprint,
 )
-from silvan.deploy.membership.enrol import ask_coordinator, call, versions
+from silvan.deploy.membership.enrol import CoordinatorInfo, ask_coordinator, call, versions
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest
 from silvan.deploy.membership.site_files import STORE, SiteFiles
 from silvan.errors import FederationError, InputError
@@ -43,6 +44,12 @@ from silvan.study.study import Study
 from silvan.util.files import read_json, write_json, write_whole
 
 MEMBER, SETTINGS, ROSTER = "member.json", "site.toml", "roster.json"
+
+COPIES = (
+    "Keep the folder that is the site's, delete the copy, and ask the coordinator to let the site in again (`silvan "
+    "study readmit`)"
+)
+"""What to do where a site's folder is there twice."""
 
 _COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
 # The policy's keys are explained in docs/study.md, the table's in docs/tables.md.
@@ -78,6 +85,7 @@ class JoinedSite(SiteFiles):
         """
         if (path / MEMBER).exists():
             raise InputError(f"{path}: a site is here already; name another folder")
+        check_place(path)
         trusted = invite.trusted
         told = ask_coordinator(*invite.service)
         told.check(versions())
@@ -130,6 +138,7 @@ class JoinedSite(SiteFiles):
             raise FederationError("the coordinator's key is not the one in the invitation; speak to its owner")
         for name in told.sites:
             check_name("site", name)
+        self.check_admitted(told)
         if not all(keys.key for keys in told.sites.values()):
             return None
         return Roster(
@@ -137,6 +146,14 @@ class JoinedSite(SiteFiles):
             {name: read_public(keys.key) for name, keys in told.sites.items()},
             {name: read_public(keys.seal) for name, keys in told.sites.items()},
         )
+
+    def check_admitted(self, told: CoordinatorInfo) -> None:
+        """Raise ``FederationError`` if the coordinator has taken this site out, or has stopped it."""
+        own = told.sites.get(self.name)
+        if own is None or (own.key and own.key != self.folder.public().hex()):
+            raise FederationError("the coordinator has taken this site out, or another has joined in its name; ask why")
+        if own.stopped:
+            raise FederationError(f"the coordinator has stopped this site: {own.stopped}. {COPIES}")
 
     def pin_roster(self) -> Roster | None:
         """Keep everybody's keys once all have joined, and return those kept.

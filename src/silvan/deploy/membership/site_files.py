@@ -21,12 +21,13 @@ from silvan.privacy.gate import Gate, Policy, PolicyBetweenMachines
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.ledger import LEDGER
 from silvan.privacy.noise.budget import Budget
-from silvan.privacy.site_folder import KEY, SiteFolder
+from silvan.privacy.site_folder import EVERYTHING, KEY, Approval, SiteFolder
 from silvan.privacy.terms import Terms
 from silvan.study.parse import check_policy, check_reading, parse_remote_study
 from silvan.study.study import Study
 from silvan.study.study_text import text_of
 from silvan.study.toml_lines import Problems, convert_entries, key_lines, read_toml
+from silvan.util.acting_user import acting_user
 from silvan.util.declared import about
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, printable
@@ -36,6 +37,7 @@ PREDICTIONS = "predictions"
 """The folder of predictions of new rows, if the site holds the label of a study over columns."""
 
 _LONGEST_REASON = 150
+_POLICY = "policy as noted"
 
 
 class SiteFiles:
@@ -128,7 +130,28 @@ class SiteFiles:
         (self.path / "asked").mkdir(exist_ok=True)
         write_whole(self._asked(study, "toml"), study.text.encode())
 
-    def decline(self, study: Study, why: str) -> None:
+    def approve(self, approval: Approval) -> Approval:
+        """Approve a study, and write to the ledger who did."""
+        made = self.folder.approvals.approve(approval)
+        kinds = "all kinds" if EVERYTHING in made.messages else count_of(len(made.messages), "kind")
+        self.folder.note_decision(self.name, made.study, f"the study was approved: {kinds} of messages", made.by)
+        return made
+
+    def withdraw(self, study: str, by: str | None = None) -> None:
+        """Withdraw the approval of a study, by its name, and write to the ledger who did."""
+        self.folder.approvals.withdraw(study)
+        self.folder.note_decision(self.name, study, "the approval of the study was withdrawn", by or acting_user())
+
+    def note_policy(self, by: str | None = None) -> None:
+        """Write to the ledger that the policy is another one than was noted last: by whom, or whose file it is."""
+        rules = {name: value for name, value in sorted(self.settings["policy"].items()) if value is not None}
+        now = msgspec.json.encode(rules)
+        before = self.store.get(_POLICY)
+        if now != before:
+            self.folder.note_decision(self.name, "none", _policy_changes(before, rules), by or acting_user())
+            self.store.put(_POLICY, now)
+
+    def decline(self, study: Study, why: str, by: str | None = None) -> None:
         """Note that the owner does not take part in a study, and why, in a line; an approval of it is withdrawn."""
         why = printable(why).strip()
         if not why or len(why) > _LONGEST_REASON:
@@ -136,6 +159,7 @@ class SiteFiles:
         if self.folder.approvals.find(study.unique_name) is not None:
             self.folder.approvals.withdraw(study.unique_name)
         write_whole(self._asked(study, "declined"), why.encode())
+        self.folder.note_decision(self.name, study.unique_name, f"the study was declined: {why}", by or acting_user())
 
     def declined(self, study: Study) -> str | None:
         """Return why the owner declined a study; None if that is not so."""
@@ -174,6 +198,17 @@ class SiteFiles:
             return msgspec.json.decode(noted.read_bytes(), type=list[str])
         roster = self.roster()
         return [self.name] if roster is None else list(roster.sites)
+
+
+def _policy_changes(before: bytes | None, rules: dict[str, Any]) -> str:
+    """Return in words what differs from the policy that was noted last."""
+    shown = {name: msgspec.json.encode(value).decode() for name, value in rules.items()}
+    if before is None:
+        return f"the policy is: {', '.join(f'{name} = {text}' for name, text in shown.items()) or 'as by default'}"
+    known = {name: msgspec.json.encode(value).decode() for name, value in msgspec.json.decode(before).items()}
+    named = [name for name in sorted({*shown, *known}) if shown.get(name) != known.get(name)]
+    changes = (f"{name} = {shown.get(name, 'default')}, before {known.get(name, 'default')}" for name in named)
+    return f"the policy was changed: {'; '.join(changes)}"
 
 
 # -- the table

@@ -3,7 +3,6 @@
 import os
 import platform
 import shutil
-import socket
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,15 +25,17 @@ from silvan.deploy.membership.enrol import ask_coordinator, check_versions, vers
 from silvan.deploy.membership.flare_folder import FlareServer, FlareSite, is_flare_server, is_site, open_site
 from silvan.deploy.membership.join_requests import MAX_CLOCK_DIFFERENCE
 from silvan.deploy.membership.joined_site import JoinedSite
-from silvan.deploy.membership.site_files import SiteFiles
+from silvan.deploy.membership.site_files import SiteFiles, check_table
 from silvan.deploy.membership.startup_kit import JOBS
 from silvan.deploy.service.process import port_in_use
-from silvan.deploy.service.start_stop import process_of, processes_of
+from silvan.deploy.service.start_stop import SERVER, process_of, processes_of
 from silvan.errors import InputError, SilvanError
 from silvan.federation.keys import Roster
 from silvan.privacy.file_marks import FileMarks
+from silvan.study.run_folder import RUN
+from silvan.study.study import Study
 from silvan.util.files import UNREADABLE
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, format_names
 
 MIN_DISK = 1 << 30
 
@@ -77,15 +78,18 @@ def _check_coordinator_files(hub: CoordinatorFiles) -> Iterator[Check]:
     for name in CERTIFICATES:
         yield run_check("certificate", partial(check_end, hub.path / name, hub.path / "authority/root.crt", _AT_HUB))
     running = [process.name for process in processes_of(hub) if process.pid is not None]
-    for port, name in ((content.port, "server"), (content.port + 1, "enrol")):
-        used = port_in_use("localhost", port)
-        if name in running:
-            text = "ours" if used else "our process does not listen; see its log"
-            yield Check("port", "good" if used else "bad", f"{port}: {text}")
-        elif used:
-            yield Check("port", "bad", f"{port} is in use by another program; stop that, or name another port at init")
-        else:
-            yield Check("port", "look", f"{port} is free: the coordinator is not running (`silvan study start`)")
+    port, used = content.port, port_in_use("localhost", content.port)
+    if SERVER in running:
+        text = "ours" if used else "our process does not listen; see its log"
+        yield Check("port", "good" if used else "bad", f"{port}: {text}")
+    elif used:
+        yield Check("port", "bad", f"{port} is in use by another program; stop that, or name another port at init")
+    else:
+        yield Check("port", "look", f"{port} is free: the coordinator is not running (`silvan study start`)")
+    if running == [SERVER]:
+        yield Check("studies", "bad", "nobody runs the studies: `silvan study start` starts what is missing")
+    for site, why in hub.stopped().items():
+        yield Check("sites", "bad", f"{site} is stopped: {why}; `silvan study readmit {site}` lets it in again")
     missing = [site for site, entry in content.sites.items() if not entry.key]
     if missing:
         yield Check("roster", "look", f"not joined yet: {', '.join(missing)}")
@@ -107,7 +111,7 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
         yield run_check("certificate", lambda: check_end(startup / "client.crt", startup / "rootCA.pem", renewal))
     if isinstance(site, FlareSite):
         yield run_check("allow list", lambda: _allowed(site.workspace))
-    yield run_check("settings", lambda: f"table {site.settings['table']}")
+    yield run_check("table", lambda: _check_table(site))
     if isinstance(site, JoinedSite):
         yield from _check_connection(site)
         pid = process_of(site).pid
@@ -120,15 +124,14 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
 
 
 def _check_connection(member: JoinedSite) -> Iterator[Check]:
-    """Check the coordinator's public information, and that both of its ports are reachable."""
+    """Check that the coordinator is reachable, and its public information."""
     own = member.membership
     try:
         status = ask_coordinator(*own.service)
     except SilvanError as error:
         yield Check("coordinator", "bad", str(error))
         return
-    yield Check("coordinator", "good", f"{own.host}:{own.port + 1} answers, for joining")
-    yield _study_port(own.host, own.port)
+    yield Check("coordinator", "good", f"{own.host}:{own.port} answers")
     yield run_check("versions there", lambda: _same_versions(status.versions))
     off = time.time() - status.time
     text = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the coordinator's"
@@ -137,15 +140,26 @@ def _check_connection(member: JoinedSite) -> Iterator[Check]:
     yield run_check("roster", lambda: _roster(member))
 
 
-def _study_port(host: str, port: int) -> Check:
-    """Connect to the port over which studies run: a firewall may let the other one through only."""
-    try:
-        with socket.create_connection((host, port), timeout=5):
-            return Check("study port", "good", f"{host}:{port} is open")
-    except OSError as error:
-        why = error.strerror or "no answer within 5 s"
-        text = f"{host}:{port} cannot be reached ({why}): is the coordinator's server running, does a firewall let it?"
-        return Check("study port", "bad", text)
+def _check_table(site: SiteFiles) -> str:
+    """Read the site's table; raise an error if that fails, or if it lacks columns of studies that are not over."""
+    columns, rows = check_table(site.source(), memory=site.settings.get("memory"))
+    for study in site.studies():
+        if site.declined(study) is not None or (site.results_folder(study) / RUN).is_file():
+            continue
+        wanted = [site.settings.get("id", "")] if study.by_columns else columns_named_by(study)
+        lacking = [column for column in wanted if column and column not in columns]
+        if lacking:
+            raise InputError(
+                f"{site.settings['table']} lacks {format_names(lacking)}, which study {study.name!r} asks for; if it "
+                "is called otherwise, set rename in site.toml"
+            )
+    return f"{site.settings['table']} has {rows} and {count_of(len(columns), 'column')}"
+
+
+def columns_named_by(study: Study) -> list[str]:
+    """Return the columns that a study over rows names: its label, and those of its schema."""
+    named = [] if study.schema is None else list(study.schema.columns)
+    return list(dict.fromkeys([*named, study.label]))
 
 
 def _check_files(member: SiteFiles) -> str:

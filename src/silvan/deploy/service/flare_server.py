@@ -1,4 +1,4 @@
-"""FLARE's server process as silvan starts it, with one fault of FLARE's mended.
+"""FLARE's server process as silvan starts it: on one port with joining (``one_port.py``), and with a fault mended.
 
 A FLARE server signs all that it sends, by a signature that it makes once. If a site's message comes in the moment after
 the server began to listen and before it has read its own certificate, as happens when a server is started again while
@@ -7,6 +7,7 @@ it is started once more. Here a signature that could not be made is made again f
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from nvflare.fuel.f3.mpm import MainProcessMonitor
@@ -14,6 +15,10 @@ from nvflare.private.fed.app.server.server_train import main as run_server
 from nvflare.private.fed.app.server.server_train import parse_arguments
 from nvflare.private.fed.app.utils import version_check
 from nvflare.private.fed.server.fed_server import FederatedServer
+
+from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
+from silvan.deploy.membership.enrol import write_log
+from silvan.deploy.service.one_port import Gatekeeper, listen_on_one_port
 
 _UNSIGNED = "NA"
 """What FLARE keeps in place of a signature that it could not make."""
@@ -31,11 +36,30 @@ def sign_again(server_class: Any) -> None:
     server_class._add_auth_headers = sign_if_unsigned
 
 
+def forget_sites(gatekeeper: Gatekeeper, server_class: Any) -> None:
+    """Make servers forget that a site is there whose connections are closed for good."""
+    deploy = server_class.deploy
+
+    def deploy_and_remember(server: Any, *given: Any, **named: Any) -> Any:
+        def forget(site: str) -> None:
+            for token, client in list(server.client_manager.get_clients().items()):
+                if client.name == site:
+                    server.logout_client(token)
+
+        gatekeeper.forget = forget
+        return deploy(server, *given, **named)
+
+    server_class.deploy = deploy_and_remember
+
+
 def main() -> None:
     """Run FLARE's server, as FLARE's own module does."""
     sign_again(FederatedServer)
     version_check()
     given = parse_arguments()
+    hub = CoordinatorFiles(Path(given.workspace).parent)
+    write_log(hub)
+    forget_sites(listen_on_one_port(hub), FederatedServer)
     sys.exit(MainProcessMonitor.run(main_func=run_server, run_dir=given.workspace, args=given))
 
 

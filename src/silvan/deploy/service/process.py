@@ -16,7 +16,7 @@ from silvan.errors import InputError
 from silvan.util.files import write_whole
 
 SERVER = ["-u", "-m", "silvan.deploy.service.flare_server"]
-CLIENT = ["-u", "-m", "nvflare.private.fed.app.client.client_train"]
+CLIENT = ["-u", "-m", "silvan.deploy.service.flare_client"]
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 """Processes that this one started, which it must reap; others are found by their id."""

@@ -14,50 +14,50 @@ from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import check_table
 from silvan.deploy.service.process import Background, client_arguments, require_flare, server_arguments, wait_for_port
 from silvan.errors import FederationError, InputError
-from silvan.privacy.file_marks import FROM_BACKUP
+from silvan.privacy.file_marks import BEHIND, FROM_BACKUP
 from silvan.privacy.site_folder import KEY
 from silvan.util import watchdog
 from silvan.util.files import check_private
 
-SERVER, ENROL, SITE = "server", "enrol", "site"
+SERVER, STUDIES, SITE = "server", "studies", "site"
 _START_SECONDS = 60.0
 PORT_SECONDS = 10.0
 """Seconds that a process which was killed may take to let go of a port."""
 
 
 def start_coordinator(hub: CoordinatorFiles) -> list[Background]:
-    """Start the coordinator's processes: FLARE's server, and the service by which sites join; one, if one runs."""
+    """Start the coordinator's processes: FLARE's server, and the one that runs studies; one, if the other runs."""
     require_flare()
     for path in hub.private_files():
         check_private(path)
-    content = hub.read()
-    server, enrol = processes_of(hub)
-    missing = [process for process in (server, enrol) if process.pid is None]
+    server, studies = processes_of(hub)
+    missing = [process for process in (server, studies) if process.pid is None]
     if not missing:
         raise InputError(f"{hub.path}: it is running already; `silvan study stop` ends it")
-    for process, port in ((server, content.port), (enrol, content.port + 1)):
-        if process in missing and not wait_for_port("localhost", port, PORT_SECONDS, used=False):
-            raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
     if server in missing:
-        remove_old_jobs(hub.path / "server" / "kept" / "jobs")
-    if server in missing and enrol in missing:  # both read the server's at their start
-        hub.renew(*hub.ending())
-    if enrol in missing:
-        enrol.start(["-u", "-m", "silvan.deploy.membership.enrol", str(hub.path)], hub.path)
-    if server in missing:
-        server.start(server_arguments(hub.path / "server"), hub.path / "server")
-    for process, port in ((enrol, content.port + 1), (server, content.port)):
-        if not wait_for_port("localhost", port, _START_SECONDS) or process.pid is None:
-            line = process.last_log_line()
-            stop_all([server, enrol])
-            raise FederationError(f"{process.name} did not start: {line or 'see its log'} ({process.log})")
-    return [server, enrol]
+        _start_server(hub, server)
+    if studies in missing:
+        studies.start(["-u", "-m", "silvan.deploy.service.studies", str(hub.path)], hub.path)
+    return [server, studies]
 
 
-def prepare_site(member: JoinedSite) -> list[str]:
+def _start_server(hub: CoordinatorFiles, server: Background) -> None:
+    port = hub.read().port
+    if not wait_for_port("localhost", port, PORT_SECONDS, used=False):
+        raise InputError(f"port {port} is in use by another program; stop that, or name another port at init")
+    remove_old_jobs(hub.path / "server" / "kept" / "jobs")
+    hub.renew(*hub.ending())
+    server.start(server_arguments(hub.path / "server"), hub.path / "server")
+    if not wait_for_port("localhost", port, _START_SECONDS) or server.pid is None:
+        line = server.last_log_line()
+        server.stop()
+        raise FederationError(f"{server.name} did not start: {line or 'see its log'} ({server.log})")
+
+
+def prepare_site(member: JoinedSite, by: str | None = None) -> list[str]:
     """Check what a site needs to start: its certificate, renewed if it ends soon, its table, everybody's keys.
 
-    Returns what the owner should know.
+    Returns what the owner should know. If the policy was changed, the ledger says that it was started by whom with it.
     """
     lines = []
     if ends_soon(member.certificate):
@@ -65,6 +65,7 @@ def prepare_site(member: JoinedSite) -> list[str]:
         end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
         lines.append(f"The certificate was about to end and is renewed, until {end}.")
     check_table(member.source(), memory=member.settings.get("memory"))
+    member.note_policy(by)
     roster = member.pin_roster()
     if roster is not None:
         lines.append(f"All keys together in words: {roster_fingerprint(roster)}")
@@ -76,6 +77,11 @@ def start_site(member: JoinedSite, *, foreground: bool = False) -> Background:
     require_flare()
     for key in (member.path / KEY, member.startup / "client.key"):
         check_private(key)
+    if (member.path / BEHIND).exists():
+        raise InputError(
+            f"the ledger in {member.path} lacks what others know of it: the folder is a copy, or was put back; see "
+            f"what that means by `silvan site restored {member.path}`"
+        )
     marker = member.path / FROM_BACKUP
     if marker.exists():
         raise InputError(
@@ -90,8 +96,8 @@ def start_site(member: JoinedSite, *, foreground: bool = False) -> Background:
 
 
 def processes_of(hub: CoordinatorFiles) -> list[Background]:
-    """Return the coordinator's processes: FLARE's server, then the service by which sites join."""
-    return [Background(hub.path, SERVER), Background(hub.path, ENROL)]
+    """Return the coordinator's processes: FLARE's server, then the one that runs studies."""
+    return [Background(hub.path, SERVER), Background(hub.path, STUDIES)]
 
 
 def process_of(member: JoinedSite) -> Background:
@@ -127,13 +133,12 @@ def wait_for_end(processes: list[Background]) -> None:
 
 
 def free_port() -> int:
-    """Return the first of two ports in a row that no process uses."""
+    """Return a port that no process uses."""
     while True:
         port = 20_000 + secrets.randbelow(12_000)  # below those that the system gives to whoever connects
-        with socket.socket() as one, socket.socket() as other:
+        with socket.socket() as one:
             try:
                 one.bind(("127.0.0.1", port))
-                other.bind(("127.0.0.1", port + 1))
             except OSError:
                 continue
         return port

@@ -17,7 +17,7 @@ from silvan.deploy.service.start_stop import process_of, processes_of
 from silvan.errors import InputError, SilvanError
 from silvan.privacy.ledger import LEDGER, read_lines
 from silvan.study.study import Study
-from silvan.util.files import try_json
+from silvan.util.files import has_no_room, try_json
 
 
 class CoordinatorSite(msgspec.Struct, frozen=True):
@@ -54,12 +54,13 @@ class SiteStatus(msgspec.Struct, frozen=True):
     process: int | None
     words: str
     roster_words: str
-    budget_spent: float
+    budget_spent: float | None  # None where it cannot be read
     budget_limit: float | None
     ledger_lines: int
     studies: dict[str, str]  # by name: "approved", "declined", "waits for your approval" or "needs no approval"
     last_error: LastError | None = None
     log: str = ""  # the site's own log; empty while there is none
+    problem: str = ""  # why some of this is not known: a full disk
 
 
 def coordinator_status(hub: CoordinatorFiles, connected: Collection[str] = ()) -> CoordinatorStatus:
@@ -96,7 +97,14 @@ def study_state(site: SiteFiles, study: Study) -> str:
 
 def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
     """Return the status of a site's folder; with ``ask``, the coordinator is asked for keys that the site lacks."""
-    budget, member = site.budget(), site if isinstance(site, JoinedSite) else None
+    member = site if isinstance(site, JoinedSite) else None
+    problem, words, spent = "", "", None
+    try:
+        words, spent = site.fingerprint, float(site.budget().spent)
+    except OSError as error:  # files of SQLite cannot be opened without room for a few bytes
+        if not has_no_room(error):
+            raise
+        problem = f"the disk is full ({site.path}): the site answers nothing until there is room"
     own, roster = None if member is None else member.membership, None if member is None else member.roster()
     if member is not None and roster is None and ask:
         with contextlib.suppress(SilvanError):
@@ -106,14 +114,15 @@ def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
         federation="" if own is None else own.federation,
         coordinator="" if own is None else f"{own.host}:{own.port}",
         process=None if member is None else process_of(member).pid,
-        words=site.fingerprint,
+        words=words,
         roster_words="" if roster is None else roster_fingerprint(roster),
-        budget_spent=float(budget.spent),
-        budget_limit=budget.limit,
+        budget_spent=spent,
+        budget_limit=site.policy.epsilon,
         ledger_lines=len(read_lines(site.path)) if (site.path / LEDGER).exists() else 0,
         studies={study.unique_name: study_state(site, study) for study in site.studies()},
         last_error=last_error(site.path),
         log=str(site.path / SITE_LOG) if (site.path / SITE_LOG).is_file() else "",
+        problem=problem,
     )
 
 

@@ -16,6 +16,7 @@ from silvan.deploy.jobs.job_folder import check_number_of_sites, job_arguments, 
 from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress, line_of
 from silvan.deploy.membership import startup_kit
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
+from silvan.deploy.service.submissions import cancelled_by
 from silvan.deploy.studies.send_results import is_done, sites_without_results
 from silvan.errors import FederationError
 from silvan.federation.flare import Session
@@ -31,9 +32,6 @@ RECENT = 20.0
 
 MOST_TRIES = 8
 """Jobs in a row that may end without any new answer."""
-
-CANCELLED = "cancelled"
-"""A file in the run folder of a study that was cancelled."""
 
 _SITES = "sites.json"
 """A file in the run folder: the sites that the study began with, which others that join later do not change."""
@@ -66,6 +64,10 @@ class Attempts:
         return float(min(2**self._without_success, 60)) if self._without_success else 0.0
 
 
+class CancelledError(FederationError):
+    """Somebody cancelled the study."""
+
+
 class Supervisor:
     """Runs one study to its end; ``report`` is called with a line of text whenever something changes."""
 
@@ -82,12 +84,15 @@ class Supervisor:
         self._away: set[str] = set()  # sites that the study goes on without
         self._last_line = ""
 
-    def run_to_end(self) -> Run:
-        """Run the study to its end and return its run folder; raise ``FederationError`` if it failed."""
+    def write_study(self) -> None:
+        """Write the study's text and its sites into its run folder."""
         self.run.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.run.file("study.toml"), self.study.text.encode())
         write_whole(self.run.file(_SITES), msgspec.json.encode(self.sites))
-        self.run.file(CANCELLED).unlink(missing_ok=True)
+
+    def run_to_end(self) -> Run:
+        """Run the study to its end and return its run folder; raise ``FederationError`` if it failed."""
+        self.write_study()
         if self._done() and not self._lacking():
             return self.run
         try:
@@ -103,11 +108,24 @@ class Supervisor:
                 seconds = attempts.next(self._answers(), "" if progress is None else progress.error)
                 again = f" in {seconds:g} s" if seconds else ""
                 self._tell(f"the job ended before the study did; it is handed in again{again} and goes on")
-                time.sleep(seconds)
+                self._pause(seconds)
                 job = None
             return self._bring_results()
+        except CancelledError:
+            job = self._running_job()
+            if job is not None:
+                with contextlib.suppress(ConnectionError):
+                    self._open().abort(job)
+            raise
         finally:
             self._close()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, unless the study is cancelled."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._check_cancelled()
+            time.sleep(_PAUSE)
 
     def _bring_results(self) -> Run:
         """Bring the results of a study that is done to sites that lack them and are there; return the run."""
@@ -138,22 +156,10 @@ class Supervisor:
             self._tell(f"the study is done; waiting for {_listed(expected)} to connect, and get the results")
             time.sleep(0.25)
 
-    def cancel(self) -> bool:
-        """End the study's job, and the command that waits for it; return whether there was anything to end."""
-        if not self.run.folder.is_dir() or self._done():
-            return False
-        self.run.file(CANCELLED).touch()
-        try:
-            job = self._running_job()
-            if job is not None:
-                self._open().abort(job)
-        finally:
-            self._close()
-        return True
-
     def _check_cancelled(self) -> None:
-        if self.run.file(CANCELLED).exists():
-            raise FederationError("the study was cancelled; run it again, and it goes on where it stopped")
+        who = cancelled_by(self.run)
+        if who is not None:
+            raise CancelledError(f"{who} cancelled the study; run it again, and it goes on where it stopped")
 
     def _answers(self) -> int:
         """Return the size of the study's journal, which grows with every answer and every split that was evaluated."""
@@ -205,6 +211,7 @@ class Supervisor:
         while True:
             self._check_cancelled()
             connected = self._connected()
+            self._check_stopped()
             missing = [site for site in self.sites if site not in connected]
             if not missing:
                 return {}
@@ -217,6 +224,15 @@ class Supervisor:
                 return dict.fromkeys(missing, why)
             self._tell(f"waiting for {_listed(missing)} to connect")
             time.sleep(0.25)
+
+    def _check_stopped(self) -> None:
+        """Raise ``FederationError`` if a site of the study may not connect: its owner must put that right first."""
+        for site, why in self.hub.stopped().items():
+            if site in self.sites:
+                raise FederationError(
+                    f"site {site} is stopped: {why}; when its owner has put that right, let it in again (`silvan study "
+                    f"readmit {site}`) and run the study again"
+                )
 
     def _submit(self, without: dict[str, str]) -> str:
         folder = self.run.file("job-files")

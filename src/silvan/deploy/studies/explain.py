@@ -15,6 +15,7 @@ from silvan.deploy.studies.trial import TrialRun, try_out
 from silvan.errors import InputError
 from silvan.federation.handlers import HANDLERS
 from silvan.privacy.gate import Policy
+from silvan.privacy.ledger_heads import CompareLedgers
 from silvan.privacy.noise.noisy_request import Noisy
 from silvan.privacy.site_folder import Approval
 from silvan.study.parse import check_parameters
@@ -22,6 +23,7 @@ from silvan.study.run_folder import Kind
 from silvan.study.steps import describe_kinds
 from silvan.study.study import Study
 from silvan.tree.fit import Settings
+from silvan.util.acting_user import acting_user
 from silvan.util.readable import count_of
 
 _SECRET_LEAF = 20
@@ -53,8 +55,9 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
         lines.append(f"Columns left out: {', '.join(study.left_out)}.")
     lines += _cost(member, study.max_epsilon(sites))
     trial, asked = try_out(study, len(sites)), None
-    if trial is not None and study.predict is None:
-        trial = TrialRun([*trial.kinds, KeepResults.kind()], trial.tasks)
+    if trial is not None:  # between machines ledgers are compared first, and results are kept last
+        last = [] if study.predict is not None else [KeepResults.kind()]
+        trial = TrialRun([CompareLedgers.kind(), *trial.kinds, *last], trial.tasks)
     if trial is None:
         lines.append("What would leave is unknown: a trial of the study fails. It can only be approved by kind.")
     else:
@@ -161,9 +164,16 @@ def _results(study: Study, n_sites: int) -> str:
 
 
 def approve_study(
-    member: SiteFiles, study: Study, messages: list[str] | None = None, tasks: int | None = None
+    member: SiteFiles,
+    study: Study,
+    messages: list[str] | None = None,
+    tasks: int | None = None,
+    by: str | None = None,
 ) -> Approval:
-    """Approve what ``explain`` shows of a study, for the site's owner, or the kinds and tasks that are named."""
+    """Approve what ``explain`` shows of a study, for the site's owner, or the kinds and tasks that are named.
+
+    ``by`` is who does it: the user of the operating system, if nobody is named.
+    """
     asked = explain(member, study).asked
     if asked is None:
         if not messages:
@@ -178,7 +188,7 @@ def approve_study(
     made = msgspec.structs.replace(asked, messages=messages or asked.messages, tasks=tasks or asked.tasks)
     member.policy.check_approval(made)
     member.undo_decline(study)
-    return member.folder.approvals.approve(made)
+    return member.approve(msgspec.structs.replace(made, by=by or acting_user()))
 
 
 _SUMS = {

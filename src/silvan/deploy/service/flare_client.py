@@ -1,0 +1,84 @@
+"""FLARE's client process as silvan starts it: it ends, and its owner reads why, if the coordinator lets it in no more.
+
+FLARE would try to connect for ever. So whenever a connection has ended, the coordinator is asked whether the site is
+still in the federation: it may have been taken out, or stopped because two processes answered for it.
+"""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.f3.drivers import tcp_driver
+from nvflare.fuel.f3.drivers.tcp_driver import TcpDriver
+from nvflare.fuel.f3.mpm import MainProcessMonitor
+from nvflare.private.fed.app.client.client_train import main as run_client
+from nvflare.private.fed.app.client.client_train import parse_arguments
+from nvflare.private.fed.app.utils import version_check
+
+from silvan.deploy.membership.enrol import PROCESS, ask_coordinator
+from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
+from silvan.deploy.membership.site_log import note_error
+from silvan.errors import FederationError, SilvanError
+
+REFUSED = 3
+"""The exit code of a site that the coordinator lets in no more."""
+
+
+def name_this_process() -> None:
+    """Make connections say which process made them, so that the coordinator tells a site's restart from its copy."""
+    make, name = tcp_driver.get_ssl_context, PROCESS + secrets.token_hex(16)
+
+    def make_named(params: dict[str, Any], ssl_server: bool) -> Any:
+        context = make(params, ssl_server)
+        if context is not None and not ssl_server:
+            context.set_alpn_protocols([name])
+        return context
+
+    tcp_driver.get_ssl_context = make_named
+
+
+def end_when_refused(member: JoinedSite) -> None:
+    """End this process if a connection has ended because the site may not connect any more."""
+    connect = TcpDriver.connect
+
+    def connect_and_look(driver: Any, connector: Any) -> None:
+        try:
+            connect(driver, connector)
+        finally:
+            why = why_refused(member)
+            if why:
+                note_error(member.path, "", FederationError(why))
+                print(why, file=sys.stderr, flush=True)
+                os._exit(REFUSED)  # FLARE's threads would keep the process from ending
+
+    TcpDriver.connect = connect_and_look
+
+
+def why_refused(member: JoinedSite) -> str:
+    """Return why the coordinator lets a site in no more; empty if it does, or if it does not answer."""
+    try:
+        told = ask_coordinator(*member.membership.service)
+    except SilvanError:
+        return ""
+    try:
+        member.check_admitted(told)
+    except FederationError as error:
+        return str(error)
+    return ""
+
+
+def main() -> None:
+    """Run FLARE's client, as FLARE's own module does."""
+    version_check()
+    given = parse_arguments()
+    folder = Path(given.workspace).parent
+    if (folder / MEMBER).is_file():
+        name_this_process()
+        end_when_refused(JoinedSite(folder))
+    sys.exit(MainProcessMonitor.run(main_func=run_client, run_dir=given.workspace, args=given))
+
+
+if __name__ == "__main__":
+    main()
