@@ -75,13 +75,13 @@ class InputError(SilvanError, ValueError):
 
     @classmethod
     def wrong(cls, parameter: str, expected: str, given: object, mend: str = "") -> Self:
-        """Return the error for a parameter that must be something else, and what to do if that does not say it."""
+        """Return the error for an invalid parameter, with advice if the requirement alone is unclear."""
         text = f"{parameter} must be {expected}, got {given!r}" + (f"; {mend}" if mend else "")
         return cls(text, parameter=parameter, given=given, expected=expected)
 
     @classmethod
     def about(cls, parameter: str, text: str) -> Self:
-        """Return the error for what a text says of a parameter, such as "is for classification"."""
+        """Return the error for a parameter with this remark, such as "is for classification"."""
         return cls(f"{parameter} {text}", parameter=parameter)
 
 

@@ -23,7 +23,7 @@ class ClassCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountClasses(Total[ClassCounts], frozen=True, kw_only=True):
-    """How many of the rows to learn from are of each class."""
+    """The number of training rows per class."""
 
     partitions: ClassVar[PartitionsWay] = "add up"
 

@@ -55,7 +55,7 @@ class CodeCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountCodes(Total[CodeCounts], frozen=True, kw_only=True):
-    """How many training rows have each category of each column, and how many have no value there."""
+    """The number of training rows per category of each column, and with a missing value."""
 
     partitions: ClassVar[PartitionsWay] = "add up"
 
@@ -73,7 +73,7 @@ class SiteNumbers(Reply, frozen=True, kw_only=True):
 
 
 class DescribeRows(Ask[SiteNumbers], frozen=True, kw_only=True):
-    """Means, quartiles and counts of categories of the site's own training rows, none of fewer than ten rows."""
+    """Means, quartiles and category counts of the site's training rows, each from at least ten rows."""
 
     described: Fixed[bool] = True
     schema: Agreed[Blob]
@@ -209,7 +209,7 @@ def describe(federation: Federation) -> TableOne:
 
 
 def describe_plan() -> RequestPlan:
-    """Return what ``describe_tables`` asks of sites, beside what each may refuse for itself."""
+    """Return the requests of ``describe_tables``; sites may refuse further ones separately."""
     return RequestPlan((CountGrid, CountFine, CountCodes), settings="describing")
 
 
@@ -276,7 +276,7 @@ def _shown(count: int) -> int | None:
 
 
 def _of_counts(shown: np.ndarray) -> Numbers:
-    """Return what counts say of which few are hidden; the first is of missing values."""
+    """Return the disclosed counts, with small ones hidden; the first counts missing values."""
     missing, *counts = (None if n == HIDDEN else int(n) for n in shown.tolist())
     return Numbers(missing, counts=tuple(counts))
 
@@ -317,7 +317,7 @@ def _cells(values: ValueCounts, f: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _of_cells(values: np.ndarray, counts: np.ndarray, rows: int) -> Numbers:
-    """Return what the counts of cells say of a column."""
+    """Return the description of a column from its cell counts."""
     n = int(counts.sum())
     missing = _shown(max(rows - n, 0))
     if n < FLOOR:

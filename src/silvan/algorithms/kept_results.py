@@ -30,11 +30,11 @@ _TASK = "results"
 
 # -- messages
 class ResultsKept(Reply, frozen=True, kw_only=True):
-    """That the results are kept."""
+    """Confirmation that the results are stored."""
 
 
 class KeepResults(Ask[ResultsKept], frozen=True, kw_only=True):
-    """Keep the finished model and the figures that this site is sent, in the site's own folder."""
+    """Keep the finished model and the metrics sent to this site, in the site's folder."""
 
     of_rows: ClassVar[bool] = False
     after_close: ClassVar[bool] = True
@@ -65,7 +65,7 @@ def keep_results(site: Site, request: KeepResults) -> ResultsKept:
 
 
 def keep_made_model(folder: Path, made: Forest) -> None:
-    """Keep the forest that a site made of its own rows, in the folder for the results of the study."""
+    """Keep the forest that a site made from its rows, in the folder for the study's results."""
     _write(folder, {MADE_MODEL: made.to_bytes()})
 
 

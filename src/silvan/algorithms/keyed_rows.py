@@ -1,4 +1,4 @@
-"""Keyed sampling of a site's rows: those that its trees draw, folds, resamples, and rows held out for validation.
+"""Keyed sampling of a site's rows: samples of trees, folds, resamples, and validation rows.
 
 As everywhere, a sample is a hash of a key and what it is for, so that a site answers the same after a restart. The
 purposes of hashes are numbered in ``silvan.tree.sampling``.
@@ -56,7 +56,7 @@ def folds_of(key: np.ndarray, row_keys: np.ndarray, groups: np.ndarray, n_folds:
 
 @njit(nogil=True, cache=True)
 def draw_times(key: np.ndarray, number: int, starts: np.ndarray, order: np.ndarray, times: np.ndarray) -> None:
-    """Draw as many rows as there are, with replacement, from each group; write into ``times`` how often each came.
+    """Sample each group with replacement, at its full size; write into ``times`` how often each row was sampled.
 
     Group g is ``order[starts[g] : starts[g + 1]]``.
     """
@@ -74,7 +74,7 @@ _SMALL = 0.1  # sums over a tree's rows tell of single ones where a smaller shar
 
 
 def possible_draw(site: Site, part: Part, draw: RowSampling, n_trees: int) -> RowSampling:
-    """Return how trees draw rows: all of them where none would draw any, or there would be no forest."""
+    """Return how trees sample rows: all rows if otherwise no tree would sample any."""
     keys = persons_of(part.row_keys)
     if not draw or len(keys) * draw_limit(draw) >= _FEW * draw_limit(True):
         return draw
@@ -82,7 +82,7 @@ def possible_draw(site: Site, part: Part, draw: RowSampling, n_trees: int) -> Ro
 
 
 def check_sampling(n_rows: int, draw: RowSampling) -> None:
-    """Raise ``RefusedError`` for so small a share of a site's rows that sums over a tree tell of single ones."""
+    """Raise ``RefusedError`` if the share of a site's rows is so small that sums over a tree disclose single rows."""
     if draw and draw < _SMALL and n_rows * draw_limit(draw) < FLOOR * DRAW_STEPS:
         raise RefusedError(f"trees draw too few of the site's rows: a share below {_SMALL} must leave {FLOOR} of them")
 
@@ -90,7 +90,7 @@ def check_sampling(n_rows: int, draw: RowSampling) -> None:
 def drawn_by_place(
     site: Site, part: Part, draw: RowSampling, n_own: int, n_places: int, taken: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the rows that trees draw at a site by their place among their owner's: bool (places, rows).
+    """Return the rows that trees sample at a site, by their position among their owner's trees: bool (places, rows).
 
     The first tree of another site draws the rows that the first of the ``n_own`` trees of this site drew, and so on.
     Of all rows, or of those that are ``taken``.
@@ -101,7 +101,7 @@ def drawn_by_place(
 
 
 class RowSamples(msgspec.Struct, frozen=True):
-    """Which rows the trees of a model drew, as far as sites can tell by their keys.
+    """The rows that the trees of a model sampled, as far as sites can compute them from their keys.
 
     ``sizes`` are numbers of trees, one site's after the other's, and ``owners`` these sites. Trees of no site, whose
     owner is "", and all without owners, were grown from sums and drew rows of all sites. After leaf re-estimation the
@@ -131,7 +131,7 @@ def rows_sampled(
 
 
 def check_samples(draws: RowSamples, n_trees: int | None = None) -> None:
-    """Raise ``FormatError`` for numbers of trees that are none, or not as many as their sites or trees."""
+    """Raise ``FormatError`` for invalid numbers of trees, or if they do not match their sites or trees."""
     owners = draws.owners or ("",)
     if len(draws.sizes) != len(owners) or min(draws.sizes) < 0 or n_trees not in (None, sum(draws.sizes)):
         raise FormatError("what the trees drew does not match their sites")

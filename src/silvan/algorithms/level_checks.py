@@ -31,7 +31,7 @@ def check_arrays(complaint: str, *expected: tuple[np.ndarray, tuple[int, ...], t
 
 
 class Level(msgspec.Struct, frozen=True):
-    """The trace of a question about a level: which nodes were open, and what was asked about which of them."""
+    """The record of a request about a level: the open nodes, and what was requested about each."""
 
     of: str  # which forest: all that must not change
     splits: int
@@ -79,7 +79,7 @@ def follow_level(
 
 
 def _were_asked(levels: list[Level], nodes: np.ndarray, features: np.ndarray) -> bool:
-    """Return whether nodes are split, once each, by features that the last questions asked for at them."""
+    """Return whether each node is split at most once, by a feature that the last requests asked for there."""
     known = np.zeros(len(nodes), np.bool_)
     for level in levels:
         order = np.argsort(level.nodes)
@@ -92,7 +92,7 @@ def _were_asked(levels: list[Level], nodes: np.ndarray, features: np.ndarray) ->
 
 
 class AfterSplits(Request, frozen=True, kw_only=True):
-    """A request about the trees that all splits so far make."""
+    """A request about the trees formed by all splits so far."""
 
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]]  # columns of splits: elements, shape of an entry
 
@@ -119,7 +119,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
         return [[c[start:stop] for c in columns] for start, stop in pairwise([0, *np.cumsum(sizes).tolist()])]
 
     def fingerprints(self) -> list[bytes]:
-        """Return the bytes of each round of splits, which tell it from any other."""
+        """Return the bytes that identify each round of splits."""
         return [b"".join(column.tobytes() for column in columns) for columns in self.rounds()]
 
     def position(self) -> ProtocolPosition:
@@ -135,7 +135,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
     def follow_splits(
         self, traces: list[bytes], further: bool, nodes: np.ndarray, features: np.ndarray
     ) -> bytes | None:
-        """Return a trace if the request is about the same forest, and its new splits are of what was asked before."""
+        """Return a trace if the request continues the same forest with splits among those requested before."""
         splits = self.split_node, self.split_feature
         return follow_level(self.forest_name(), traces, further, self.n_trees, splits, nodes, features)
 
@@ -151,7 +151,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
 
 
 class SplitHistory:
-    """The splits made so far, as requests of a kind repeat them."""
+    """The splits made so far, as every request of a kind repeats them."""
 
     def __init__(self, kind: type[AfterSplits]) -> None:
         self.types = kind.split_types
@@ -190,7 +190,7 @@ def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_feature
 
 
 def are_different(nodes: np.ndarray, n_nodes: int) -> bool:
-    """Whether all nodes are among so many, and none comes twice."""
+    """Whether all nodes are within this number, without duplicates."""
     if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n_nodes:
         return False
     listed = np.zeros(n_nodes, np.bool_)

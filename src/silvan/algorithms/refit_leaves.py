@@ -46,13 +46,13 @@ _LABEL_CAP = 1 << 31  # largest label of one row, in fixed point: sums over up t
 
 # -- messages
 class LeafRows(Reply, frozen=True, kw_only=True):
-    """How many of the site's rows reach each leaf; none are counted at those of its own trees."""
+    """The number of the site's rows that reach each leaf; leaves of its own trees are not counted."""
 
     rows: np.ndarray
 
 
 class CountLeafRows(Total[LeafRows], frozen=True, kw_only=True):
-    """How many rows of sites that a tree is not from reach each of its leaves."""
+    """The number of rows of other sites that reach each leaf of a site's trees."""
 
     some_sites: ClassVar[bool] = True  # a cluster's
 
@@ -64,7 +64,7 @@ class CountLeafRows(Total[LeafRows], frozen=True, kw_only=True):
 
 
 class LeafLabels(Reply, frozen=True, kw_only=True):
-    """Rows by leaf and class; where a number is predicted, rows and the sum of their labels in fixed point.
+    """Rows by leaf and class; in regression, rows and the sum of their labels in fixed point.
 
     None are counted at leaves of the site's own trees.
     """
@@ -73,7 +73,7 @@ class LeafLabels(Reply, frozen=True, kw_only=True):
 
 
 class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
-    """How many rows of each class of other sites reach the leaves of a site's trees, once these are cut back."""
+    """The number of rows per class of other sites that reach the leaves of a site's pruned trees."""
 
     reply: ClassVar[type[Reply]] = LeafLabels
 

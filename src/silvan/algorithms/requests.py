@@ -47,7 +47,7 @@ def joined_trees(site: Site, schema: Schema, blobs: Sequence[Blob]) -> Forest:
 
 
 def check_owners(site: Site, blobs: Sequence[Blob], own: int | None = None) -> None:
-    """Raise an error unless different sites made what a request refers to, by their signatures for the task at hand.
+    """Raise an error unless different sites made the objects of a request, by their signatures for this task.
 
     What is at place ``own``, if that is given, must be of the site itself.
     """

@@ -37,7 +37,7 @@ class GridCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountGrid(Total[GridCounts], frozen=True, kw_only=True):
-    """How many rows fall into each coarse cell of the public grid, column by column."""
+    """The number of rows in each coarse cell of the public grid, column by column."""
 
     partitions: ClassVar[PartitionsWay] = "add up"
 
@@ -51,7 +51,7 @@ class FineCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountFine(Total[FineCounts], frozen=True, kw_only=True):
-    """How many rows fall into each fine cell inside the coarse cells that hold many."""
+    """The number of rows in each fine cell, within coarse cells that hold many rows."""
 
     partitions: ClassVar[PartitionsWay] = "add up"
 
@@ -72,7 +72,7 @@ class CutPoints(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, bins: Bins, max_bins: int) -> "CutPoints":
-        """Return the edges of bins of which a tree has at most so many."""
+        """Return bin edges such that each tree has at most this many bins."""
         steps = np.concatenate([np.diff(codes) for codes in bins.codes]).astype(np.uint8)
         return cls(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts), steps, max_bins)
 
@@ -192,9 +192,9 @@ def _starts(heavy: list[Heavy], table_grid: Grid) -> np.ndarray:
 
 
 def count_labels(part: Part, schema: Schema) -> np.ndarray:
-    """Count rows by class, or by coarse cell of the target; of persons with several rows, each cell that they are in.
+    """Count rows by class, or by coarse cell of the target; a person with several rows counts in each cell reached.
 
-    So no tree has more rows of a class than were counted, whichever row of a person it has.
+    So no tree has more rows of a class than counted, whichever row of a person it sampled.
     """
     if not part.of_persons:
         return sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))

@@ -1,4 +1,4 @@
-"""Table 1 as data and as text: what the columns of a study hold, over all sites and at each that gives numbers."""
+"""Table 1 as data and as text: the columns of a study, over all sites and at each site that reports numbers."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar

@@ -16,7 +16,7 @@ from silvan.util.readable import count_of
 
 
 def single_row_leaves(release: Release, case: Case, drawn: np.ndarray | None = None) -> Finding:
-    """Count leaves of one row; ``drawn`` says which rows each tree was grown on (trees, rows)."""
+    """Count leaves with one row; ``drawn`` marks the rows each tree was grown on (trees, rows)."""
     forest = release.forest
     if forest.combine == "log_odds":
         return ATTACKS["lonely"].not_run("what leaves say is counted with noise, so none rests on a row")

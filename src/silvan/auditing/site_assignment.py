@@ -45,7 +45,7 @@ def assign_patients(federation: Federation, seed: int = 0) -> Finding:
 
 
 def _find_patients(original: Federation, seed: int, sums: str | None = None) -> tuple[float, int, str]:
-    """Return how many patients are found, of how many, and why none was, if so."""
+    """Return the number of patients found, the number searched for, and the reason if none was found."""
     federation = rehearse(original, sums)
     rng, schema = np.random.default_rng(seed), federation.schema
     patients = []
@@ -81,7 +81,7 @@ def _find_patients(original: Federation, seed: int, sums: str | None = None) -> 
 
 
 def bait(schema: Schema, row: np.ndarray, says: int) -> Forest:
-    """Make a tree that answers one class to everybody, and ``says`` to whoever is in a small box around a row."""
+    """Make a tree that predicts one class everywhere, except ``says`` in a small box around a row."""
     conditions: list[tuple[int, float, bool]] = []  # column, threshold, whether the row goes left
     for f, feature in enumerate(schema.features):
         if feature.categorical or np.isnan(row[f]):

@@ -96,7 +96,7 @@ def _grouped(
 
 
 def sides(found: Groups, n: int, settings: Settings) -> np.ndarray:
-    """Divide rows into two sides: by what is certain, if that links most rows, and by what is likely if not.
+    """Divide rows into two sides: by certain links if these connect most rows, otherwise by likely ones.
 
     Two rows that are alike but for their labels cannot be split; a node of them links both classes. If so, what
     should be certain is taken as likely: sets that should be of one class, and how often rows are in one together.

@@ -45,7 +45,7 @@ class FitListener(ProgressBars):
         self.noted.on(event)
 
     def agreed(self, record: Record) -> None:
-        """Print what is trained on what, how tables differ, and what looks odd in them."""
+        """Print the model, its training data, how tables differ, and what looks odd in them."""
         if self._quiet:
             return
         who = count_of(len(record.sites), "site" if record.by == "rows" else "party")

@@ -89,7 +89,7 @@ class PlainGroup(TyperGroup):
 
 
 def _named_plainly(params: list[Any]) -> list[Any]:
-    """Return arguments, whose names say enough, and options, each with a word for its value unless it is on or off."""
+    """Return arguments, which need no explanation, and options, each with a word for its value unless it is a flag."""
     for param in params:
         if param.param_type_name == "argument":
             vars(param)["display_type_rich"] = lambda ctx: None

@@ -256,7 +256,7 @@ def open_forest(path: Path, site: str | None = None) -> "Forest":
 
 
 def table_as_written(table: str | Path, record: "Record | None", words: Words) -> Any:
-    """Return what to read a table from; print what the study's own ``[reading]`` makes of it."""
+    """Return the source of a table; print how the study's ``[reading]`` section interprets it."""
     from silvan.study.reading_options import as_written, parse_reading
 
     return _noted(as_written(table, {} if record is None else record.study, parse_reading(words or [])))

@@ -97,7 +97,7 @@ def print_results(record: "Record", *, everything: bool = False, few: bool = Fal
 
 
 def further(summary: dict[str, Any]) -> list[RenderableType]:
-    """Return what follows the comparison of models: few metrics, what sites chose, subgroups, columns that matter."""
+    """Return the output after the comparison of models: a few metrics, the sites' choices, subgroups, importance."""
     model = f"{summary['leading'] or ''} model".capitalize()
     parts = [
         (site_tables.threshold_table(summary), model, ["Intercept", "Slope"]),

@@ -59,7 +59,7 @@ def _least_width(console: Console, column: Column) -> int:
 
 
 def _chunks(widths: list[int], room: int) -> list[list[int]]:
-    """Return which columns but the first stand together: as many as there is room for beside it."""
+    """Return groups of columns, each as large as fits beside the first column."""
     found: list[list[int]] = [[]]
     left = room - widths[0]
     for place in range(1, len(widths)):

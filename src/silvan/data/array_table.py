@@ -20,7 +20,7 @@ _DENSE_BYTES = 2_000_000_000  # a sparse matrix that is larger when dense is ref
 
 
 def densify(X: Any, *, warn: bool) -> Any:
-    """Return a sparse matrix as a dense array, with a warning that says how large; anything else as it is."""
+    """Return a sparse matrix as a dense array, with a warning about its size; other input unchanged."""
     if not type(X).__module__.startswith("scipy.sparse"):
         return X
     size = 4 * math.prod(X.shape)

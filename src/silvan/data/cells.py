@@ -42,7 +42,7 @@ def text_columns(schema: Schema) -> list[str]:
 
 
 def numbers_of(words: Sequence[str]) -> list[int | float | bool | None]:
-    """Return what texts stand for: a whole number, a number, true or false; None for any other text.
+    """Return the value of each text: a whole number, a number, true or false; None for any other text.
 
     Blanks around it do not count. A marker of missing values stands for NaN.
     """
@@ -132,7 +132,7 @@ def category_places(series: Series, code_of: Mapping[str, int]) -> NDArray[np.in
 
 
 def _stands_for(values: Sequence[Any], known: Container[str] = ()) -> dict[str, Any]:
-    """Return what texts that are not known as they are stand for."""
+    """Return the values of texts that are not known literally."""
     words = [value for value in values if isinstance(value, str) and value not in known]
     return dict(zip(words, numbers_of(words), strict=True))
 
@@ -224,7 +224,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def read_date(word: str) -> datetime | None:
-    """Return the date that a text stands for; None if it is none, or one of which day and month may be confused."""
+    """Return the date in a text; None if it is not a date, or if day and month could be confused."""
     if len(word) < 8 or not word[0].isdigit():
         return None
     if dotted := _DOTTED.fullmatch(word):

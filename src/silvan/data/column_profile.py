@@ -61,7 +61,7 @@ class ColumnProfile:
 
 
 def profile_columns(table: Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
-    """Return what is known of every column, by all rows or at ``most`` the first so many."""
+    """Return the profile of every column, from all rows or at ``most`` the first ones."""
     frame = next(table.batches())
     frame = frame if most is None else frame.head(most)
     truth = _two_classes(frame, label)
@@ -72,7 +72,7 @@ def profile_columns(table: Batched, label: str, most: int | None = None) -> list
 
 
 def padded_columns(table: Batched, most: int | None = None) -> dict[str, str]:
-    """Return the columns of numbers in which cells are written with zeros in front, each with what to say of it."""
+    """Return the numeric columns with leading zeros in their cells, each with a remark."""
     if table.pieces is None:
         return {}
     names = [name for name in table.names if table.dtypes[name].is_numeric() and name not in table.kinds]
@@ -153,7 +153,7 @@ def _are_dates(numbers: np.ndarray) -> bool:
 
 
 def _codes(numbers: np.ndarray) -> dict[int, int]:
-    """Return the rows of numbers that people write where a value is missing, if they stand apart from all others.
+    """Return the rows with numbers that people write for missing values, if they are far from all others.
 
     A number of the list stands apart if it is far larger than all others, the only negative number, further from the
     next value than half of what the others span, or the lowest or the highest and ten times as frequent as any other.
@@ -201,7 +201,7 @@ def _two_classes(frame: Any, label: str) -> np.ndarray | None:
 
 
 def _auc_alone(kind: str, numbers: np.ndarray, places: np.ndarray, found: int, truth: np.ndarray) -> float | None:
-    """Return how well the column by itself ranks the rows of the two classes; None where too few are known."""
+    """Return how well the column alone ranks the rows of the two classes; None if too few values are known."""
     if kind == "categorical":
         if found > len(truth) / 10:
             return None

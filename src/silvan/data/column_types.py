@@ -47,7 +47,7 @@ _DATED = (
 
 
 def check_kinds(kinds: Any) -> dict[str, str | tuple[DatePart, ...]]:
-    """Return what columns are said to be; raise ``InputError`` for anything that is no kind."""
+    """Return the declared kinds of columns; raise ``InputError`` for an unknown kind."""
     if not isinstance(kinds, Mapping):
         raise InputError.about("kinds", f"must be a dict of kinds by column, got {type(kinds).__name__}")
     found: dict[str, str | tuple[DatePart, ...]] = {}
@@ -76,7 +76,7 @@ def check_apart(
 
 
 def kind_of(kinds: Kinds, name: str) -> str | None:
-    """Return what a column is said to be; None if nothing is said."""
+    """Return the declared kind of a column; None if it is not declared."""
     kind = kinds.get(name)
     if kind == "folded":
         return "categorical"
@@ -84,12 +84,12 @@ def kind_of(kinds: Kinds, name: str) -> str | None:
 
 
 def said_categorical(kinds: Kinds) -> list[str]:
-    """Return the columns that are said to be categorical."""
+    """Return the columns declared as categorical."""
     return [name for name, kind in kinds.items() if kind in ("categorical", "folded")]
 
 
 def date_parts(kinds: Kinds, name: str) -> Sequence[DatePart]:
-    """Return what is taken of a column of dates: the days since 1970, if nothing is said."""
+    """Return the part used of a date column: by default the days since 1970."""
     kind = kinds.get(name)
     return ("days",) if kind is None or isinstance(kind, str) else kind
 
@@ -263,7 +263,7 @@ def _signs() -> "list[pl.Expr]":
 
 @cache
 def _readings() -> "list[pl.Expr]":
-    """Return what is looked at in texts that are nothing of this: whether people read them as numbers, or as dates."""
+    """Return checks for other texts: whether people would read them as numbers or as dates."""
     import polars as pl
 
     return [pl.col("word").str.contains(text).alias(text) for text in (_ALMOST, _DATED)]

@@ -1,4 +1,4 @@
-"""A Dask cluster: how it is reached, and how work is given to its workers.
+"""A Dask cluster: how to connect, and how workers receive work.
 
 Dask itself pickles what its processes pass to each other, all of them the site's own: here these are functions of this
 package by their names, bytes, and arrays. A function that a worker calls is a function of what it is given alone. So
@@ -40,7 +40,7 @@ class Failure:
 
 
 def on_worker(function: Callable[..., Any], *given: Any) -> Any:
-    """Call a function on a worker; what goes wrong is returned, and so is what went wrong before."""
+    """Call a function on a worker; return errors as values, including those of its inputs."""
     for one in (item for each in given for item in (each if isinstance(each, list) else [each])):
         if isinstance(one, Failure):
             return one
@@ -55,7 +55,7 @@ def on_worker(function: Callable[..., Any], *given: Any) -> Any:
 
 
 def same(value: Any) -> Any:
-    """Return what is given: it then lies with the workers, and is there again if one of them dies."""
+    """Return the value, held by the workers and recomputed if one of them dies."""
     return value
 
 
@@ -94,11 +94,11 @@ class Cluster:
         return futures
 
     def submit(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Let a worker call a function; return what stands for the result, and may be given to others."""
+        """Let a worker call a function; return a future for the result, which other calls may take."""
         return self.client.submit(on_worker, function, *given, pure=False)
 
     def send(self, data: bytes) -> list[Any]:
-        """Bring bytes to the workers; return what stands for their pieces."""
+        """Send bytes to the workers; return futures of their pieces."""
         return [
             self.client.submit(same, data[start : start + _MESSAGE], pure=False)
             for start in range(0, max(len(data), 1), _MESSAGE)
@@ -110,7 +110,7 @@ class Cluster:
         return sum(self.client.nthreads().values())
 
     def collect(self, futures: Sequence[Any]) -> list[Any]:
-        """Return the results; raise the first error, by the order of what was asked."""
+        """Return the results; raise the first error, in the order of the calls."""
         from distributed import KilledWorker
 
         try:

@@ -47,13 +47,13 @@ class DateSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def share(self) -> float | None:
-        """The share of every site's rows, if that is what is given."""
+        """The share of every site's rows, if given as a share."""
         found = _LAST.fullmatch(self.test.strip().lower())
         return None if found is None else float(found[1]) / 100.0
 
     @property
     def since(self) -> str | None:
-        """The first date or number of test rows, as it is written, if that is what is given."""
+        """The first date or number of test rows, as written, if given in this form."""
         found = _SINCE.fullmatch(self.test.strip())
         known = found is not None and (read_date(found[1]) is not None or _number(found[1]) is not None)
         return found[1] if found is not None and known else None

@@ -292,7 +292,7 @@ def _encode_targets(target: Series, label: Label, strict: bool, first_row: int) 
 
 
 def _stop_at(bad: NDArray[np.bool], what: str, mend: str, first_row: int, error: type[InputError] = InputError) -> None:
-    """Raise an error that says of how many rows something is true, and which are the first of them."""
+    """Raise an error with the number of affected rows and the first of them."""
     rows = np.flatnonzero(bad)
     if len(rows):
         which = places_text([first_row + row for row in rows[:3].tolist()], len(rows))

@@ -76,7 +76,7 @@ def _whole(series: Series) -> bool:
 
 
 def _agreement(group: np.ndarray, series: Series) -> float | None:
-    """Return how far rows of one group agree in a column: 0 as by chance, 1 wholly; None where that is not known."""
+    """Return the agreement of a group's rows in a column: 0 as by chance, 1 complete; None if unknown."""
     if is_text(series) or not series.dtype.is_numeric():
         try:
             values, codes = distinct(series)

@@ -112,12 +112,12 @@ def _typed(table: Table, schema: "pl.Schema", rows: int, frames: Frames, kinds: 
 
 
 def batch_rows(room: int, columns: int) -> int:
-    """Return how many rows of some columns take so many bytes."""
+    """Return the number of rows of some columns that fit in this many bytes."""
     return max(1, room // (8 * max(columns, 8)))  # a single column may be of text
 
 
 def _reader(frames: Frames, types: Mapping[str, Any]) -> Read:
-    """Return what reads columns, those of text converted unless they are asked for as text."""
+    """Return a reader of columns that converts text columns unless they are requested as text."""
 
     def read(columns: Sequence[str], rows: int, as_text: Collection[str]) -> "Iterator[pl.DataFrame]":
         names = [name for name in types if name in columns and name not in as_text]

@@ -183,7 +183,7 @@ def check_names(names: list[str], what: str) -> None:
 
 
 def read_frame(source: Any, wanted: str) -> Frame:
-    """Return a data frame of any library as one of narwhals; ``wanted`` says what was expected instead."""
+    """Return any library's data frame as a narwhals frame; ``wanted`` names the expected input for errors."""
     try:
         frame = nw.from_native(source)
     except DuplicateError:

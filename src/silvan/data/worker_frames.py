@@ -22,7 +22,7 @@ _KINDS = {name: kind for kind, name in _TYPES.items()} | {"Categorical": "text",
 
 
 class Looked(NamedTuple):
-    """What a partition is: what each column holds, in words, and how many rows there are."""
+    """The description of a partition: the contents of each column, in words, and the number of rows."""
 
     columns: dict[str, str]
     rows: int
@@ -45,7 +45,7 @@ def look_at(source: Any) -> Looked:
 
 
 def kind_of_column(dtype: Any) -> str:
-    """Return what a column holds, in words; empty if nothing."""
+    """Describe the contents of a column in words; empty if there are none."""
     if dtype.is_integer():
         return "whole numbers"
     return "numbers" if dtype.is_numeric() else _KINDS.get(dtype.base_type().__name__, str(dtype))

@@ -23,7 +23,7 @@ from silvan.util.user_warnings import warn_user
 
 @dataclass(frozen=True)
 class Alignment:
-    """How rows are matched, and what is known of columns beforehand.
+    """How rows are matched, and what is known about columns beforehand.
 
     Without an ``id_column`` every party's own is called as the party likes.
     """
@@ -49,7 +49,7 @@ def asks_to_align(match: Match) -> tuple[type[Request], ...]:
 
 
 def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
-    """Find the rows in common and what the parties' columns are; the parties have a key of their own by then."""
+    """Find the common rows and the parties' columns; the parties already share a key."""
     share_key(federation)
     replies = introduce_parties(federation, how.id_column)
     parties = {name: federation.party(name) for name in replies} if federation.local_sites else {}

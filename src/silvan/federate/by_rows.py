@@ -197,7 +197,7 @@ def _said_besides(settings: SiteSettings, pretrained: Mapping[str, Any]) -> str:
 
 
 def _check_date_split(settings: SiteSettings, site: str | None, schema: Schema | None, *, budgeted: bool) -> None:
-    """Raise ``InputError`` for a split by date that does not go with what else is given."""
+    """Raise ``InputError`` for a split by date that conflicts with other parameters."""
     split = settings.date_split
     if split is None:
         return
@@ -252,7 +252,7 @@ def _agree(
     positive: Class | None,
     absent: Absent,
 ) -> Agreement:
-    """Agree on a schema as far as the policy allows, check what names columns, and warn of what looks odd."""
+    """Agree on a schema as far as the policy allows, check parameters that name columns, and warn of odd data."""
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
     label, kinds, rows = settings.label, settings.kinds, policy.allows_exact("CountRows")
     found: dict[str, Any] = {"count_rows": rows, "kinds": kinds, "positive": positive}

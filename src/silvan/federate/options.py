@@ -86,7 +86,7 @@ def shows_options(function: Federate) -> Federate:
 
 
 class Protection:
-    """What sites of one process are given to protect what leaves them, and the coordinator's half of it."""
+    """Protections of the sites in one process, and the coordinator's half of them."""
 
     def __init__(self, names: Sequence[str], options: Options) -> None:
         check_names(list(names))
@@ -108,7 +108,7 @@ class Protection:
         return {name: public_key(store) for name, store in self.stores.items()}
 
     def of(self, name: str, budget: Budget | None = None) -> dict[str, Any]:
-        """Return what one site is made with."""
+        """Return the arguments for creating one site."""
         folder = self.folders.get(name)
         kept: dict[str, Any] = {} if folder is None else {"ledger": folder.ledger, "approvals": folder.approvals}
         return {
@@ -185,7 +185,7 @@ def check_excluded(exclude: Sequence[str], sites: Mapping[str, Site], where: str
 
 
 def check_folded(kinds: Kinds, label: str) -> None:
-    """Raise ``InputError`` for categories of a feature that are said to be alike but for case: only classes can be."""
+    """Raise ``InputError`` for case-insensitive categories of a feature: only classes can be."""
     folded = [name for name, kind in kinds.items() if kind == "folded" and name != label]
     if folded:
         raise InputError(f"kinds: 'folded' is for the label; write the categories of {folded[0]!r} alike instead")

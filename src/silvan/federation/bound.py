@@ -31,7 +31,7 @@ Each = Annotated[T, Bound.EACH]
 
 @cache
 def bounds_of(kind: type[msgspec.Struct]) -> dict[str, Bound | None]:
-    """Return what decides each field of a request, or of a struct in one; None for a field that does not say."""
+    """Return what determines each field of a request, or of a struct in one; None if not declared."""
     hints = get_type_hints(kind, include_extras=True)
     found: dict[str, Bound | None] = {}
     for name in kind.__struct_fields__:

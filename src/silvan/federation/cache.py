@@ -30,7 +30,7 @@ class Cache(dict[CacheKey[Any], Any]):
             self.pop(old, None)
 
     def once(self, key: CacheKey[T], make: Callable[[], T], fits: Callable[[T], bool] | None = None) -> T:
-        """Return what a key holds, which is made if it is not there, or does not fit."""
+        """Return a key's value; create it if it is missing or does not fit."""
         value: T = self.get(key, _ABSENT)
         if value is _ABSENT or not (fits is None or fits(value)):
             value = self[key] = make()

@@ -82,7 +82,7 @@ class PieceSize:
 def send_in_chunks(
     carry: Carry, data: bytes, verb: Verb, size: PieceSize | None = None, give_up: Callable[[], bool] = lambda: True
 ) -> tuple[bytes, float]:
-    """Bring a message to a site; return its answer, and how many seconds the site says that it was at work.
+    """Send a message to a site; return its reply, and the computing time in seconds that the site reports.
 
     A chunk whose reply did not come is sent again unless ``give_up`` returns true: then ``UnreachedError`` is raised.
     """

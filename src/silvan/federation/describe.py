@@ -50,7 +50,7 @@ NO_MEDIAN = -(1 << 30)
 
 
 class Description(Reply, frozen=True, kw_only=True):
-    """What a site's columns are called and which kind they are."""
+    """The names and kinds of a site's columns."""
 
     names: list[str]
     kinds: tuple[str, ...]  # numeric, categorical, date, or empty where no cell of the column holds anything
@@ -75,13 +75,13 @@ class Describe(Ask[Description], frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Size(Reply, frozen=True, kw_only=True):
-    """How many rows a site learns from."""
+    """The number of a site's training rows."""
 
     rows: int
 
 
 class CountRows(Ask[Size], frozen=True, kw_only=True, omit_defaults=True):
-    """How many rows the site has to learn from."""
+    """The number of training rows at the site."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 
@@ -96,7 +96,7 @@ class CategoryCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountCategories(Total[CategoryCounts], frozen=True, kw_only=True):
-    """How many rows fall under each of two hashes of a category name."""
+    """The number of rows for each value of two hashes of category names."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 
@@ -108,13 +108,13 @@ class CountCategories(Total[CategoryCounts], frozen=True, kw_only=True):
 
 
 class CategoryNames(Reply, frozen=True, kw_only=True):
-    """Names of categories that are common enough, for each column asked about."""
+    """Names of sufficiently frequent categories, for each requested column."""
 
     names: list[list[str]]
 
 
 class NameCategories(Ask[CategoryNames], frozen=True, kw_only=True):
-    """Names of the categories whose hashes are common enough over all sites."""
+    """Names of categories that enough rows of all sites have, found by their hashes."""
 
     once: ClassVar[bool] = True
     partitions: ClassVar[PartitionsWay] = "site"
@@ -270,7 +270,7 @@ def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
 
 
 def check_counts(reply: CategoryCounts, n_columns: int) -> None:
-    """Raise ``FormatError`` for what are not counts of the categories of so many columns."""
+    """Raise ``FormatError`` unless these are category counts for this many columns."""
     counts, proof = reply.counts, reply.proof
     if counts.shape != (n_columns, 2 * BUCKETS) or counts.dtype != np.int32 or counts.min(initial=0) < 0:
         raise FormatError("its counts are not counts")

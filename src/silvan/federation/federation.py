@@ -219,15 +219,15 @@ class Federation:
         return self._blobs.add(data)
 
     def work(self, site: str, reply: SignedReply) -> Blob:
-        """Return a reference to what a site made and signed in the task at hand, for requests to other sites."""
+        """Return a reference to a site's signed object of the current task, for requests to other sites."""
         return self._blobs.add(reply.work(), Owner(site, self.task, reply.signature))
 
     def makers(self, blob: Blob) -> list[Owner]:
-        """Return the sites that made and signed what a blob holds."""
+        """Return the sites that made and signed a blob's content."""
         return self._blobs.makers(blob.hash)
 
     def content(self, blob: Blob) -> bytes:
-        """Return what a blob of this federation stands for."""
+        """Return the content of a blob in this federation."""
         return self._blobs.content(blob.hash)
 
     # -- what sites agreed on
@@ -366,7 +366,7 @@ class Federation:
         return self._for_now(_apart=True)
 
     def aside(self) -> AbstractContextManager[None]:
-        """Ask what is no part of the study's own questions: it counts as no round, and their numbers stay the same."""
+        """Send a request outside the study's sequence: it is not a round, and the numbering stays the same."""
         return self._for_now(_asked=self._asked, rounds=self.rounds, agreement_rounds=self.agreement_rounds)
 
     def one_round(self) -> AbstractContextManager[None]:

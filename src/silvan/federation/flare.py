@@ -262,7 +262,7 @@ class Answering(Executor):
 
     @abstractmethod
     def make_server(self, folders: JobFolders) -> ChunkServer:
-        """Make what takes messages, given the site's folders."""
+        """Make the object that receives messages, given the site's folders."""
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Register for messages when the job starts."""

@@ -1,4 +1,4 @@
-"""Which function answers which kind of message: a closed table, so that a site imports only what it is asked for.
+"""Which function answers which kind of message: a closed table, so that a site imports only what it needs.
 
 A kind that comes with a message is looked up here and never imported by its name. Algorithms outside this package
 register with ``answers`` alone (``federation/site.py``), as soon as their module is imported.

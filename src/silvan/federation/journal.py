@@ -97,7 +97,7 @@ class Journal:
                 )
 
     def find(self, question: str) -> dict[str, Entry]:
-        """Return what is known of a question, by site."""
+        """Return the stored replies to a request, by site."""
         entries = {}
         query = "SELECT site, digest, kind, body, sent, received FROM reply WHERE question = ?"
         for site, digest, *rest in self._read(query, question):
@@ -114,7 +114,7 @@ class Journal:
         return found
 
     def keep(self, question: str, entries: dict[str, Entry]) -> None:
-        """Keep replies, all or none of them; what is kept already stays."""
+        """Store replies, all or none of them; stored replies stay unchanged."""
         if self._db is not None:
             rows = [(question, site, *entry, entry.digest(question, site)) for site, entry in entries.items()]
             self._write("INSERT INTO reply VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (question, site) DO NOTHING", rows)

@@ -46,7 +46,7 @@ class Key:
 
     @classmethod
     def kept_in(cls, store: Store) -> Self:
-        """Return the key in a store; it is drawn at first use."""
+        """Return the key in a store, created at first use."""
         data = store.get(SIGNING)
         if data is None:
             data = Ed25519PrivateKey.generate().private_bytes_raw()
@@ -90,7 +90,7 @@ class Key:
 
     @classmethod
     def at(cls, path: str | Path) -> Self:
-        """Read a key, or make one if there is none yet."""
+        """Read a key, or create it if it does not exist yet."""
         if not Path(path).exists():
             cls.generate().save(path)
         return cls.load(path)
@@ -118,7 +118,7 @@ def read_public(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part, and by which public key each is known.
+    """The participants and their public keys.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class Roster:
             raise InputError(f"the roster has a key of {(unknown or [COORDINATOR])[0]!r}, which is no site of it")
 
     def key_of(self, name: str) -> bytes | None:
-        """Return a party's key, or None if it is not known."""
+        """Return a party's key, or None if unknown."""
         return self.coordinator if name == COORDINATOR else self.sites.get(name)
 
     def save(self, path: str | Path) -> None:

@@ -29,12 +29,12 @@ R = TypeVar("R", bound=Reply)
 
 
 class SignedReply(Reply, frozen=True, kw_only=True):
-    """A reply with something that the site made and other sites will use: trees, stumps. The site signs it."""
+    """A signed reply with an object that other sites will use: trees, stumps."""
 
     signature: bytes = b""
 
     def work(self) -> bytes:
-        """Return what is signed, as it is sent on to other sites."""
+        """Return the signed content, as sent on to other sites."""
         raise NotImplementedError
 
 
@@ -85,7 +85,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     # -- what a site holds a coordinator to, see privacy/request_sequence.py
 
     def position(self) -> ProtocolPosition | None:
-        """Return where the question stands in a course; None: it may be asked any number of times."""
+        """Return the request's position in the protocol; None if it may be repeated at any time."""
         return ProtocolPosition(self.kind()) if self.verb == "total" or self.once else None
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
@@ -96,11 +96,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return b"" if further else None
 
     def alike(self) -> bytes | None:
-        """Return what all sites in a sum must be asked alike, so that it adds up; None: everything."""
+        """Return the part of a request that must be equal at all sites of a sum; None for everything."""
         return None
 
     def statistic(self, asked: str) -> str:
-        """Name what is summed, alike at all sites of the sum; ``asked`` is the digest of the request."""
+        """Name the sum, identically at all of its sites; ``asked`` is the digest of the request."""
         alike = self.alike()
         return asked if alike is None else digest(self.kind().encode() + b"\0" + alike)
 
@@ -124,7 +124,7 @@ class Blob(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Which site made what a blob holds, for which task of the study, and the site's signature of that."""
+    """The site that made a blob's content, the task of the study, and the site's signature."""
 
     site: str
     task: str
@@ -132,7 +132,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class SumStep(msgspec.Struct, frozen=True):
-    """Where a sum that hides its parts stands: which way of summing it is, and what that needs to go on."""
+    """The state of a secure sum: the protocol, and the data it needs to continue."""
 
     sums: str
     body: bytes

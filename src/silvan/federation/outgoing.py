@@ -1,4 +1,4 @@
-"""A question to sites: what was asked of whom, how it is delivered, how answers are read, and when to try again.
+"""A request to sites: its content and recipients, delivery, reading of replies, and when to retry.
 
 A reply is taken if it answers the question that is open, for the first time, and is what was asked for. One
 that belongs to another question, or comes a second time, changes nothing. A site whose reply cannot be read or
@@ -75,7 +75,7 @@ _MOST_MISSING, _MOST_STALE, _AT_ONCE, _MOST_LATER = 3, 20, 3, 3
 
 
 class UnreachedError(Exception):
-    """A message may not have arrived, or its answer is not there yet: it is sent again. The text says why."""
+    """The message may be lost or its reply is not there yet, so it is sent again. The text says why."""
 
 
 class WaitingError(UnreachedError):
@@ -108,7 +108,7 @@ class Tries:
         self._seen = Counter[tuple[str, type]]()  # how often each site gave each kind of trouble
 
     def give_up(self, site: str, kind: str, trouble: Exception | Missing, seconds: float) -> Exception | None:
-        """Return why a site is given up; None: it is asked again."""
+        """Return why a site is given up; None to ask it again."""
         self._seen[site, type(trouble)] += 1
         times = self._seen[site, type(trouble)]
         if isinstance(trouble, Missing):
@@ -153,7 +153,7 @@ class WrittenRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """A question as it was put: its name and kind, what each site is asked, what answers must be like.
+    """A request as sent: its name and kind, its content for each site, and the check of replies.
 
     A sum that hides its parts is one question in several waves: each has a ``step`` and its own kind of
     ``answer``, may be to some of the sites only, and adds to the same books. No number in a sum is above ``most`` or
@@ -176,21 +176,21 @@ class Asked:
 
     @cached_property
     def wave(self) -> str:
-        """Name what is sent now: an answer to an earlier wave is none to this one."""
+        """Name the current wave; replies must belong to it."""
         if self.step is None:
             return self.name
         steps = [self.step] if isinstance(self.step, SumStep) else self.step.values()
         return digest(f"{self.name} ".encode() + b"".join(step.body for step in steps))
 
     def written(self, site: str) -> WrittenRequest:
-        """Return what a site is asked as it is sent: written once for all waves and all sites that are asked alike."""
+        """Return the encoded request of a site, written once for all waves and all sites with the same request."""
         request = self.requests[site]
         if id(request) not in self._written:
             self._written[id(request)] = WrittenRequest(request, wire.encode(request), blobs_in(request))
         return self._written[id(request)]
 
     def asked(self, site: str) -> str:
-        """Return the digest of what a site is asked, by which the site knows it (``Envelope.asked``)."""
+        """Return the digest of a site's request, which identifies it there (``Envelope.asked``)."""
         return request_digest(self.kind.__name__, self.written(site).body)
 
     def step_of(self, site: str) -> SumStep | None:
@@ -255,7 +255,7 @@ class Blobs:
         self._sent: defaultdict[str, set[str]] = defaultdict(set)  # hashes by site
 
     def add(self, data: bytes, maker: Owner | None = None) -> Blob:
-        """Return a reference to something large, or to what a site made and signed."""
+        """Return a reference to a large object, or to one that a site made and signed."""
         blob = Blob(digest(data))
         self._contents[blob.hash] = data
         if maker is not None and maker not in self.makers(blob.hash):
@@ -263,11 +263,11 @@ class Blobs:
         return blob
 
     def content(self, hash_: str) -> bytes:
-        """Return what a blob stands for."""
+        """Return the content of a blob."""
         return self._contents[hash_]
 
     def makers(self, hash_: str) -> list[Owner]:
-        """Return the sites that made and signed what a blob holds."""
+        """Return the sites that made and signed a blob's content."""
         return self._makers[hash_]
 
     def not_sent(self, site: str, hashes: Iterable[str]) -> list[str]:

@@ -215,7 +215,7 @@ class Parts:
         return rows
 
     def keys(self, which: int, site: str) -> np.ndarray:
-        """Return the keys of a part's rows; where there is one of each person, the persons' own."""
+        """Return the keys of a part's rows; with one row per person, the keys of the persons."""
         rows = self.rows(which, 0, self.held.rows)
         if self.groups is None:
             return row_keys(site, int(rows.sum()))

@@ -26,7 +26,7 @@ from silvan.forest.forest import Forest
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """How a partition is encoded: by which schema, which of its rows are test rows, and where it stands."""
+    """How a partition is encoded: its schema, its test rows, and its position."""
 
     site: str
     schema: str
@@ -42,7 +42,7 @@ class Encoding(msgspec.Struct, frozen=True):
 
 
 class Encoded:
-    """A partition's rows, encoded: those to learn from, and those to judge by. Dask holds it where it was made.
+    """A partition's encoded training and test rows. Dask holds them where they were computed.
 
     ``mark`` tells whether rows that were encoded again are the same. ``site`` is made of the rows where it is needed,
     and is never passed on.
@@ -147,7 +147,7 @@ def add_up(answers: Sequence[Marked]) -> Marked:
 
 
 def of_part(rows: Encoded, test: bool, function: Callable[..., Any], *given: Any) -> Marked:
-    """Return what a function finds in a partition's rows to learn from, or in those to judge by."""
+    """Return the result of a function on a partition's training rows, or on its test rows."""
     return rows.marked(function(rows.part(test), *given))
 
 

@@ -67,7 +67,7 @@ class Spread:
     def each(
         self, function: Callable[..., Marked], *given: Any, among: Sequence[Sequence[Any]] | None = None
     ) -> Iterator[Any]:
-        """Yield what a function of its rows returns of every partition; ``among`` has what else each is given."""
+        """Yield a function's result for the rows of every partition; ``among`` has further arguments for each."""
         more = [()] * len(self.futures) if among is None else among
         asked = ((rows, *given, *own) for rows, own in zip(self.futures, more, strict=True))
         for answer in self.cluster.in_turn(function, asked):

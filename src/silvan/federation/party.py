@@ -47,7 +47,7 @@ _OWN = (
 
 
 class Ids(NamedTuple):
-    """The ids of a table: as texts, how many are lacking and how many stand more than once."""
+    """The IDs of a table as texts, with the numbers of missing and repeated ones."""
 
     kind: str  # "" if they are neither numbers nor text
     texts: list[str]
@@ -93,7 +93,7 @@ class Party(Site):
         self.label_holder = label_holder
 
     def own_settings(self) -> dict[str, Any]:
-        """Return what a party is made with besides a site's settings."""
+        """Return the arguments for creating a party besides a site's settings."""
         return {name: getattr(self, name) for name in _OWN}
 
     # -- keys
@@ -113,7 +113,7 @@ class Party(Site):
 
     @property
     def secret(self) -> bytes:
-        """The party's own secret, drawn when it is first needed."""
+        """The party's secret, created at first use."""
         name = self._of_study("secret")
         secret = self.store.get(name)
         if secret is None:

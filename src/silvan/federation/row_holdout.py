@@ -1,9 +1,9 @@
-"""Draw the rows that are held out for evaluation one by one, for answers with noise: a row's draw is its own.
+"""Sample the test rows independently of each other, for replies with noise.
 
-A draw by class and place moves when a row is added or removed, and so do rows from one part to the other; no bound on
-what one row changes would hold. Here a row is sampled by a keyed hash of its cells, as the schema reads them, and of
-how many rows before it are the same: a row more or less changes the part of that row alone, with equal rows taken for
-one another. The share that is held out is kept on average only.
+If rows were sampled by class and position, adding or removing one row would move others between training and test set,
+and no bound on the effect of one row would hold. Here a keyed hash of a row's cells, as the schema reads them, and of
+the number of equal rows before it decides. One more or one fewer row changes only its own part, as equal rows are
+interchangeable. The share of test rows is kept only on average.
 """
 
 import hashlib
@@ -17,19 +17,19 @@ from silvan.data.holdout import Fold, HeldOut
 from silvan.federation.part import Block
 
 _PIECE = 1 << 16
-"""Rows that are looked at together."""
+"""Rows processed together."""
 
 _SORTED = 1 << 21
-"""About how many rows are sorted at a time."""
+"""Approximate number of rows sorted at a time."""
 
 _WORDS = 3
-"""Of a row's digest: two that tell rows apart, and one that draws the first of equal ones."""
+"""Words of a row's digest: two identify the row, and one samples the first of equal rows."""
 
 
 def hold_out_singly(
     blocks: Iterable[Block], n: int, share: float, key: bytes, fold: Fold | None = None, folder: Folder = None
 ) -> HeldOut:
-    """Draw the rows to hold out: each with a probability, or those of one fold. With a folder, digests are there."""
+    """Sample the test rows: each with a probability, or those of one fold. Digests go to the folder, if given."""
     held = HeldOut(n)
     if share <= 0.0 or n == 0:
         return held
@@ -51,7 +51,7 @@ def hold_out_singly(
 
 
 def hold_out_persons(groups: Groups, share: float, key: bytes, fold: Fold | None = None) -> HeldOut:
-    """Draw the persons to hold out, each by itself, with all rows: with a probability, or those of one fold."""
+    """Sample the test persons independently, each with all rows: with a probability, or those of one fold."""
     held = HeldOut(len(groups.person))
     if share > 0.0:
         first = np.flatnonzero(groups.first)

@@ -53,7 +53,7 @@ class SignedMessage(msgspec.Struct, frozen=True):
 
 
 class Signer:
-    """Signs what a party sends, and checks what it is sent.
+    """Signs a party's messages, and checks those it receives.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Signer:
         return self._sign(to, study, verb, self._open[to], body)
 
     def read(self, site: str, study: str, data: bytes) -> bytes | None:
-        """Return what a site answered to the last message; None if it is no answer to that."""
+        """Return a site's reply to the last message; None if it replies to another one."""
         try:
             signed = wire.decode(data, SignedMessage)
         except ValueError:
@@ -132,7 +132,7 @@ class Signer:
     # -- what a site made
 
     def sign_work(self, study: str, task: str, work: str) -> bytes:
-        """Sign what the party made for a task of a study, named by its hash."""
+        """Sign an object that the party made for a task of a study, given by its hash."""
         return self._key.sign(_work_bytes(self.name, study, task, work))
 
     def _sign(self, to: str, study: str, verb: str, nonce: bytes, body: bytes) -> bytes:
@@ -142,13 +142,13 @@ class Signer:
 
 
 def is_owned(roster: Roster, owner: Owner, study: str, work: str) -> bool:
-    """Check whether a site of the roster signed that it made something, named by its hash, for a study."""
+    """Check a site's signature on an object of a study, given by its hash."""
     key = roster.sites.get(owner.site)
     return key is not None and is_signed(key, owner.signature, _work_bytes(owner.site, study, owner.task, work))
 
 
 def is_by_coordinator(key: bytes, study: str, task: str, work: str, signature: bytes) -> bool:
-    """Check whether a coordinator, by its public key, signed that it made something for a study."""
+    """Check a coordinator's signature on an object of a study, by its public key."""
     return is_signed(key, signature, _work_bytes(COORDINATOR, study, task, work))
 
 

@@ -116,13 +116,13 @@ class Site(SiteTable):
         self.watcher: Callable[[str, int, int], None] | None = None  # told what is done, how much, and of how much
 
     def rebuilt(self, settings: SiteSettings | None = None, **changed: Any) -> Self:
-        """Make the site anew from what outlives a restart: its settings, its table and its store, or with others."""
+        """Recreate the site from what survives a restart (its settings, table and store), or with replacements."""
         made_with = {name: getattr(self, name) for name in ("store", "outbox", "secure_sum", "signer")}
         made_with |= {"keys": self._keys, **self.own_settings(), **changed}
         return type(self)(self.name, self.source, settings or self.settings, **made_with)
 
     def own_settings(self) -> dict[str, Any]:
-        """Return what a special kind of site is made with besides."""
+        """Return the additional arguments of a special kind of site."""
         return {}
 
     def sizes_apart(self) -> dict[str, Sizes]:
@@ -170,7 +170,7 @@ class Site(SiteTable):
         return self._envelope.asked
 
     def owners(self, hash_: str) -> list[Owner]:
-        """Return which sites made what a blob holds in this study, by their signatures; none if none did."""
+        """Return the sites that signed a blob's content in this study; empty if there are none."""
         kept = self.store.get(_owner_key(self._envelope.study, hash_))
         return [] if kept is None else msgspec.msgpack.decode(kept, type=list[Owner])
 
@@ -253,7 +253,7 @@ class Site(SiteTable):
         return [h for h in wanted if self.store.get(f"blob {h}") is None]
 
     def _note_owners(self, hash_: str, envelope: Envelope) -> None:
-        """Remember who made what a blob holds, if their signatures are right."""
+        """Remember the makers of a blob's content, if their signatures are valid."""
         owners = self.owners(hash_)
         new = [owner for owner in envelope.owners.get(hash_, []) if owner not in owners]
         if not new or self.keys is None:
@@ -329,7 +329,7 @@ def _trouble(error: Exception) -> Trouble:
 
 @dataclass(frozen=True)
 class Own:
-    """A site's own part of a sum; once it is prepared, it is kept between the messages that the sum takes."""
+    """A site's part of a sum; once prepared, it is kept until the last message of the sum."""
 
     site: Site
     request: Request
@@ -338,7 +338,7 @@ class Own:
 
     @property
     def statistic(self) -> str:
-        """Name what is summed, alike at all sites of the sum: what one site is asked alone adds up with nothing."""
+        """Name the sum, identically at all of its sites, so that a request to one site adds up with nothing."""
         return self.request.statistic(self.hash)
 
     def prepare(self) -> Reply:
@@ -362,7 +362,7 @@ class Own:
 
 
 class SecureSum(Protocol):
-    """Hides a site's part of a sum. Without one it leaves as it is, to whoever adds."""
+    """Hides a site's part of a sum. Without one, the part leaves unprotected."""
 
     name: str
 

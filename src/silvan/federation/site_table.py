@@ -49,7 +49,7 @@ _BATCH = 1 << 27
 
 @dataclass(eq=False, repr=False)
 class SiteSettings:
-    """What a study and a site's owner say of the site's table and of how it is worked on.
+    """The settings of a study and of a site's owner for the site's table and its processing.
 
     ``test`` is the share of test rows, sampled by class and by ``split_seed`` and the site's name; with a
     ``fold``, it is the rows of that fold. With a ``test_key``, which between machines is the site's own secret, and a
@@ -89,7 +89,7 @@ class SiteSettings:
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
-        """Return the settings that a study gives all its sites, with those that are a site's own."""
+        """Return the study's settings for all sites, combined with those of one site."""
         key = make_key(random_state, "rows")
         return cls(label, tuple(exclude), test, split_seed=int(random_state), sampling_key=key, **own)
 

@@ -14,7 +14,7 @@ from silvan.federation.outgoing import Asked
 
 
 class TrustedSums:
-    """A trusted third party adds and sees each part; in one process it is the coordinator's own process."""
+    """A trusted third party adds and sees each part; in one process it is the coordinator's process."""
 
     name = "trusted"
     least = 1

@@ -3,8 +3,7 @@
 An array travels as a small header and its elements, little-endian, from a short list of element types. Two
 things make it smaller, both undone on arrival: integers are narrowed to the fewest bytes that hold them, and
 what is mostly zeros is deflated. Claims in a header are checked against the bytes at hand and a cap before
-anything is allocated. Whoever only reads the counters of a message may have them as they were sent, without a wide
-copy.
+anything is allocated. Code that only reads the counters of a message can use them as sent, without a wider copy.
 """
 
 import struct

@@ -20,7 +20,7 @@ _VERY_FAR = 3.0
 
 
 class Outside(NamedTuple):
-    """How many rows of a column are far outside, and between which thresholds the model tells numbers apart."""
+    """The number of rows of a column far outside the range of the model's thresholds."""
 
     column: str
     rows: int

@@ -80,7 +80,7 @@ def _least_rows(n: float, coverage: Any) -> float:
 
 
 def _value_at(values: np.ndarray, rows: np.ndarray, least: float) -> float:
-    """Return the value that so many rows are at most, on straight lines between values; infinite where there is none.
+    """Return the value that this many rows do not exceed, by linear interpolation; infinite if there is none.
 
     ``rows`` never falls.
     """

@@ -54,7 +54,7 @@ class ModelInShares:
         return Schema(tuple(features), schemas.get(self.label_holder, self.schema).label)
 
     def has_columns(self, party: str, schema: Schema) -> bool:
-        """Return whether a schema may be that of a party's columns: of the same kinds, with as many categories."""
+        """Return whether a schema fits a party's columns: the same kinds, with as many categories."""
         kinds = [[(f.kind, f.n_codes) for f in some.features] for some in (schema, self.own_schema(party))]
         return kinds[0] == kinds[1]
 

@@ -1,4 +1,4 @@
-"""Leaves of rows that were noted on the way down, so that answers of the same trees can be added up without another."""
+"""Records the leaf of each row, so that predictions of the same trees can be summed without a second traversal."""
 
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ _ROWS = 1 << 10  # rows whose totals stay in the cache while trees are added up
 
 
 class Noted(NamedTuple):
-    """Which rows of a table are noted, in rising order, and the leaf of each in each tree, by its number in the tree.
+    """The recorded rows of a table, in rising order, and the leaf of each in each tree, by its number in the tree.
 
-    A tree that was not asked has nothing noted.
+    Trees that were not evaluated have no records.
     """
 
     rows: np.ndarray

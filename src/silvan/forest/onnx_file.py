@@ -42,7 +42,7 @@ def tolerance(forest: ForestArrays) -> float:
 
 
 def _steepest(forest: ForestArrays) -> float:
-    """Return by how much a calibration curve makes differences between scores larger, at most, and rounding of its own.
+    """Return a calibration curve's maximum amplification of score differences, and its rounding error.
 
     Scaling to 1 may double a difference where there are more than two classes.
     """

@@ -112,7 +112,7 @@ def _around(thresholds: np.ndarray, normal: np.ndarray, rng: np.random.Generator
 
 
 def _lead_to(forest: ForestArrays, nodes: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Change each row so that it comes to its node, then make its kinds that the node must tell apart."""
+    """Change each row so that it reaches its node, then make the variants that the node must distinguish."""
     categorical = np.flatnonzero([f.categorical for f in forest.schema.features])
     column_of = np.full(forest.n_features, -1)
     column_of[categorical] = np.arange(len(categorical))

@@ -354,7 +354,7 @@ def _keep_without(mask: np.ndarray, above: np.ndarray) -> bool:
 
 @njit(nogil=True, cache=True)
 def _split(mask: np.ndarray, above: np.ndarray, right: np.ndarray) -> tuple[bool, bool]:
-    """Move the rows above a cut to a mask of their own; return whether any stay, and whether any go."""
+    """Move the rows above a cut to a second mask; return whether any stay, and whether any move."""
     any_left = any_right = U(0)
     for w in range(len(mask)):
         x = mask[w] & above[w]

@@ -51,7 +51,7 @@ def find_cuts(nodes: Nodes, splits: np.ndarray) -> Cuts:
 
 @njit(nogil=True, cache=True)
 def _write_keys(at: np.ndarray, nodes: Nodes, column: np.ndarray, keys: np.ndarray) -> None:
-    """Write a number for each split that tells cuts apart and sorts them."""
+    """Write a number for each split that identifies and sorts cuts."""
     bits = nodes.threshold.view(np.uint32)
     for i in range(len(at)):
         word = U(bits[at[i]])

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What learners are worth at each site, over many splits; prints as a table of 80 columns.
+    """Metrics of several learners at each site, over many splits; prints as a table of 80 columns.
 
     ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean metrics over splits,
-    the ``gain`` over what the site has alone with its 95% CI, corrected for splits that share rows,
-    ``certainty`` in a word, and ``best``, the model with the best mean metric. ``splits`` has every split's metrics.
+    the ``gain`` over the local model with its 95% CI (corrected for splits that share rows), the ``certainty`` in a
+    word, and ``best``, the model with the best mean metric. ``splits`` has every split's metrics.
     With ``split="sites"`` each site is evaluated once, by models of the others; there is no local model to gain on.
 
     Parameters
@@ -152,11 +152,11 @@ def compare(
     *,
     split: Literal["rows", "sites"] = "rows",
 ) -> Comparison:
-    """Compare learners on splits in which every row is a test row: with local models, or at sites that took no part.
+    """Compare learners over repeated splits of the rows, or at sites that took no part in training.
 
     With ``split="rows"`` the rows of every site are shuffled and dealt out to folds, as many as the federation's
-    ``test`` says (0.1 or none: ten). Models of the other folds are evaluated on each. With ``split="sites"`` models of
-    all sites but one are evaluated at that one: what a site can expect that takes no part in training.
+    ``test`` says (0.1 or none: ten). Models of the other folds are evaluated on each. With ``split="sites"`` each site
+    evaluates models trained at all others, which shows what a new site can expect.
     The same call gives the same metrics.
 
     Parameters

@@ -18,7 +18,7 @@ _EMPTY = ("note",)  # columns that are left out where all cells are empty
 _GAINS = ("gain", "gain_low", "gain_high")
 
 _IN_UNITS = (*(metric.key for metric in metrics.METRICS if metric.in_units), *_GAINS)
-"""Columns in the units of a number that is predicted."""
+"""Columns in the unit of a numeric target."""
 
 _ENDS = ("low", "high")
 

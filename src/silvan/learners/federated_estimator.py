@@ -100,7 +100,7 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     @property
     def n_features_in_(self) -> int:
-        """How many columns there are to learn from."""
+        """Number of features."""
         return len(self.known_schema().features)
 
     @property

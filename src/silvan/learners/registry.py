@@ -150,10 +150,11 @@ class ForestParameters(Parameters):
     min_samples_leaf
         Fewest rows in a leaf.
     max_features
-        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. Where a rule without noise
-        decides the label, half or all of them do better, see docs/faq.md.
+        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. If a noise-free rule
+        determines the label, half or all features work better, see docs/faq.md.
     max_bins
-        Most bins of a numeric column in a tree, up to 255. Trees differ in their cut points: with 64 bins each they
+        Maximum number of bins per numeric column in one tree, up to
+        255. Trees differ in their cut points: with 64 bins each they
         have about 250 in all.
     bootstrap
         Grow each tree on its own sample of rows, without replacement: each row with probability 1 - 1/e. The
@@ -405,9 +406,9 @@ class BoostingParameters(Parameters):
     min_samples_leaf
         Fewest rows on a side of a stump.
     max_bins
-        Most bins of a numeric column, up to 255.
+        Maximum number of bins per numeric column, up to 255.
     random_state
-        Not used, since nothing is sampled: there so that all learners can be made with the same parameters.
+        Not used, because nothing is sampled. It exists so that all learners accept the same parameters.
     """
 
     n_estimators: Positive = 50

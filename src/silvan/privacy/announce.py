@@ -31,13 +31,13 @@ _MOST_REASONS = 20
 
 
 class Announced(Reply, frozen=True, kw_only=True):
-    """What of it the site would refuse, by its policy, its approvals and its budget alone; nothing if it is empty."""
+    """The requests that the site would refuse, by its policy, approvals and budget alone; empty if there are none."""
 
     refused: list[str]
 
 
 class Announce(Ask[Announced], frozen=True, kw_only=True, omit_defaults=True):
-    """Whether the site would answer all that is about to be asked."""
+    """Whether the site would answer all requests of the study."""
 
     of_rows: ClassVar[bool] = False
 

@@ -57,7 +57,7 @@ class HiddenPrint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Statement(SignedReply, frozen=True, kw_only=True):
-    """What the site answered in the study, by digests, and masked fingerprints of its parts of sums; signed."""
+    """Digests of the site's replies in the study, and masked fingerprints of its parts of sums; signed."""
 
     silvan: str
     study: str
@@ -74,7 +74,7 @@ class Statement(SignedReply, frozen=True, kw_only=True):
 
 
 class CloseStudy(Ask[Statement], frozen=True, kw_only=True):
-    """Sign what was answered in the study, so that it can be verified, and answer nothing more in it."""
+    """Sign the replies of the study, so that it can be verified, and answer no further request in it."""
 
     of_rows: ClassVar[bool] = False
 

@@ -1,6 +1,6 @@
 """Finds files of a site that were put back to an earlier state, by what each of its files notes of the others.
 
-A site has three records: the ledger of all that left, the privacy budget, and the store of what it was asked. A line of
+A site has three records: the ledger of everything that left, the privacy budget, and the store of requests. A line of
 the ledger says how many answers the store had noted and what was spent by then; the store and the budget note how far
 the ledger was, and the store what was spent. What is noted of a file is on disk by then, so a site that stops at any
 point finds its files in order. One that is *behind* what another knows of it was deleted, or put back from a copy, and

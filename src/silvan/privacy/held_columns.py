@@ -40,7 +40,7 @@ class ListColumns(Ask[HeldColumns], frozen=True, kw_only=True):
 
 
 class ColumnsNoted(Reply, frozen=True, kw_only=True):
-    """That the site knows which columns the other sites have."""
+    """Confirmation that the site knows the columns of the other sites."""
 
 
 class NoteColumns(Ask[ColumnsNoted], frozen=True, kw_only=True):

@@ -112,7 +112,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
 
 
 def _allowed(data: dict[str, Any], machines: bool, columns: bool, problems: Problems) -> dict[str, Any]:
-    """Return what a study of its kind may say; keys that are not for it are problems, and so are unknown ones."""
+    """Return the keys allowed in this kind of study; report other keys, known or not, as problems."""
     known, found = typed_keys(Study), {}
     for key, value in data.items():
         more = extras(known.get(key))

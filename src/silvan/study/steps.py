@@ -322,7 +322,7 @@ def _evaluate_on_splits(
 
 
 def _knows_test_rows(federation: Federation, study: Study) -> bool:
-    """Return whether the numbers of test rows are known before the evaluation: not where only sites know them."""
+    """Return whether the numbers of test rows are known before the evaluation; sometimes only the sites know them."""
     return federation.columns is not None or (bool(federation.local_sites) and not study.private)
 
 

@@ -111,11 +111,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         five; without `test`: ten), again for each repeat, and metrics are means with corrected confidence intervals,
         see [joining](joining.md#repeats). Not with `epsilon`, `memory` or over columns
     split
-        `{ by = "date", test = "last 20%" }`: test rows by date instead of `test`, the latest of every site; with `test
-        = "since 2024-01-31"` those from a date on (with `epsilon`, only so). The column is no feature, see
+        `{ by = "date", test = "last 20%" }` takes the latest rows of every site as test rows, instead of `test`; `test
+        = "since 2024-01-31"` takes the rows from that date (the only form allowed with `epsilon`). The column is not
+        used as a feature, see
         [tables](tables.md#test-rows-by-date).
-        `"sites"`: the model is evaluated at each site in turn, trained at the others: what a site can expect that takes
-        no part, see [joining](joining.md#a-site-that-takes-no-part). The study's own model is trained at all sites.
+        `"sites"` evaluates, at each site in turn, a model trained at the others, which shows what a new site can
+        expect, see [joining](joining.md#a-site-that-takes-no-part). The study's own model is trained at all sites.
         Needs `sums = "trusted"`; not with `epsilon` or `memory`.
         Neither goes with `test`, `repeats`, or over columns
     random_state
@@ -130,8 +131,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         feature; a person's rows are all test rows or none, and what counts rows counts persons, see
         [tables](tables.md#several-rows-per-person)
     absent
-        what becomes of columns that some sites lack: `"missing"`, they count as missing in all rows there; `"drop"`,
-        they are left out, see [tables](tables.md#columns-that-some-sites-lack)
+        columns that some sites lack: `"missing"` treats all their values at those sites as missing; `"drop"` leaves
+        such columns out, see [tables](tables.md#columns-that-some-sites-lack)
     sums
         who sees the parts of sums over sites: `"trusted"` (whoever adds), `"ring"` or `"masked"` (nobody; three sites
         or more), see [sums](sums.md)

@@ -101,7 +101,7 @@ class Settings:
 
     @property
     def objective(self) -> Objective:
-        """What trees are grown for."""
+        """The training objective of the trees."""
         return OBJECTIVES[self.criterion]
 
     @property

@@ -1,13 +1,14 @@
-"""What trees are grown for: integer statistics of a row, the gain of a split, the value of a leaf.
+"""Training objectives: the integer statistics of a row, the gain of a split, the value of a leaf.
 
 An objective is one small object in a registry; the name of a criterion is its name there. Growing, messages and the
-gate ask it and know nothing of classes or numbers. Sums of integers are exact in any order, so they can be split over
+gate use this object and do not distinguish classes from
+numbers. Sums of integers are exact in any order, so they can be split over
 sites, masked and noised. Weights and numeric targets become fixed-point integers, with so many bits that every sum and
 square is exact.
 
-The gains of the objectives that come with the package are compiled: ``gain.py`` knows them by their ``code``. (A kernel
-that is given a compiled function as an argument is compiled anew in every process, so gains are no arguments.) Others
-give theirs as a NumPy function, which ``plain_split.py`` calls: slower, and the forest is as exact.
+The gains of the objectives that come with the package are compiled: ``gain.py`` knows them by their ``code``. (A
+kernel with a compiled function as an argument is recompiled in every process, so gains are not arguments.) Other
+objectives provide a NumPy function that ``plain_split.py`` calls: slower, but just as exact.
 """
 
 import math
@@ -110,10 +111,10 @@ class Labels(NamedTuple):
 
 
 class Objective:
-    """What trees are grown for. A new objective is a subclass with a ``name`` and a ``gain``, given to ``register``.
+    """A training objective. A new one is a subclass with a ``name`` and a ``gain``, passed to ``register``.
 
-    As it stands here, a row's statistics are (1, number) and a leaf holds the mean. Other statistics may follow the 1,
-    which counts rows.
+    By default a row's statistics are (1, number) and a leaf holds the mean. Other statistics may follow the 1, which
+    counts rows.
     """
 
     name = ""

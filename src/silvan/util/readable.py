@@ -32,7 +32,7 @@ def is_or_are(n: int) -> str:
 
 
 def list_some(names: Sequence[str], noun: str, most: int) -> str:
-    """Write names as they are, and of what is beyond the first how many more there are: ``a, b and 3 more sites``."""
+    """List the first names, then the number of further ones: ``a, b and 3 more sites``."""
     more = f" and {count_of(len(names) - most, f'more {noun}')}" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -123,7 +123,7 @@ class Access:
         return hmac.digest(self._secret, f"silvan form\0{person.name}\0{person.token}".encode(), "sha256").hex()
 
     def is_form(self, person: Person, token: str) -> bool:
-        """Whether a form is one of this page's own, made for this person."""
+        """Whether this page issued the form to this person."""
         return hmac.compare_digest(token.encode(), self.form_token(person).encode())
 
 

@@ -115,7 +115,7 @@ def test_they_are_charged_and_given_again():
     assert account.total == pytest.approx(0.5)
     assert account.unit == "one row of the test rows, added or removed"
     charges = budgets(fed)["site 0"].charges()
-    assert charges[-1].what.startswith("how many test rows have which score by a model")
+    assert charges[-1].what.startswith("the number of test rows for each score of a model")
     ledger = {line.kind for line in fed.site("site 0").outbox.ledger.lines() if line.outcome == "answered"}
     assert ledger == {"Announce", "CountPeople", "CountColumns", "CountTables", "CountScores", "CountByScoreWithNoise"}
 

@@ -141,7 +141,7 @@ class Advice:
         return f"{text}; it differs most in {name} ({here:.2f}, elsewhere {elsewhere:.2f})."
 
     def oddest(self, site: str) -> tuple[str, float, float] | None:
-        """Return the figure in which a site differs most from the mean of the others: name, here, elsewhere."""
+        """Return the statistic in which a site differs most from the mean of the others: name, here, elsewhere."""
         table = np.stack(list(self.vectors.values()))
         here = table[self.sites.index(site)]
         others = np.delete(table, self.sites.index(site), axis=0)

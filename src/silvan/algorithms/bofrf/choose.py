@@ -53,7 +53,7 @@ _MOST_TAUS = len(TAUS) + 1
 
 # -- messages
 class Chosen(Reply, frozen=True, kw_only=True):
-    """What a site will use, and what it chose by: rounded metrics of all that it tried, on how many rows."""
+    """The ensemble a site will use, with the rounded metrics of all candidates and the number of rows behind them."""
 
     tau: int  # its place in the request's list
     strategy: Strategy
@@ -64,7 +64,7 @@ class Chosen(Reply, frozen=True, kw_only=True):
 
 
 class Choose(Ask[Chosen], frozen=True, kw_only=True):
-    """Which ensemble does best on the site's own rows."""
+    """The best ensemble on the site's rows."""
 
     once: ClassVar[bool] = True
 
@@ -100,7 +100,7 @@ def choose(site: Site, request: Choose) -> Chosen:
 
 
 def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Forest]) -> "CandidateTrees":
-    """Return the trees to choose from: all sites', and the site's own as it grew them."""
+    """Return the trees to choose from: those of all sites, and the local trees as grown."""
     start, n_own = sum(map(len, forests[: request.own])), len(forests[request.own])
     own, n_all = np.arange(start, start + n_own), sum(map(len, forests))
     sizes, alphas, places = [len(one) for one in forests], request.alphas, places_of(forests)
@@ -295,7 +295,7 @@ def choose_all(
     validation: float,
     bootstrap: RowSampling,
 ) -> dict[str, Chosen]:
-    """Ask every site what it will use: one round for all clusters."""
+    """Let every site choose its ensemble: one round for all clusters."""
     named = federation.blob(schema.to_json().encode())
     requests = {}
     for one in weighted.values():

@@ -113,7 +113,7 @@ def _figures(column: np.ndarray, feature: Feature, low: float, high: float) -> n
 
 # -- at the coordinator
 class Clustering(NamedTuple):
-    """Clusters of sites, members by centroid as ``cluster_sites`` gives them, and how far the sites are apart."""
+    """Clusters of sites (members by centroid, as ``cluster_sites`` returns them) and the distances between sites."""
 
     members: dict[str, list[str]]
     sites: list[str]
@@ -214,17 +214,17 @@ def _edge_bounds(edges: tuple[float, ...]) -> tuple[float, float]:
 
 
 def _sizes(schema: Schema) -> np.ndarray:
-    """Return how many figures of a vector each feature has."""
+    """Return the number of vector entries per feature."""
     return np.array([max(f.n_codes, 1) for f in schema.features], np.int64)
 
 
 def owners(schema: Schema) -> np.ndarray:
-    """Return the feature that each figure of a vector belongs to."""
+    """Return the feature of each vector entry."""
     return np.repeat(np.arange(len(schema.features)), _sizes(schema))
 
 
 def entry_names(schema: Schema) -> list[str]:
-    """Name the figures of a vector: a feature, or a feature and its category."""
+    """Name the entries of a vector: a feature, or a feature and its category."""
     names = []
     for feature in schema.features:
         if feature.categorical:
@@ -325,7 +325,7 @@ def chance_distances(
     metric: Metric,
     feature: Sequence[int] | np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return about how far apart two sites would be, at most, if both drew their rows from the same source.
+    """Return the approximate maximum distance of two sites that sample their rows from the same source.
 
     Figures are means of so many rows' values between 0 and 1, so the variance of a value is at most m (1 - m), and is
     that for shares. Differences of means are taken as normal.
@@ -387,7 +387,7 @@ def draw_first(names: Sequence[str], first: str | None, random_state: int) -> st
 def check_clustering(
     names: Sequence[str], k: int, metric: str, first: str | None, random_state: int, p: float = 3.0, called: str = "k"
 ) -> None:
-    """Raise ``InputError`` if clusters cannot be made; ``called`` is what the user calls their number."""
+    """Raise ``InputError`` if clustering is impossible; ``called`` is the user's name for the number of clusters."""
     check_metric(metric, p)
     if isinstance(k, bool) or not isinstance(k, Integral) or not 1 <= k <= len(names):
         raise InputError.wrong(called, f"a whole number from 1 to the {len(names)} sites", k)

@@ -37,7 +37,7 @@ def site_forest(site: Site, schema: Schema, part: Part, min_leaf: int) -> Forest
 
 
 def is_unfitted(source: Any) -> bool:
-    """Return whether it is an estimator, scikit-learn's or silvan's, that is not fitted."""
+    """Return whether this is an unfitted estimator of scikit-learn or silvan."""
     learns = hasattr(source, "fit") and hasattr(source, "get_params")
     # scikit-learn's rule: fitted attributes have names that end with an underscore
     return learns and not any(name.endswith("_") and not name.startswith("_") for name in vars(source))
@@ -55,7 +55,7 @@ def read_forest(source: Any) -> Forest:
 
 
 def name_of(source: Any) -> str:
-    """Return a name made of a forest's content, for the coordinator's own journal."""
+    """Return a name derived from a forest's content, for the coordinator's journal."""
     if is_unfitted(source):
         return repr((type(source).__name__, sorted(source.get_params().items(), key=str)))
     return read_forest(source).hash

@@ -103,7 +103,7 @@ class Folds:
             weight[held] += votes.weight
 
     def scores(self, answer: np.ndarray) -> np.ndarray:
-        """Return a figure for each fold: the AUC, averaged over the classes that have one there, or the RMSE."""
+        """Return the metric of each fold: the AUC, averaged over the classes for which it is defined, or the RMSE."""
         if self.schema.n_classes:
             answer = answer.round(12)  # equal scores are equal in whatever order trees were added up
         values = np.full(self.n, np.nan)
@@ -348,7 +348,7 @@ def _grown_as(settings: Settings, n_features: int) -> tuple[Any, ...]:
 
 
 def list_rungs(search: Search, n: int, trees: int) -> list[tuple[int, int]]:
-    """Return how many trees each combination has and how many combinations are left, cut by cut."""
+    """Return, for each cut, the trees per combination and the number of combinations left."""
     if search.kind == "grid":
         return [(trees, n)]
     fewest = min(_FEWEST_TREES, trees)
@@ -389,7 +389,7 @@ class _Entrant:
         self.scores: dict[int, np.ndarray] = {}
 
     def grow(self, folds: Folds, last: int) -> int:
-        """Grow on to so many trees and evaluate them; return how many were grown."""
+        """Grow up to this number of trees and evaluate them; return the number of new trees."""
         if not self.trees:
             n = len(folds.part)
             self.total, self.weight = np.zeros((n, folds.schema.n_classes or 1)), np.zeros(n)

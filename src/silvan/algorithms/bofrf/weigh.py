@@ -47,7 +47,7 @@ _FINER = 1 << (_ERROR_BITS // 2)
 
 # -- messages
 class LocalTrees(Trees, frozen=True, kw_only=True):
-    """A site's trees as the bytes of a ``.silvan`` file, without counts; its rows; the columns that it lacks."""
+    """A site's trees as the bytes of a ``.silvan`` file, without counts; its number of rows; its absent columns."""
 
     absent: np.ndarray
     pretrained: bool
@@ -55,7 +55,7 @@ class LocalTrees(Trees, frozen=True, kw_only=True):
 
 
 class BringTrees(Ask[LocalTrees], frozen=True, kw_only=True, omit_defaults=True):
-    """Trees that the site grows on its own rows or brings: splits and leaf values, no counts."""
+    """Local trees, or pretrained ones that the site brings: splits and leaf values, no counts."""
 
     once: ClassVar[bool] = True
 
@@ -69,12 +69,12 @@ class BringTrees(Ask[LocalTrees], frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def min_leaf(self) -> int:
-        """Fewest rows of a leaf, which the site's policy judges."""
+        """Minimum number of rows in a leaf, which the site's policy checks."""
         return self.settings.min_samples_leaf
 
 
 class TreeScores(Reply, frozen=True, kw_only=True):
-    """How each tree does: rows scored, and rows by true and voted class.
+    """The score of each tree: rows scored, and rows by true and voted class.
 
     Where a number is predicted: squared error, label and squared label in fixed point.
     """
@@ -84,7 +84,7 @@ class TreeScores(Reply, frozen=True, kw_only=True):
 
 
 class ScoreTrees(Total[TreeScores], frozen=True, kw_only=True):
-    """How every site's trees do on the site's training rows, each tree by itself."""
+    """Metrics of each site's trees on the site's training rows, tree by tree."""
 
     some_sites: ClassVar[bool] = True  # a cluster's
 
@@ -168,7 +168,7 @@ def _label_sums(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
 
 # -- both sides
 def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
-    """Return the weights of trees, 0 for those not above tau (Eq. 3.7); if none is above, all count alike."""
+    """Return the weights of trees, 0 for those not above tau (Eq. 3.7); if no tree is above tau, equal weights."""
     kept = np.where(alphas > tau, alphas, 0.0) * base
     return kept if kept.any() else base
 
@@ -179,7 +179,7 @@ WeighBy = Literal["mcc", "accuracy", "f1"]
 
 @dataclass(frozen=True)
 class ExchangeSettings:
-    """How sites make their trees, and how much say each site's trees have.
+    """How sites make their trees, and the weight of each site's trees.
 
     ``validation`` is the share of training rows that trees do not see; ``oob``, whether a site will choose on rows that
     its trees did not sample; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees have the same say
@@ -223,7 +223,7 @@ class Weighted:
         return np.repeat(np.array(list(self.forests)), [len(f) for f in self.forests.values()])
 
     def ensemble(self, tau: float, site: str | None = None) -> Forest:
-        """Return the global ensemble (Eq. 3.9), or the one of a site's own trees as it sent them (Eq. 3.8)."""
+        """Return the global ensemble (Eq. 3.9), or the ensemble of the trees that one site sent (Eq. 3.8)."""
         if site is not None:
             forest = self.forests[site]
             weights = thresholded(self.alphas[self.owners == site], forest.weights, tau)
@@ -242,7 +242,7 @@ def weigh(
     clusters: dict[str, list[str]] | None,
     exchange: ExchangeSettings,
 ) -> dict[str, Weighted]:
-    """Collect the sites' trees and weigh them (Alg. 5), every cluster by itself but in the same rounds."""
+    """Collect the sites' trees and weight them (Alg. 5), each cluster separately but in the same rounds."""
     named = federation.blob(schema.to_json().encode())
     request = BringTrees(
         schema=named,

@@ -55,7 +55,7 @@ class Boosted(SignedReply, frozen=True, kw_only=True):
 
 
 class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
-    """The stumps of AdaBoost on the site's own rows, with their weights."""
+    """The stumps of AdaBoost on the site's rows, with their weights."""
 
     once: ClassVar[bool] = True
 
@@ -64,7 +64,7 @@ class BoostStumps(Ask[Boosted], frozen=True, kw_only=True):
 
     @property
     def min_leaf(self) -> int:
-        """Fewest rows of a leaf, which the site's policy judges."""
+        """Minimum number of rows in a leaf, which the site's policy checks."""
         return self.settings.min_samples_leaf
 
 
@@ -78,7 +78,7 @@ def boost_stumps(site: Site, request: BoostStumps) -> Boosted:
 
 
 def local_boost(site: Site, schema: Schema, settings: Boosting) -> Forest:
-    """Return a site's own AdaBoost classifier, which it has without joining."""
+    """Return the local AdaBoost classifier, which a site has without joining."""
     return boost(stump_table(site, schema, settings), settings).forest(schema)
 
 

@@ -27,13 +27,13 @@ from silvan.forest.predict import decide
 
 # -- messages
 class Picked(Reply, frozen=True, kw_only=True):
-    """Which classifiers the site picked."""
+    """The classifiers that the site picked."""
 
     picked: np.ndarray
 
 
 class PickModels(Ask[Picked], frozen=True, kw_only=True):
-    """Which sites' AdaBoost classifiers do about as well on the site's rows as its own."""
+    """The AdaBoost classifiers of other sites that do about as well on the site's rows as the local one."""
 
     once: ClassVar[bool] = True
 

@@ -52,7 +52,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     made: tuple[Blob, ...] = ()  # each stump as the site that made it signed it
 
     def position(self) -> ProtocolPosition:
-        """Return what was decided so far: a stage, then its masses, then the next stage."""
+        """Return the decisions so far: a stage, then its masses, then the next stage."""
         decided: list[str] = []
         for i, stage in enumerate(_stages(self)):
             decided.append(digest(_stage_bytes(stage)))
@@ -61,7 +61,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
         return ProtocolPosition("stages", tuple(decided))
 
     def before(self) -> list[str]:
-        """Return digests of what was decided before each stage, and before the next one."""
+        """Return digests of the decisions before each stage, and before the next one."""
         decided, found = self.position().decided, [digest(b"")]
         for i in range(0, len(decided), 2):
             found.append(digest("".join([found[-1], *decided[i : i + 2]]).encode()))
@@ -76,7 +76,7 @@ class SignedStump(msgspec.Struct, frozen=True):
 
 
 class FoundStump(SignedReply, frozen=True, kw_only=True):
-    """A site's stump; its weight is 1, or 0 if it is no better than chance there."""
+    """A site's stump; its weight is 1, or 0 if it is no better than chance at the site."""
 
     stump: Stumps
     after: str = ""  # a digest of what was decided before
@@ -87,7 +87,7 @@ class FoundStump(SignedReply, frozen=True, kw_only=True):
 
 
 class AfterStages(Request, frozen=True, kw_only=True):
-    """A request about rows as the stages so far weigh them."""
+    """A request about rows, weighted by the stages so far."""
 
     schema: Agreed[Blob]
     rows: Derived[int]  # of all sites
@@ -110,7 +110,7 @@ class FindStump(AfterStages, Ask[FoundStump], frozen=True, kw_only=True):
 
     @property
     def min_leaf(self) -> int:
-        """Fewest rows of a leaf, which the site's policy judges."""
+        """Minimum number of rows in a leaf, which the site's policy checks."""
         return self.settings.min_samples_leaf
 
 
@@ -121,7 +121,7 @@ class StageMasses(Reply, frozen=True, kw_only=True):
 
 
 class WeighStage(AfterStages, Total[StageMasses], frozen=True, kw_only=True):
-    """How much of the rows' weight the newest merged stumps get right, and how much wrong."""
+    """The total weight of rows that the newest merged stumps classify correctly, and wrongly."""
 
 
 # -- at a site
@@ -158,7 +158,7 @@ def weigh_stage(site: Site, request: WeighStage) -> StageMasses:
 
 
 def _weights(site: Site, schema: Schema, request: AfterStages) -> np.ndarray:
-    """Return the rows' weights after all stages whose masses are known."""
+    """Return the row weights after all stages with known masses."""
     weighed = list(zip(_stages(request.merged), request.merged.masses, strict=False))
     names = [_stage_bytes(stage) + masses.tobytes() for stage, masses in weighed]
     known = site.cache.once(

@@ -65,7 +65,7 @@ class Stumps(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, weight=weight)
 
     def forest(self, schema: Schema, **combined: Any) -> Forest:
-        """Return a forest of the stumps, which checks them; if all weights are 0, all count alike."""
+        """Return a forest of the stumps, which checks them; if all weights are 0, use equal weights."""
         splits = self.feature >= 0
         sizes = np.where(splits, 3, 1)
         offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -164,7 +164,7 @@ def check_two_classes(schema: Schema) -> None:
 
 
 def stump_table(site: Site, schema: Schema, settings: Boosting) -> StumpTable:
-    """Bin a site's training rows, by their own counts on the public grid."""
+    """Bin a site's training rows, using local counts on the public grid."""
 
     def bin_rows() -> StumpTable:
         check_two_classes(schema)

@@ -43,7 +43,7 @@ class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class LocalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """The forest that a site has without joining, grown there when it is evaluated."""
+    """The local forest that a site has without joining, grown when it is evaluated."""
 
     settings: Settings
     threshold: float | str | None = None  # a decision threshold, or the rule by which the site chooses one
@@ -56,7 +56,7 @@ class LocalBoosting(msgspec.Struct, frozen=True, tag=True):
 
 
 class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """A forest that the site makes of a shared one, its own trees and its rows, and keeps (``personal_forest.py``).
+    """A forest that the site makes from a shared forest, local trees and its rows, and keeps (``personal_forest.py``).
 
     A curve and errors that the shared one has are adjusted to the site's rows.
 
@@ -75,7 +75,7 @@ Candidate = SentModel | LocalModel | LocalBoosting | PersonalModel
 
 
 def alike(candidate: Candidate) -> Candidate:
-    """Return what all sites of a sum must have in common: all but trees that each site made itself."""
+    """Return the part of a candidate that must be equal at all sites of a sum: all except trees made at the site."""
     if isinstance(candidate, SentModel) and candidate.made_in:
         return msgspec.structs.replace(candidate, model=Blob(""), draws=None)
     if isinstance(candidate, PersonalModel):
@@ -135,7 +135,7 @@ def model_of(site: Site, schema: Schema, blob: Blob) -> Forest:
 # -- at the coordinator
 @dataclass(frozen=True)
 class PersonalForest:
-    """A forest that a site makes and keeps, see ``PersonalModel``: what it is made of.
+    """The parts of a forest that a site makes and keeps, see ``PersonalModel``.
 
     In one process the ``forest`` is known. A site may also disclose that it ``takes_shared``, unchanged.
     """
@@ -156,7 +156,7 @@ class PersonalForest:
 
 @dataclass(frozen=True)
 class AdjustedForest:
-    """A forest with a curve or errors that a site adjusts to its own rows, and keeps; known in one process."""
+    """A forest with a curve or errors that a site adjusts to its rows and keeps; known in one process."""
 
     shared: Forest
     forest: Forest | None = None
@@ -193,7 +193,7 @@ def list_candidates(
     draws: Mapping[str, RowSamples],
     thresholds: Thresholds = NO_THRESHOLDS,
 ) -> dict[str, list[Candidate]]:
-    """Return the candidates of each site; ``draws`` says which rows the trees of a model drew, by the model's hash."""
+    """Return the candidates of each site; ``draws`` has the sampled rows of each model's trees, by the model's hash."""
 
     def candidate(site: str, models: Models) -> Candidate:
         model = for_site(models, site) if isinstance(models, Mapping) else models
@@ -220,7 +220,7 @@ def sent_model(
     thresholds: Thresholds = NO_THRESHOLDS,
     site: str | None = None,
 ) -> SentModel:
-    """Return the candidate for a forest; for a site that made it, it says so."""
+    """Return the candidate for a forest, with a note if the site made it itself."""
     blob = federation.blob(model.to_bytes())
     made = [owner.task for owner in federation.makers(blob) if owner.site == site]
     return SentModel(blob, made[-1] if made else "", draws.get(model.hash), thresholds.sent)

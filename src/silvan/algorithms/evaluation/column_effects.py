@@ -90,14 +90,14 @@ class ColumnGrid(msgspec.Struct, frozen=True):
 
 
 class RowSums(Reply, frozen=True, kw_only=True):
-    """How many test rows a site has, and sums over them: none where these are too few."""
+    """The number of a site's test rows, and sums over them; empty if there are too few."""
 
     rows: np.ndarray
     sums: np.ndarray
 
 
 class OnTestRows(Total[RowSums], frozen=True, kw_only=True):
-    """A request for sums of what a model says of test rows whose columns are changed."""
+    """A request for sums of a model's predictions on test rows with changed columns."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 
@@ -114,7 +114,7 @@ class SetColumns(OnTestRows, frozen=True, kw_only=True):
 
 
 class ShuffleColumns(OnTestRows, frozen=True, kw_only=True):
-    """By how much a model's error on test rows grows when a column is shuffled, for all columns."""
+    """The increase of a model's error on test rows when a column is shuffled, for all columns."""
 
     feature_key: Fixed[np.ndarray]
     repeats: Fixed[int]
@@ -251,7 +251,7 @@ def shuffle_columns(site: Site, request: ShuffleColumns) -> RowSums:
 
 
 def columns_of_features(schema: Schema) -> dict[str, list[int]]:
-    """Return the places of features by the column that they are read from: parts of a date are shuffled together."""
+    """Return the positions of features by source column, because parts of a date are shuffled together."""
     found: dict[str, list[int]] = {}
     for place, feature in enumerate(schema.features):
         found.setdefault(feature.column, []).append(place)

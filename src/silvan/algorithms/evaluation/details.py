@@ -64,7 +64,7 @@ class Floors(NamedTuple):
 
 
 def nothing() -> Detail:
-    """Return the details of which nothing may be told, or that were not asked for."""
+    """Return the details that must not be disclosed or were not requested."""
     none = np.zeros((0, 0), np.int64)
     return Detail(np.zeros(0), none, none, [])
 
@@ -155,7 +155,7 @@ def _number_groups(predicted: np.ndarray, y: np.ndarray, floors: Floors) -> np.n
 
 
 def numbers_differ(numbers: np.ndarray) -> bool:
-    """Whether more than one of the numbers is another than most: otherwise their mean may tell each of them."""
+    """Whether at least two numbers differ from the most frequent one; otherwise their mean could reveal all."""
     _, times = np.unique(numbers, return_counts=True)
     return bool(len(numbers) - times.max(initial=0) > 1)
 

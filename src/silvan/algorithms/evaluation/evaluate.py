@@ -69,7 +69,7 @@ NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made,
 
 
 class SiteMetrics(Reply, frozen=True, kw_only=True):
-    """A site's main metrics, one row per model, in their order, or moments where a number is predicted.
+    """A site's main metrics, one row per model, in their order; in regression, moments.
 
     And the interval of each model's gain over the local one; no numbers where test rows are few. Where the site's
     policy finds them too few, there are no metrics at all: no numbers, or moments of no rows.
@@ -83,7 +83,7 @@ class SiteMetrics(Reply, frozen=True, kw_only=True):
 
 
 class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
-    """A request about test rows as models score them."""
+    """A request about scores of test rows."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 
@@ -95,7 +95,7 @@ class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EvaluateModels(OfCandidates, Ask[SiteMetrics], frozen=True, kw_only=True, omit_defaults=True):
-    """Metrics of models on the site's own test rows."""
+    """Metrics of models on the site's test rows."""
 
     once: ClassVar[bool] = True  # two models that differ on one row would show that row's label
 
@@ -111,10 +111,10 @@ class ScoreCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountByScore(OfCandidates, Total[ScoreCounts], frozen=True, kw_only=True, omit_defaults=True):
-    """How many test rows have which score on a grid, for each model."""
+    """The number of test rows for each score on a grid, per model."""
 
     def alike(self) -> bytes:
-        """Return all but the trees that each site made itself: counts of a model that one site has would be its own."""
+        """Return all except trees made at the site: the counts of a model at one site would not be hidden in a sum."""
         return wire.encode(msgspec.structs.replace(self, candidates=[alike(one) for one in self.candidates]))
 
 
@@ -142,7 +142,7 @@ def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
 
 
 def _check(site: Site, request: OfCandidates) -> Schema:
-    """Check what a request refers to, and return its schema."""
+    """Check the objects that a request refers to, and return its schema."""
     schema = schema_of(site, request.schema)
     check_by(schema, request.by)
     check_candidates(site, request.candidates, request.by)
@@ -152,7 +152,7 @@ def _check(site: Site, request: OfCandidates) -> Schema:
 def _metrics(
     site: Site, schema: Schema, given: list[tuple[Answer, np.ndarray]], y: np.ndarray, thresholds: Sequence[float]
 ) -> tuple[np.ndarray, tuple[Detail, ...]]:
-    """Return main metrics (models, metrics) and details of rows; none where the policy finds them too few."""
+    """Return main metrics (models, metrics) and details of rows; empty if the policy requires more rows."""
     positive = schema.label.positive_code
     if schema.n_classes:
         listed = [list(_classification(*one, positive).values()) for one in given]
@@ -190,7 +190,7 @@ def _classification(answer: Answer, labels: np.ndarray, positive: int) -> dict[s
 
 
 def _intervals(site: Site, schema: Schema, given: list[tuple[Answer, np.ndarray]], against: int) -> np.ndarray:
-    """Return intervals of gains, (models, 2), from what metrics are computed from and nothing else.
+    """Return intervals of gains, (models, 2), using only the data behind the metrics.
 
     Where each model has labels of its own to count by, two at a time are compared by those of the one, with rows of a
     group so arranged that they agree with the other's as far as can be. The middle is the difference of the metrics.

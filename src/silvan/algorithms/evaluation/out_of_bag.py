@@ -28,7 +28,7 @@ _MOST_ROWS = 20_000  # training rows that a threshold is chosen on; of more, eve
 
 
 class Scored(NamedTuple):
-    """Training rows, or evenly spread ones of many: what trees that did not see a row answer, and the labels.
+    """Training rows (an even subset if there are many), with out-of-bag predictions and labels.
 
     Scores are NaN where all trees saw the row; ``votes`` counts classes where trees vote.
     """
@@ -59,7 +59,7 @@ def unseen_rows(
 
 
 def score_unseen(site: Site, schema: Schema, forest: Forest, draws: RowSamples | None) -> Scored | None:
-    """Score training rows by the trees that did not see them; None if that is not known."""
+    """Score training rows by their out-of-bag trees; None if these are unknown."""
     if draws is not None:
         check_samples(draws)
     part = site.part(schema)
@@ -95,7 +95,7 @@ class OutOfBagCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountOutOfBag(Total[OutOfBagCounts], frozen=True, kw_only=True):
-    """How many training rows have which score on a grid, each by the trees that did not learn from it."""
+    """The number of training rows for each out-of-bag score on a grid."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 
@@ -105,7 +105,7 @@ class CountOutOfBag(Total[OutOfBagCounts], frozen=True, kw_only=True):
 
 @answers(CountOutOfBag)
 def count_unseen(site: Site, request: CountOutOfBag) -> OutOfBagCounts:
-    """Count the training rows on the grid of scores; none where too few are left or it is not known what trees saw."""
+    """Count training rows on the score grid; empty if too few are left or the trees' samples are unknown."""
     schema, model = schema_of(site, request.schema), request.model
     if not schema.n_classes or model.draws is None or model.adjust:
         raise FormatError("scores are counted of a model of classes whose draws are known")
@@ -118,7 +118,7 @@ def count_unseen(site: Site, request: CountOutOfBag) -> OutOfBagCounts:
 
 
 def tables_of(schema: Schema) -> int:
-    """Return how many tables of scores there are: two classes need only the positive one."""
+    """Return the number of score tables: two classes need only the positive one."""
     return 1 if schema.n_classes == 2 else schema.n_classes
 
 

@@ -1,4 +1,4 @@
-"""A site's own forest, made at the site: the shared forest, its trees with leaf values from the site's rows, own trees.
+"""A personal forest, made at the site: the shared forest, its trees with local leaf values, and local trees.
 
 Trees of all sites ask better questions than those of one, and what follows from an answer at a site its own rows know
 best. So a site takes leaf values of the shared trees from its own rows, where enough of them are: a forest between the
@@ -75,7 +75,7 @@ UNTOLD = -1  # a mix that is not the shared forest alone, and that the site does
 
 # -- messages
 class ChosenShare(Reply, frozen=True, kw_only=True):
-    """Which mix a site will use, and rounded metrics of it and of all mixes, on how many rows."""
+    """The mix a site will use, rounded metrics of it and of all mixes, and the number of rows behind them."""
 
     choice: int  # its place among the mixes, or ``UNTOLD``
     measure: MetricName  # empty: there were no rows to choose on, or too few
@@ -85,7 +85,7 @@ class ChosenShare(Reply, frozen=True, kw_only=True):
 
 
 class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
-    """How much say the site's own trees and rows should have at the site, by its training rows."""
+    """The share of local trees and local leaf values at the site, chosen on its training rows."""
 
     once: ClassVar[bool] = True
 
@@ -106,7 +106,7 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
 # -- at a site
 @dataclass(frozen=True)
 class Ingredients:
-    """What a site makes its forest of: see ``PersonalModel``.
+    """The parts of a site's forest, see ``PersonalModel``.
 
     The forest that is made gets the curve and the errors of ``trusted``, the shared one as it was sent, adjusted to the
     site's rows.
@@ -120,7 +120,7 @@ class Ingredients:
 
     @classmethod
     def read(cls, site: Site, schema: Schema, model: PersonalModel) -> "Ingredients":
-        """Read what a request refers to; nothing that follows can fail by what is in the site's rows."""
+        """Read the objects of a request. Nothing after this can fail because of the contents of the site's rows."""
         shared, draws = model_of(site, schema, model.shared), model.draws
         reject(shared.combine != "mean", "trees of a mix answer by their mean")
         check_samples(draws, len(shared))
@@ -139,7 +139,7 @@ class Ingredients:
 
 
 class MixChoice(NamedTuple):
-    """The mix that a site takes, its place among ``MIXES``, and what it chose by.
+    """The mix that a site chose: its position in ``MIXES``, and the metrics behind the choice.
 
     ``scores`` are of training rows, by mix, and ``quality`` how good they are; both are None of a mix that was not
     offered, and empty where there was nothing to choose by.
@@ -152,7 +152,7 @@ class MixChoice(NamedTuple):
 
 
 def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
-    """Score all mixes on training rows, and choose one; kept, since it is asked for again."""
+    """Score all mixes on training rows and choose one; cached, because it is requested again."""
 
     def choose() -> MixChoice:
         alone = RowSamples((len(parts.own),), (site.name,), parts.draws.bootstrap)
@@ -182,7 +182,7 @@ def _mix(scores: list[np.ndarray], own: float, fitted: float) -> np.ndarray:
 
 
 def likely_mix(quality: tuple[ScoreQuality | None, ...], y: np.ndarray) -> int:
-    """Return the place of the mix that is nearest to the mean of all, each weighted by what it surely gains."""
+    """Return the position of the mix nearest to the mean of all, each weighted by its certain gain."""
     offered = [(place, one) for place, one in enumerate(quality) if one is not None]
     first = offered[0][1]
     unit = float(np.var(y)) if first.metric == "rmse" else 1.0
@@ -200,7 +200,7 @@ def likely_mix(quality: tuple[ScoreQuality | None, ...], y: np.ndarray) -> int:
 
 
 def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
-    """Take leaf values of the shared trees from the site's rows, of those that each tree draws there; kept."""
+    """Compute leaf values of the shared trees from the rows that each tree samples at the site; cached."""
 
     def fit() -> Forest:
         forest, part = parts.shared, site.part(schema)
@@ -225,7 +225,7 @@ def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
 
 
 class SiteForest(NamedTuple):
-    """The forest that a site has of a model, and which rows its trees drew, if that is known."""
+    """A site's forest of a model, and the rows its trees sampled, if known."""
 
     forest: Forest
     draws: RowSamples | None
@@ -257,7 +257,7 @@ def _make_trees(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
 
 
 def mixed_forest(shared: Forest, own: Forest, share: float) -> Forest:
-    """Return the forest in which a site's own trees have a share of the say, beside the shared one."""
+    """Return the forest that mixes a share of local trees with the shared forest."""
     if share == 0.0:
         return shared
     say = shared.weights.sum() / max(own.weights.sum(), 1.0)
@@ -266,7 +266,7 @@ def mixed_forest(shared: Forest, own: Forest, share: float) -> Forest:
 
 @answers(ChooseShare)
 def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
-    """Choose a mix on training rows, and keep the forest that it makes if results of the study will be kept."""
+    """Choose a mix on training rows; keep the resulting forest if the study's results are to be kept."""
     schema, model = schema_of(site, request.schema), request.model
     reject(model.made_in != site.task, "a mix needs the trees that the site made in this task")
     check_candidates(site, [model])
@@ -319,7 +319,7 @@ def choose_shares(
 def site_models(
     federation: Federation, shared: Forest, draws: RowSamples, own: Mapping[str, Blob], fit: bool
 ) -> dict[str, PersonalForest]:
-    """Return what sites that sent trees make their forests of; ``draws`` says which rows the shared trees drew."""
+    """Return the parts of personal forests at sites that sent trees; ``draws`` has the shared trees' samples."""
     found = {}
     for site, blob in own.items():
         tasks = [owner.task for owner in federation.makers(blob) if owner.site == site]

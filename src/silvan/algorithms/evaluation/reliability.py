@@ -105,7 +105,7 @@ def site_curve(shared: np.ndarray, answer: Answer, y: np.ndarray, positive: int)
 
 # -- errors
 def error_edges(forest: Forest) -> np.ndarray:
-    """Return the edges of cells for errors; the outermost cells hold what is beyond, too."""
+    """Return the edges of error cells; the outermost cells also hold values beyond them."""
     if forest.schema.n_classes:
         return np.linspace(0.0, 1.0, _ERROR_CELLS + 1)
     spread = float(np.ptp(forest.value)) or max(abs(float(forest.value.flat[0])), 1.0)
@@ -130,7 +130,7 @@ def count_errors(forest: Forest, answer: Answer, y: np.ndarray, least: int) -> n
 
 
 def error_table(forest: Forest, counts: np.ndarray) -> np.ndarray | None:
-    """Return errors and how many rows have at most these, of cells that hold rows; None where there are none."""
+    """Return errors and cumulative row counts of the occupied cells; None if there are none."""
     if not counts.sum():
         return None
     edges = error_edges(forest)
@@ -147,7 +147,7 @@ class ErrorCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountErrors(Total[ErrorCounts], frozen=True, kw_only=True):
-    """How many training rows have an error of which size, each predicted by the trees that did not learn from it."""
+    """The number of training rows for each size of the out-of-bag error."""
 
     partitions: ClassVar[PartitionsWay] = "site"
 
@@ -158,7 +158,7 @@ class CountErrors(Total[ErrorCounts], frozen=True, kw_only=True):
 # -- at a site
 @answers(CountErrors)
 def count_unseen_errors(site: Site, request: CountErrors) -> ErrorCounts:
-    """Count the training rows by error; none where too few are left or it is not known what trees saw."""
+    """Count training rows by error; empty if too few are left or the trees' samples are unknown."""
     schema, model = schema_of(site, request.schema), request.model
     reject(model.draws is None or model.adjust, "errors are of a model whose draws are known")
     check_candidates(site, [model])
@@ -186,7 +186,7 @@ def adjusted(site: Site, schema: Schema, forest: Forest, draws: RowSamples | Non
 
 # -- at the coordinator
 def with_curve(schema: Schema, forest: Forest, counts: np.ndarray) -> Forest:
-    """Return the forest with the calibration curve of all sites' rows by score; as it is, where there are none."""
+    """Return the forest with the calibration curve of all sites' rows; unchanged if there are no rows."""
     if not counts.sum():
         return forest
     return replace(forest, curve=shared_curve(counts, schema.n_classes, schema.label.positive_code))

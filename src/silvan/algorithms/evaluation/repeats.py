@@ -39,7 +39,7 @@ def folds_of(test: float, repeats: Any) -> list[Fold]:
 
 
 def corrected_interval(gains: np.ndarray, ratio: float) -> tuple[float, float] | None:
-    """Return the 95% CI of a mean difference over splits; None where there are too few to tell.
+    """Return the 95% CI of a mean difference over splits; None if there are too few splits.
 
     ``ratio`` is the number of test rows per training row.
     """
@@ -55,7 +55,7 @@ def corrected_interval(gains: np.ndarray, ratio: float) -> tuple[float, float] |
 
 
 def over_splits(splits: Sequence[Sequence[Row]], folds: Sequence[Fold]) -> list[Row]:
-    """Return a row for each site and model: mean metrics over splits, and what the model gains with its interval.
+    """Return a row for each site and model: mean metrics over splits, and the gain with its interval.
 
     Over all sites, a split's metrics are the means of the sites', by their test rows. ``rows`` counts every row once.
     """

@@ -1,4 +1,4 @@
-"""Rows and labels as metrics and counts of models see them: in groups, none of which tells the label of a row.
+"""Rows and labels in groups, so that metrics and counts reveal no row's label.
 
 Whoever may choose a model can have it score one row unlike all others, and would read the row's label from any metric
 or count. So before anything is counted, as many rows as a site's policy says share one score and one decision, in
@@ -73,7 +73,7 @@ def in_groups(answer: Answer, y: np.ndarray, n_classes: int, least: int) -> tupl
 
 
 def one_class(labels: np.ndarray, n_classes: int) -> bool:
-    """Whether labels are of one class, or all but one: groups do not tell the two apart, so metrics must not."""
+    """Whether all labels, or all but one, are of one class: groups hide the difference, so metrics must hide it too."""
     return bool(n_classes) and bool(len(labels) - np.bincount(labels).max(initial=0) <= 1)
 
 
@@ -96,7 +96,7 @@ def _by_class(classes: np.ndarray, starts: np.ndarray, n_classes: int) -> np.nda
 
 
 def _untold(counts: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return counts (groups, classes) that do not tell groups of one class from those with one row of another.
+    """Return counts (groups, classes) in which a group of one class looks like a group with one row of another.
 
     The rows of other classes in all such groups of a class are counted, at least one, and put where they are likeliest.
     """
@@ -137,7 +137,7 @@ def _spread(weights: np.ndarray, n: int) -> np.ndarray:
 
 
 def _group_starts(levels: np.ndarray, n: int, least: int) -> np.ndarray:
-    """Join levels, given where each but the first begins, to groups of at least so many rows."""
+    """Merge levels, given the starts of all but the first, into groups with at least this many rows."""
     starts = [0]
     for begins in levels.tolist():
         if begins - starts[-1] >= least:
@@ -209,7 +209,7 @@ def cells_of(X: np.ndarray, by: Sequence[int], policy: Policy) -> SubgroupRows:
 def in_groups_by_cell(
     answer: Answer, y: np.ndarray, n_classes: int, least: int, cells: SubgroupRows | None
 ) -> tuple[Answer, np.ndarray]:
-    """Return an answer in groups of rows (``score_groups.py``), none of which has rows of several subgroups."""
+    """Return scores in groups of rows (``score_groups.py``); no group has rows from several subgroups."""
     if cells is None:
         return in_groups(answer, y, n_classes, least)
     scores, decided, labels = answer.scores.copy(), answer.decided.copy(), y.copy()
@@ -248,7 +248,7 @@ def check_subgroups(subgroups: Sequence[Subgroup], schema: Schema, by: Sequence[
 
 
 def name_of(schema: Schema, by: Sequence[int], codes: Sequence[int]) -> str:
-    """Return what a subgroup is called, such as ``sex = f``."""
+    """Return the name of a subgroup, such as ``sex = f``."""
     named = []
     for f, code in zip(by, codes, strict=True):
         feature = schema.features[f]

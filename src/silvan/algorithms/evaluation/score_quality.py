@@ -32,7 +32,7 @@ RESAMPLES, _FEWEST_RESAMPLES, ROWS_DRAWN = 1000, 200, 20_000_000
 def intervals(
     answers: list[np.ndarray], against: int, y: np.ndarray, n_classes: int, key: np.ndarray, n_jobs: int | None = None
 ) -> np.ndarray:
-    """Return 95% CI for what models gain over one of them: (models, 2), NaN where there is none.
+    """Return the 95% CI of each model's gain over one of them: (models, 2), NaN if undefined.
 
     A gain is a difference of AUCs (macro), or by how much the RMSE is smaller. ``answers`` are each model's scores.
     """
@@ -189,13 +189,13 @@ class ScoreQuality:
     influence: np.ndarray
 
     def lead(self, other: "ScoreQuality") -> tuple[float, float]:
-        """Return by how much it is better, and the standard error of that, on the same rows."""
+        """Return the improvement and its standard error, on the same rows."""
         n, gap = len(self.influence), self.influence - other.influence
         error = float(np.sqrt((gap * gap).sum() * n / (n - 1))) if n > 1 else np.inf
         return self.merit - other.merit, error
 
     def beats(self, other: "ScoreQuality", errors: float) -> bool:
-        """Return whether it is better by more than so many standard errors of the difference."""
+        """Return whether it is better by more than this many standard errors of the difference."""
         gain, error = self.lead(other)
         return gain > errors * error
 

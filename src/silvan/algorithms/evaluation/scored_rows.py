@@ -82,6 +82,6 @@ def shown_threshold(site: Site, schema: Schema, candidate: Candidate, feature_ke
 def threshold_of(
     site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray, rule: str = "youden"
 ) -> float:
-    """Choose the threshold of a model for two classes on training rows; NaN where it is not known what trees saw."""
+    """Choose the threshold of a two-class model on training rows; NaN if the trees' samples are unknown."""
     model = model_here(site, schema, candidate, feature_key) if schema.n_classes == 2 else None
     return np.nan if model is None else site_threshold(site, schema, model.forest, model.draws, rule)

@@ -1,4 +1,4 @@
-"""What candidates stand for at a site: forests that are read, made, grown or adjusted there, and kept."""
+"""The models behind candidates at a site: forests read, made, grown or adjusted there, and cached."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -36,7 +36,7 @@ _NO_KEY = np.zeros(2, np.uint64)  # of features: nothing is grown
 
 
 def model_here(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> SiteForest | None:
-    """Read, make, grow or adjust the model; one that is not simply read is kept.
+    """Read, make, grow or adjust the model; cache it unless it was only read.
 
     None where the site cannot have it: to grow one itself takes all rows in one place.
     """
@@ -63,7 +63,7 @@ def model_here(site: Site, schema: Schema, candidate: Candidate, feature_key: np
 
 # -- messages
 class AdjustedKept(Reply, frozen=True, kw_only=True):
-    """That the site has the adjusted forest."""
+    """Confirmation that the site has the adjusted forest."""
 
 
 class KeepAdjusted(Ask[AdjustedKept], frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ def keep_adjusted_here(site: Site, request: KeepAdjusted) -> AdjustedKept:
 def keep_adjusted(
     federation: Federation, schema: Schema, forests: Mapping[str, Forest], draws: Mapping[str, RowSamples]
 ) -> dict[str, AdjustedForest]:
-    """Make each site adjust its forest to its own rows: one round. Forests of sites in this process are known."""
+    """Let each site adjust its forest to its rows: one round. Forests of sites in this process are known."""
     models = {site: AdjustedForest(forests[site]) for site in federation.active}
     listed = list_candidates(federation, [models], draws)
     blob = federation.blob(schema.to_json().encode())

@@ -56,7 +56,7 @@ class LeafCounts(Reply, frozen=True, kw_only=True):
 
 
 class AfterAdaptiveSplits(AfterSplits, frozen=True, kw_only=True):
-    """A request about the trees that all splits so far make."""
+    """A request about the trees formed by all splits so far."""
 
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
         "split_node": (np.int32, ()),
@@ -82,7 +82,7 @@ class AdaptiveLevel(AfterAdaptiveSplits, Ask[AdaptiveBins], frozen=True, kw_only
 
 
 class AdaptiveLeaves(AfterAdaptiveSplits, Total[LeafCounts], frozen=True, kw_only=True):
-    """Rows by class of every leaf, when all splits are made."""
+    """The number of rows per class in every leaf, after all splits."""
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
         """Return a trace if the question follows the last level; no level follows it, as it is about no open node."""
@@ -216,7 +216,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
 
 def _take_back_small(grown: Grown, leaves: np.ndarray, counts: np.ndarray, least: int) -> tuple[Grown, np.ndarray]:
-    """Return the trees without splits of which a side has fewer rows than ``least``, and which splits are kept.
+    """Remove splits with fewer than ``least`` rows on a side; return the trees and the remaining splits.
 
     ``counts`` are those of the rows that reach the leaves; the statistics of all nodes are made from them.
     """
@@ -245,7 +245,7 @@ def _take_back_small(grown: Grown, leaves: np.ndarray, counts: np.ndarray, least
 
 
 def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most: int) -> None:
-    """Raise ``FormatError`` for bins that cannot be the answer to what was asked."""
+    """Raise ``FormatError`` for bins that cannot be a reply to the request."""
     asked = features[features >= 0]
     sizes, means, counts = reply.sizes, reply.means, reply.counts
     reject(sizes.dtype != np.int32 or means.dtype != np.float64 or counts.dtype != np.int64, "bins of another type")

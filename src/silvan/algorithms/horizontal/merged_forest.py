@@ -39,7 +39,7 @@ class Trees(SignedReply, frozen=True, kw_only=True):
 
 
 class GrowTrees(Ask[Trees], frozen=True, kw_only=True):
-    """Trees grown on the site's own rows: splits and leaf values, no counts."""
+    """Local trees: splits and leaf values, no counts."""
 
     once: ClassVar[bool] = True
 
@@ -50,7 +50,7 @@ class GrowTrees(Ask[Trees], frozen=True, kw_only=True):
 
     @property
     def min_leaf(self) -> int:
-        """Rows a leaf has at least, for the site's policy to judge."""
+        """Minimum number of rows in a leaf, which the site's policy checks."""
         return self.settings.min_samples_leaf
 
 
@@ -91,7 +91,7 @@ class Influence:
             )
 
     def trees_by_site(self, n_trees: int, sites: Sequence[str], rows: dict[str, int]) -> dict[str, int]:
-        """Return how many of the trees each site gives."""
+        """Return the number of trees from each site."""
         shares = {site: rows[site] if self.weights == "trees" else 1 for site in sites}
         most = n_trees if self.max_trees is None else self.max_trees
         return {site: min(n, most) for site, n in share_out(n_trees, shares).items()}
@@ -155,7 +155,7 @@ def equal_site_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
 
 
 def limit_trees(settings: Settings, max_trees: int | None, refit_leaves: bool) -> Settings:
-    """Return settings by which no site grows more trees than are taken, once leaves can be made anew."""
+    """Return settings with which no site grows more trees than are used, if leaves can be re-estimated."""
     if refit_leaves and settings.signs:
         raise InputError.about(
             "refit_leaves", "makes leaf values anew, in any order: set refit_leaves=False, or leave monotonic_cst out"

@@ -1,4 +1,4 @@
-"""The baseline that federated forests are held to: all rows in one place, the same bins, draws and plan."""
+"""The baseline for federated forests: all rows in one place, with the same bins, samples and plan."""
 
 import numpy as np
 

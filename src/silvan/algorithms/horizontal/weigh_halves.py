@@ -41,13 +41,13 @@ MOST_GAP = _MOST / _STEPS  # the same as a number
 
 # -- messages
 class HalvesGap(Reply, frozen=True, kw_only=True):
-    """Whether the site has figures, 1 or 0, and by how many thousandths the second is ahead, 100 for not at all."""
+    """Whether the site has metrics, 1 or 0, and the lead of the second forest in thousandths plus 100."""
 
     gap: np.ndarray
 
 
 class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
-    """By how much sites' trees do better than trees from sums on the site's training rows."""
+    """The gain of the sites' trees over trees from sums, on the site's training rows."""
 
     schema: Agreed[Blob]
     models: Derived[list[SentModel]]  # both forests, and which rows their trees drew
@@ -116,13 +116,13 @@ def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
 
 # -- at the coordinator
 class Compared(NamedTuple):
-    """By how much sites' trees are ahead of those from sums, on average over so many sites."""
+    """Mean lead of the sites' trees over those from sums, and the number of sites."""
 
     gap: float = 0.0
     sites: int = 0
 
     def share(self, alike: float) -> float:
-        """Return the share of the say that sites' trees have; ``alike``: how much beside the others' without a gap."""
+        """Return the weight of the sites' trees; ``alike`` is their relative weight when there is no gap."""
         odds = alike * float(np.exp(self.gap / _SCALE))
         return round(odds / (1.0 + odds), _DIGITS)
 

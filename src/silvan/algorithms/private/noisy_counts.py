@@ -57,7 +57,7 @@ class NoisyCounts(Reply, frozen=True, kw_only=True):
 
 
 class NoisyTotal(Noisy, Total[NoisyCounts], frozen=True, kw_only=True):
-    """A request for counts with noise, of which the coordinator sees the sum."""
+    """A request for noisy counts; the coordinator sees only their sum."""
 
 
 def histogram_noises(request: Noisy, times: int, schema: Schema) -> tuple[Noise, ...]:

@@ -195,7 +195,7 @@ UNIT = "one row of the test rows, added or removed"
 
 # -- messages
 class CountByScoreWithNoise(NoisyTotal, frozen=True, kw_only=True):
-    """How many test rows have which score by a model, by class or by value, with noise."""
+    """The number of test rows for each score of a model, by class or by value, with noise."""
 
     schema: Agreed[Blob]
     model: Derived[Blob]

@@ -106,7 +106,7 @@ def public_measure(schema: Schema) -> Measure:
 
 
 def _measure(offset: float, scale: float) -> Measure:
-    """Return how rows and their numbers are summed: what the noise is made for, whatever the objective."""
+    """Return how rows and their numbers are summed, which determines the noise for every objective."""
     return Measure("squared_error", 2, 1, (1,), 1, offset, scale)
 
 
@@ -167,7 +167,7 @@ class PublicPlan:
         return cls(rounds, make_bins(schema, cuts), measure, settings.n_sampled(len(schema.features)))
 
     def grow(self, settings: Settings, key: np.ndarray, ask: Callable[[GrowLevel, int], np.ndarray]) -> Forest:
-        """Grow a forest; ``ask`` returns the summed histograms of a level, given how many bins they have in all."""
+        """Grow a forest; ``ask`` returns the summed histograms of a level, given their total number of bins."""
         schema, bins, measure, history = self.rounds.schema, self.bins, self.measure, SplitHistory(GrowLevel)
         sizes = np.array([len(c) for c in bins.cuts], np.int64)
         points = CutPoints(sizes, np.concatenate(bins.cuts), max_bins=settings.max_bins)

@@ -38,12 +38,12 @@ _MANY_ROWS = 1 << 24  # fixed-point sums of the target leave room for so many ro
 
 # -- messages
 class DisguisedLevel(Noisy, Total[Histograms], frozen=True, kw_only=True):
-    """Histograms of every open node, of rows that are disguised once, for all that is asked of them."""
+    """Histograms of every open node, of rows randomised once for all requests."""
 
     level: Fixed[GrowLevel]
 
     def draws(self) -> Any:
-        """Return what is drawn: one set of noisy rows for all levels, trees and forests of a schema and epsilon."""
+        """Return the sample: one set of noisy rows for all levels, trees and forests of a schema and epsilon."""
         return ["disguised rows", self.level.schema.hash, self.epsilon]
 
 

@@ -38,7 +38,7 @@ MAX_TABLES = 1 << 12
 
 # -- messages
 class CountPeople(NoisyTotal, frozen=True, kw_only=True):
-    """How many rows there are to learn from, with noise."""
+    """The number of training rows, with noise."""
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row adds 1."""
@@ -46,7 +46,7 @@ class CountPeople(NoisyTotal, frozen=True, kw_only=True):
 
 
 class CountColumns(NoisyTotal, frozen=True, kw_only=True):
-    """How many rows fall into public bins of some columns, with noise."""
+    """The number of rows in public bins of some columns, with noise."""
 
     schema: Agreed[Blob]
     columns: Derived[np.ndarray]  # int32, features
@@ -59,7 +59,7 @@ class CountColumns(NoisyTotal, frozen=True, kw_only=True):
 
 
 class CountTables(NoisyTotal, frozen=True, kw_only=True):
-    """How many rows of each class fall into the cells of some tables, with noise."""
+    """The number of rows per class in the cells of some tables, with noise."""
 
     schema: Agreed[Blob]
     columns: Derived[np.ndarray]  # int32, features, each once
@@ -75,7 +75,7 @@ class CountTables(NoisyTotal, frozen=True, kw_only=True):
 
 
 class CountScores(NoisyTotal, frozen=True, kw_only=True):
-    """How many rows of each class have which score by a model, with noise."""
+    """The number of rows per class for each score of a model, with noise."""
 
     schema: Agreed[Blob]
     model: Derived[Blob]
@@ -87,7 +87,7 @@ class CountScores(NoisyTotal, frozen=True, kw_only=True):
 
 
 class SumTargets(NoisyTotal, frozen=True, kw_only=True):
-    """The sum of the number to predict, clipped to its bounds, with noise."""
+    """The sum of the numeric target, clipped to its bounds, with noise."""
 
     schema: Agreed[Blob]
 
@@ -97,7 +97,7 @@ class SumTargets(NoisyTotal, frozen=True, kw_only=True):
 
 
 class SumSlopes(NoisyTotal, frozen=True, kw_only=True):
-    """How a model's answers go along with the number to predict: four sums, with noise."""
+    """Four sums that relate a model's predictions to the numeric target, with noise."""
 
     schema: Agreed[Blob]
     model: Derived[Blob]

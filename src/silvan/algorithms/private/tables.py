@@ -233,7 +233,7 @@ def _calibrate(
 
 
 def _fit_number(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], tables: list[list[int]], n: int) -> Forest:
-    """Fit a forest of a number: its mean, what cells add to it, and by how much to shrink that."""
+    """Fit a regression forest: the mean, the additions of cells, and the factor that shrinks them."""
     schema, split_epsilon = rounds.schema, rounds.split_epsilon
     _, for_mean, for_slope = _NUMBER_SHARES
     asked = rounds.make(SumTargets, split_epsilon.take(for_mean))

@@ -160,7 +160,7 @@ def posterior_mean(measured: Sequence[tuple[float, float]]) -> float:
 
 
 def slope_of(sums: np.ndarray, mean: float, variance: float, unit: float) -> tuple[float, float]:
-    """Return the factor by which to scale what tables add, and by how much that shifts the mean.
+    """Return the scale factor for the tables' additions, and the resulting shift of the mean.
 
     ``sums`` are noisy means over rows of score, target, score times target and score squared, in whole numbers up to
     127; a score counts ``unit`` in the target's. Sums of correlated tables are too large: the prior mean is 1/3.

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def code_features(party: Party, features: tuple[Feature, ...]) -> list[Feature]:
-    """Return features as the coordinator learns them, and keep what they stand for."""
+    """Return features as the coordinator sees them, and keep their real names."""
     if party.show_names:
         return list(features)
     coded = []
@@ -36,7 +36,7 @@ def code_features(party: Party, features: tuple[Feature, ...]) -> list[Feature]:
 
 
 def code_label(party: Party, label: Label) -> Label:
-    """Return the label as the coordinator learns it, and keep what it stands for."""
+    """Return the label as the coordinator sees it, and keep its real name and classes."""
     if party.show_names:
         return label
     coded = coded_label(label, f"{party.name}: label ({_digits(party, msgspec.json.encode(label))})")
@@ -45,7 +45,7 @@ def code_label(party: Party, label: Label) -> Label:
 
 
 def keep_label(party: Party, coded: Label, label: Label) -> None:
-    """Keep what the label of a model stands for."""
+    """Keep the real name and classes of a model's label."""
     party.store.put(_NAMED + coded.name, msgspec.json.encode(label))
 
 

@@ -34,7 +34,7 @@ from silvan.privacy.identity.identity import Introduction, RowDigests, places_of
 
 
 class ColumnKinds(Reply, frozen=True, kw_only=True):
-    """What a party's columns are, by number, and its label if it has it; from one party also what it drew."""
+    """The types of a party's columns, by number, its label if it has it, and from one party the row samples."""
 
     features: list[Feature]
     label: Label | None
@@ -44,7 +44,7 @@ class ColumnKinds(Reply, frozen=True, kw_only=True):
 
 
 class DescribeColumns(Ask[ColumnKinds], frozen=True, kw_only=True):
-    """Kinds of the columns, and how many categories they have that at least ten of the rows in common have."""
+    """Kinds of the columns, and for each the number of categories with at least ten of the common rows."""
 
     rows: Derived[Blob]
     task: Fixed[Task | None] = None
@@ -85,7 +85,7 @@ def describe_columns(site: Site, request: DescribeColumns) -> ColumnKinds:
 
 
 def _kinds(party: Party, request: DescribeColumns) -> tuple[tuple[Feature, ...], Label | None]:
-    """Return what the party's columns are, by the schema that it was given or by the rows in common."""
+    """Return the types of the party's columns, from the given schema or from the common rows."""
     if party.given is not None:
         own = tuple(feature for feature in party.given.features if feature.name in party.columns)
         return own, party.given.label if party.has_label else None
@@ -162,7 +162,7 @@ def rows_blob(federation: Federation, digests: np.ndarray) -> Blob:
 def owner_of(
     introductions: dict[str, Introduction], names: Mapping[str, Sequence[str]], label: str | None, required: bool
 ) -> str | None:
-    """Find the one party that holds the label; refuse columns that two parties hold, by ``names`` where known here."""
+    """Find the party that holds the label; refuse columns at two parties, by ``names`` where known here."""
     holders = [name for name, party in introductions.items() if party.has_label]
     if len(holders) > 1:
         raise AgreementError(

@@ -61,11 +61,11 @@ class VerticalCoordinator(ABC):
         self.contexts: dict[str, GrowingContext] = {}
 
     def settings_for(self, signs: list[int], **more: Any) -> Settings:
-        """Return the settings as a party sees them: which way predictions may go with its own columns alone."""
+        """Return the settings as a party sees them, with monotonic constraints for its columns only."""
         return replace(self.settings, monotonic_cst=signs or None, max_features=None, **more)
 
     def make_contexts(self, signs: list[int], labels: dict[str, Blob], *, coded: bool = True) -> None:
-        """Note for every party what its trees grow on, and which way predictions may go with its columns.
+        """Record for every party the inputs of its trees, and the monotonic constraints of its columns.
 
         ``labels`` are those that parties compute on, by party; ``signs`` are of all columns if there are any.
         """
@@ -82,7 +82,7 @@ class VerticalCoordinator(ABC):
             )
 
     def context(self, party: str) -> GrowingContext:
-        """Return what a party is told with every question: what trees grow on, and all partitions so far."""
+        """Return what every request to a party contains: the inputs of the trees, and all partitions so far."""
         return msgspec.structs.replace(self.contexts[party], rounds=list(self.rounds))
 
     # -- growing
@@ -99,7 +99,7 @@ class VerticalCoordinator(ABC):
 
     @abstractmethod
     def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
-        """Return, by party, what the last question says beside its splits; ``nodes`` are leaves, from left to right."""
+        """Return, by party, the rest of the last request besides splits; ``nodes`` are leaves, left to right."""
 
     def _find(self, frontier: Frontier) -> Splits:
         features = sample_level(frontier, self.plan)

@@ -45,7 +45,7 @@ from silvan.tree.split import Splits
 
 
 class Values(Reply, frozen=True, kw_only=True):
-    """What the best split of each node is worth, -inf where there is none; the roots' statistics at first.
+    """The gain of the best split of each node, -inf for no split; in the first round the roots' statistics.
 
     The label holder counts the rows of all open nodes, so that no party can tell other sides of a split than it makes.
     """
@@ -57,7 +57,7 @@ class Values(Reply, frozen=True, kw_only=True):
 
 
 class FindValues(Growing, frozen=True, kw_only=True):
-    """What the best split by the party's columns is worth at each open node."""
+    """The gain of the best split by the party's columns at each open node."""
 
     reply: ClassVar[type[Reply]] = Values
 
@@ -71,7 +71,7 @@ class FindValues(Growing, frozen=True, kw_only=True):
 
 
 class Sides(Reply, frozen=True, kw_only=True):
-    """Statistics of the left side of each node, and which rows it is, as bits, where that is needed."""
+    """Statistics of the left side of each node, and its rows as bits where needed."""
 
     left: np.ndarray
     bits: np.ndarray
@@ -169,7 +169,7 @@ class EncodedCoordinator(VerticalCoordinator):
         self.make_contexts(signs, dict.fromkeys(self.parties, federation.work(self.holder, reply)))
 
     def bounds_of(self, nodes: np.ndarray) -> np.ndarray | None:
-        """Return what the predictions of nodes are held to, as questions have it."""
+        """Return the bounds on the predictions of nodes, in the form of requests."""
         return None if self.bounds is None else self.bounds[nodes]
 
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:

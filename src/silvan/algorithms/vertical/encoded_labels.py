@@ -34,13 +34,13 @@ from silvan.tree.objectives import MAX_CLASSES, OBJECTIVES, Measure
 
 
 class LabelsForParties(SignedReply, frozen=True, kw_only=True):
-    """The label of every row as parties are sent it: in code, or encrypted."""
+    """The label of every row in the form sent to parties: encoded or encrypted."""
 
     labels: bytes
     turned: bool | None = None  # whether a code turns the order round; told where trees must be monotonic
 
     def work(self) -> bytes:
-        """Return what is signed: the labels, and what is needed to compute on them."""
+        """Return the signed content: the labels, and the data needed to compute on them."""
         return self.labels
 
 
@@ -61,7 +61,7 @@ L = TypeVar("L", bound=LabelsOfRows)
 
 
 class PrepareLabels(Ask[LabelsForParties], frozen=True, kw_only=True):
-    """What the label holder is told when it is asked for labels."""
+    """A request for the labels, to the label holder."""
 
     once: ClassVar[bool] = True  # a forest has the labels of one set of rows
 
@@ -71,7 +71,7 @@ class PrepareLabels(Ask[LabelsForParties], frozen=True, kw_only=True):
 
     @property
     def min_leaf(self) -> int:
-        """Rows a leaf has at least, for the party's policy to judge."""
+        """Minimum number of rows in a leaf, which the party's policy checks."""
         return self.settings.min_samples_leaf
 
 
@@ -82,7 +82,7 @@ class EncodeLabels(PrepareLabels, frozen=True, kw_only=True):
 
 
 class LeafCode(msgspec.Struct, frozen=True):
-    """What the label holder needs to say what leaves are worth: their statistics in code, and what they are of."""
+    """The label holder's input for leaf values: the label, class weights and the leaves' encoded statistics."""
 
     label: Label
     class_weight: str | list[float] | None
@@ -165,7 +165,7 @@ def check_signed(party: Party, labels: Blob) -> None:
 
 
 def read_labels(party: Party, blob: Blob, rows: Blob, kind: type[L]) -> L:
-    """Read what the label holder signed, and check that it is of these rows."""
+    """Read the label holder's signed labels, and check that they belong to these rows."""
     labels = wire.decode(party.blob(blob.hash), kind)
     if labels.rows != rows.hash:
         raise FormatError("the labels are of other rows")

@@ -84,7 +84,7 @@ class PartySums(msgspec.Struct, frozen=True):
 
 
 class Decisions(Reply, frozen=True, kw_only=True):
-    """Who splits which node, what that is worth, whose children may be split; the rest is sealed."""
+    """Who splits which node, the gain, and whose children may be split; the rest is sealed."""
 
     winner: np.ndarray  # number of the party, -1 where there is no split
     gain: np.ndarray
@@ -95,7 +95,7 @@ class Decisions(Reply, frozen=True, kw_only=True):
 
 
 class DecideNodes(Growing, frozen=True, kw_only=True):
-    """Which split is best at each open node, from all parties' encrypted sums."""
+    """The best split of each open node, from all parties' encrypted sums."""
 
     reply: ClassVar[type[Reply]] = Decisions
 
@@ -131,7 +131,7 @@ class PartySplits(NamedTuple):
 
 
 class KeepChosen(Keeping, frozen=True, kw_only=True):
-    """Keep the details of the splits that were chosen; the label holder keeps what the leaves are worth."""
+    """Keep the details of the chosen splits; the label holder keeps the leaf values."""
 
     choices: Derived[list[bytes]]
     label: Agreed[Label | None] = None  # for the label holder, as all below
@@ -233,7 +233,7 @@ def check_open(party: Party, request: DecideNodes, note: Note | None) -> None:
 
 
 def _known_bounds(note: Note | None, n_nodes: int) -> np.ndarray:
-    """Return what the predictions of every node are held to."""
+    """Return the bounds on the predictions of every node."""
     if note is None:
         return np.tile([-np.inf, np.inf], (n_nodes, 1))
     if note.bounds is None or note.bounds.shape != (n_nodes, 2):
@@ -361,7 +361,7 @@ def _leaf_values(party: Party, request: KeepChosen) -> np.ndarray | None:
 
 
 def open_note(party: Party, note: Blob) -> Note:
-    """Open what the label holder sealed for itself."""
+    """Open the label holder's note to itself."""
     return wire.decode(unseal(note_key(party), party.blob(note.hash), LABEL_HOLDER), Note)
 
 

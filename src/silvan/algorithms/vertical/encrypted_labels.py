@@ -112,7 +112,7 @@ def truth_of(party: Party, rows: Blob, label: Label, settings: Settings) -> Trut
 
 
 def private_key(party: Party, bits: int, fingerprint: bytes | None = None) -> PrivateKey:
-    """Return the label holder's key, drawn when it is first needed; raise an error if another one is wanted."""
+    """Return the label holder's key, created at first use; raise an error if ``fingerprint`` names another key."""
     named = f"paillier key {bits}"
 
     def draw() -> PrivateKey:

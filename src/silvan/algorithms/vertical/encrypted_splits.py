@@ -56,7 +56,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class EncryptedSums(SignedReply, frozen=True, kw_only=True):
-    """Sums by bin that only the label holder can read, and how many rows each bin has, sealed for it."""
+    """Sums by bin that only the label holder can read, and the number of rows per bin, sealed for it."""
 
     asked: str  # digest of what they are sums of
     layout: bytes
@@ -85,7 +85,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 def asked_of(ground: GrowingContext, rounds: list[Blob], nodes: np.ndarray, what: np.ndarray) -> str:
-    """Return a digest of what a party was asked, the same for the party and the label holder.
+    """Return a digest of the request to a party, equal for the party and the label holder.
 
     ``what`` are the features of sums, or which sides of splits are needed.
     """
@@ -128,7 +128,7 @@ class LeftBits(SignedReply, frozen=True, kw_only=True):
 
 
 class SplitChosen(Growing, frozen=True, kw_only=True):
-    """Which rows go left at nodes that are split as the label holder chose."""
+    """Which rows go left at nodes with a split chosen by the label holder."""
 
     reply: ClassVar[type[Reply]] = LeftBits
 

@@ -39,7 +39,7 @@ def alone_at(federation: Federation) -> list[str]:
 
 
 def alone(federation: Federation, name: str, schema: Schema) -> tuple[Site, Schema]:
-    """Return what a site can learn from alone, and by which schema; a party as if it were told the label."""
+    """Return the local training data of a site, and its schema; for a party, as if it knew the label."""
     if federation.columns is None:
         return federation.site(name), schema
     label_holder_of(federation.columns)
@@ -49,7 +49,7 @@ def alone(federation: Federation, name: str, schema: Schema) -> tuple[Site, Sche
 
 
 def settings_alone(federation: Federation, name: str, settings: Settings) -> Settings:
-    """Return the settings of the trees that a site grows alone: what is asked of columns, of a party's own."""
+    """Return the settings of local trees; for a party, those that concern its columns."""
     own = range(len(settings.signs)) if federation.columns is None else federation.owners[name]
     return replace(settings, monotonic_cst=settings.signs[own.start : own.stop])
 
@@ -127,7 +127,7 @@ def joined(federation: Federation, digests: np.ndarray) -> Part:
 
 
 def row_key_of(federation: Federation) -> np.ndarray:
-    """Return the key by which trees draw rows, which all parties have."""
+    """Return the key for sampling rows, which all parties have."""
     columns = columns_of(federation)
     blob = rows_blob(federation, columns.training)
     return row_draws(_informed(federation, federation.sites[0], blob), columns.draws, blob)[0]
@@ -143,7 +143,7 @@ def joined_test_rows(federation: Federation) -> Part:
 
 
 def id_column(federation: Federation) -> str:
-    """Return the name of the column that tells rows apart."""
+    """Return the name of the ID column."""
     return federation.party(federation.sites[0]).id_column
 
 

@@ -40,7 +40,7 @@ def restore_shares(
     shares: Mapping[str, Writable],
     schemas: Mapping[str, Schema],
 ) -> None:
-    """Put shares that are known here, and what the label stands for, into the stores of parties in this process.
+    """Put known shares, and the label's real name, into the stores of parties in this process.
 
     A federation of new rows has new parties, whose stores are empty. ``schemas`` are those of the shares.
     """

@@ -69,7 +69,7 @@ ASKS: tuple[type[Request], ...] = (Explain, OfferDirection, KeepCoefficients)
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model, how many steps it took, and whether a further one would have changed nothing."""
+    """A model, its number of steps, and whether it converged."""
 
     model: LinearModel
     steps: int
@@ -118,7 +118,7 @@ def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: floa
 def _terms(
     federation: Federation, columns: Columns, schema: Schema, alpha: float, tol: float
 ) -> dict[str, RegressionTerms]:
-    """Return what each party is told of the regression: the rows, and the schema of its own columns."""
+    """Return what each party receives for the regression: the rows, and the schema of its columns."""
     rows, numbers = rows_blob(federation, columns.training), schema.label.classes is None
     return {
         party: RegressionTerms(rows, own_columns_blob(federation, columns, schema, party), numbers, alpha, tol)

@@ -43,7 +43,7 @@ class Predictors(Reply, frozen=True, kw_only=True):
 
 
 class SumPredictors(Total[Predictors], frozen=True, kw_only=True):
-    """What the party's columns add to the predictors of some rows."""
+    """The contribution of the party's columns to the predictors of some rows."""
 
     some_sites: ClassVar[bool] = True  # the parties of the model
 
@@ -184,7 +184,7 @@ def linear_share_of(party: Party, model: str) -> LinearShare:
 
 @answers(SumPredictors)
 def sum_predictors(site: Site, request: SumPredictors) -> Predictors:
-    """Work out what the party's columns add to the predictors of the rows asked for."""
+    """Compute the contribution of the party's columns to the predictors of the requested rows."""
     party = party_of(site)
     share = linear_share_of(party, request.model)
     X = encode_rows(party, share.design.schema, request.rows)

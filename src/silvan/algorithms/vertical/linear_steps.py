@@ -60,7 +60,7 @@ class RegressionTerms(msgspec.Struct, frozen=True):
 
 
 class SealedStep(msgspec.Struct, frozen=True):
-    """What the label holder tells the parties, sealed: what is unexplained, and how far to go in each direction."""
+    """What the label holder sends the parties, sealed: the residuals, and the step size in each direction."""
 
     residuals: np.ndarray  # int64 (rows, predictors); no rows in the last step
     taken: np.ndarray  # (directions so far,)
@@ -68,14 +68,14 @@ class SealedStep(msgspec.Struct, frozen=True):
 
 
 class Offer(Reply, frozen=True, kw_only=True):
-    """What a party would add to each row's predictors, and products of its directions."""
+    """A party's proposed addition to each row's predictors, and products of its directions."""
 
     column: np.ndarray  # (rows, predictors)
     products: np.ndarray  # (2 + earlier directions,)
 
 
 class Unexplained(Reply, frozen=True, kw_only=True):
-    """What the label holder cannot explain yet, sealed for the parties."""
+    """The label holder's residuals, sealed for the parties."""
 
     step: bytes
     width: int  # predictors a row has
@@ -84,7 +84,7 @@ class Unexplained(Reply, frozen=True, kw_only=True):
 
 
 class Explain(Ask[Unexplained], frozen=True, kw_only=True):
-    """What the label holder cannot explain by its own columns and what the others have offered so far."""
+    """The residuals after the label holder's columns and the directions offered so far."""
 
     terms: Each[RegressionTerms]
     label: Agreed[Label]
@@ -100,7 +100,7 @@ class Explain(Ask[Unexplained], frozen=True, kw_only=True):
 
 
 class OfferDirection(Total[Offer], frozen=True, kw_only=True):
-    """A step that the party's columns could take towards what is unexplained."""
+    """A direction in the party's columns that reduces the residuals."""
 
     terms: Each[RegressionTerms]
     steps: Derived[list[Blob]]
@@ -116,7 +116,7 @@ class OfferDirection(Total[Offer], frozen=True, kw_only=True):
         )
 
     def alike(self) -> bytes:
-        """Return all but the columns, which are the party's own."""
+        """Return everything except the columns, which differ by party."""
         terms = msgspec.structs.replace(self.terms, columns=Blob(""))
         return wire.encode(msgspec.structs.replace(self, terms=terms))
 
@@ -127,7 +127,7 @@ def _same_as_before(traces: list[bytes], further: bool, same: bytes) -> bytes | 
 
 
 class KeptConstant(Reply, frozen=True, kw_only=True):
-    """The constant, from the label holder; nothing from others."""
+    """The constant, from the label holder; empty from others."""
 
     present: np.ndarray
     constant: np.ndarray
@@ -135,7 +135,7 @@ class KeptConstant(Reply, frozen=True, kw_only=True):
 
 
 class KeepCoefficients(Ask[KeptConstant], frozen=True, kw_only=True):
-    """Keep the coefficients of the party's own columns; the label holder tells the constant."""
+    """Keep the coefficients of the party's columns; the label holder sends the constant."""
 
     once: ClassVar[bool] = True  # one model is kept in a task
 
@@ -255,7 +255,7 @@ class LabelFit:
     sealed: bytes = b""  # the last step
 
     def add_offer(self, party: Party, offer: Offer) -> None:
-        """Add what the others offer in sum as one more column, if it is large enough for fixed point."""
+        """Add the sum of the others' directions as one more column, if it is large enough for fixed point."""
         n, width = len(self.regression.X), self.regression.target.width
         hidden = pads(party, self.steps, n, width)
         for array, pad in zip((offer.column, offer.products), hidden, strict=True):
@@ -347,7 +347,7 @@ def make_target(y: np.ndarray, label: Label) -> LabelTarget:
 
 @answers(Explain)
 def explain(site: Site, request: Explain) -> Unexplained:
-    """Fit what was offered and return, sealed, what is still unexplained."""
+    """Fit the offered directions and return the sealed residuals."""
     party = party_of(site)
     try:
         with algebra_threads(party.n_jobs):

@@ -63,7 +63,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Growing(Request, frozen=True, kw_only=True):
-    """What questions about growing trees have in common."""
+    """The common fields of requests about growing trees."""
 
     verb: ClassVar[Verb] = "ask"
 
@@ -74,11 +74,11 @@ class Growing(Request, frozen=True, kw_only=True):
 
     @property
     def min_leaf(self) -> int:
-        """Rows a leaf has at least, for the party's policy to judge."""
+        """Minimum number of rows in a leaf, which the party's policy checks."""
         return self.ground.settings.min_samples_leaf
 
     def position(self) -> ProtocolPosition:
-        """Return where the question stands: after all partitions. A party may have no column in the first draws."""
+        """Return the position of the request: after all partitions. A party's first samples may have no column."""
         return ProtocolPosition("forest", tuple(blob.hash for blob in self.ground.rounds), anywhere=True)
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
@@ -124,7 +124,7 @@ class Descent:
     def find(
         self, nodes: np.ndarray, features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | None = None
     ) -> Splits:
-        """Return the best split of each node, feature -1 where there is none; what is remembered is not found again."""
+        """Return the best split of each node, with feature -1 for none; remembered splits are not searched again."""
         self.check(nodes, features)
         ties, words = self.ties(seeds, len(nodes), bounds), _choice_words(features, seeds, bounds)
         new = np.flatnonzero(self.chosen_by[nodes] != words)
@@ -170,7 +170,7 @@ class Descent:
 
 
 def _choice_words(features: np.ndarray, seeds: np.ndarray, bounds: np.ndarray | None) -> np.ndarray:
-    """Return a word for each node that stands for all by which its split is chosen: features, seed and bounds."""
+    """Return a word for each node that identifies the inputs of its split: features, seed and bounds."""
     odd = np.uint64(6364136223846793005)
     words: np.ndarray = (features + 1).astype(np.uint64) @ odd ** np.arange(features.shape[1], dtype=np.uint64) ^ seeds
     if bounds is not None:

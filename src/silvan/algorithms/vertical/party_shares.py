@@ -28,13 +28,13 @@ from silvan.tree.split import Splits
 
 
 class LeafValues(Reply, frozen=True, kw_only=True):
-    """What the leaves are worth, from the label holder; nothing from others."""
+    """The leaf values, from the label holder; empty from others."""
 
     value: np.ndarray
 
 
 class Keeping(Growing, frozen=True, kw_only=True):
-    """Where in the forest the splits are that a party made, the nodes of the question."""
+    """The position of a party's splits in the forest, for the nodes of the request."""
 
     reply: ClassVar[type[Reply]] = LeafValues
 
@@ -47,7 +47,7 @@ class Keeping(Growing, frozen=True, kw_only=True):
 
 
 class KeepShare(Keeping, frozen=True, kw_only=True):
-    """Keep the details of the splits that the party made; the label holder says what the leaves are worth."""
+    """Keep the details of the party's splits; the label holder returns the leaf values."""
 
     seeds: Derived[np.ndarray]  # of the nodes, to find again the splits that the party has forgotten
     leaves: Derived[LeafCode | None] = None  # for the label holder
@@ -60,7 +60,7 @@ class ShownShare(Reply, frozen=True, kw_only=True):
 
 
 class ShowShare(Ask[ShownShare], frozen=True, kw_only=True):
-    """The party's own splits, for an auditor who keeps the whole forest."""
+    """The party's splits, for an auditor who keeps the whole forest."""
 
     model: Derived[str]
 
@@ -84,7 +84,7 @@ def keep_share(site: Site, request: KeepShare) -> LeafValues:
 def store_share(
     party: Party, request: Keeping, splits: Splits, label: Label | None, value: np.ndarray | None = None
 ) -> None:
-    """Write a party's share to its store: its splits, the label if it holds it, and leaf values kept to itself."""
+    """Write a party's share to its store: its splits, its label if any, and its private leaf values."""
     n, places = len(request.nodes), (request.node, request.first, request.middle, request.last)
     check_arrays("the places do not match the nodes", *((place, (n,), np.int64) for place in places))
     thresholds = np.zeros(0, np.float32)

@@ -1,7 +1,7 @@
 """Prediction by a forest in shares.
 
-In one round, for any number of trees and rows, every party says which leaves each row can reach as far as it knows; the
-row falls into the leaf that all sets have in common (Algs 3 and 4 of Federated Forest).
+One round serves any number of trees and rows. Every party reports the leaves that each row can reach according to its
+columns; the row falls into the one leaf that is in all sets (Algs 3 and 4 of Federated Forest).
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from silvan.forest.forest_shares import Structure
 from silvan.forest.reach import meet, reach_leaves, row_bytes
 
 _REPLY_BYTES = 1 << 26
-"""Leaf sets that take more are asked for in several messages."""
+"""Larger leaf sets are requested in several messages."""
 
 # -- messages
 
@@ -32,7 +32,7 @@ class LeafSets(Reply, frozen=True, kw_only=True):
 
 
 class ReachLeaves(Ask[LeafSets], frozen=True, kw_only=True):
-    """Which leaves each row can reach, as far as the party's columns tell."""
+    """The leaves that each row can reach, according to the party's columns."""
 
     model: Derived[str]
     rows: Derived[Blob]
@@ -45,7 +45,7 @@ class ReachLeaves(Ask[LeafSets], frozen=True, kw_only=True):
 
 @answers(ReachLeaves)
 def reach(site: Site, request: ReachLeaves) -> LeafSets:
-    """Return the leaves that each row can reach, as far as the party's columns tell."""
+    """Return the leaves that each row can reach, according to the party's columns."""
     party = party_of(site)
     share = share_of(party, request.model)
     X = encode_rows(party, share.schema, request.rows)

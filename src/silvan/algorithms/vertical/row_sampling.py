@@ -1,4 +1,4 @@
-"""Which rows are held out for evaluation, which are in which tree, and the order in which rows stand.
+"""Which rows are test rows, which rows each tree samples, and the order of rows.
 
 One party draws: the label holder. It tells the coordinator which rows are held out for evaluation, and the parties,
 sealed, the key by which trees draw rows and by which rows stand in order. By a seed all of it can be repeated: the test
@@ -39,7 +39,7 @@ def hold_out(party: Party, rows: Blob, share: float) -> np.ndarray:
 
 
 def sample_rows(party: Party, schema: Schema, rows: Blob) -> tuple[bytes, np.ndarray]:
-    """Return the key by which trees draw rows, sealed for all parties, and the order in which rows are to stand."""
+    """Return the key for sampling rows, sealed for all parties, and the order of rows."""
     words = row_words(party, rows)
     order = rising_order(words)  # the same in every federation, other than that of the digests
     key = _key_of_draws(party, schema, places_of(party, rows)[order], words[order])
@@ -52,7 +52,7 @@ def _key_of_draws(party: Party, schema: Schema, places: np.ndarray, words: np.nd
         return party.key_for("rows of trees")[:KEY_BYTES]
     frame = party.rows_at(places)
     X = encode_features(frame, schema)
-    X[np.isnan(X)] = np.nan  # one of the many that there are
+    X[np.isnan(X)] = np.nan  # one fixed bit pattern for NaN
     content = hashlib.sha256(words.tobytes())
     content.update(X.tobytes())
     content.update(encode_label(frame, schema).tobytes())
@@ -60,7 +60,7 @@ def _key_of_draws(party: Party, schema: Schema, places: np.ndarray, words: np.nd
 
 
 def row_draws(party: Party, draws: bytes, rows: Blob) -> tuple[np.ndarray, np.ndarray]:
-    """Return the key by which trees draw rows, and the word by which each row is sampled: uint64 (2,) and (rows,)."""
+    """Return the key for sampling rows, and each row's sampling word: uint64 (2,) and (rows,)."""
     key = unseal(party.key_for("row draws"), draws, LABEL_HOLDER)
     if len(key) != KEY_BYTES:
         raise FormatError("not a key of row draws")

@@ -73,7 +73,7 @@ class RowLeaves(msgspec.Struct, frozen=True, tag="leaves"):
 
 
 class ScoreMetrics(Reply, frozen=True, kw_only=True):
-    """Main metrics, in the order of ``metrics.main_metrics``, or moments where a number is predicted."""
+    """Main metrics, in the order of ``metrics.main_metrics``; in regression, moments."""
 
     metrics: np.ndarray
     detail: Detail | None = None
@@ -90,13 +90,13 @@ class EvaluateScores(Ask[ScoreMetrics], frozen=True, kw_only=True):
 
 
 class PredictionsKept(Reply, frozen=True, kw_only=True):
-    """How many predictions the party has written down; they stay with it."""
+    """The number of predictions written by the party; they stay with it."""
 
     rows: int
 
 
 class KeepPredictions(Ask[PredictionsKept], frozen=True, kw_only=True):
-    """Write predictions down beside the ids of rows, in the party's own folder."""
+    """Write predictions with the IDs of rows, in the party's folder."""
 
     model: Derived[str]
     rows: Derived[Blob]
@@ -190,7 +190,7 @@ def _look_up(party: Party, found: RowLeaves) -> RowScores:
 
 
 def scores_of_leaves(value: np.ndarray, found: RowLeaves) -> RowScores:
-    """Average the values of rows' leaves; decide for a class by the threshold if there is one, else by votes if asked.
+    """Average the leaf values of rows; choose a class by the threshold if given, else by votes if requested.
 
     ``value`` is what each leaf is worth, from left to right.
     """
@@ -239,7 +239,7 @@ def ask_label_holder(
 def keep_predictions(
     federation: Federation, model: ModelInShares, digests: np.ndarray, found: RowScores | RowLeaves
 ) -> int:
-    """Send the label holder what was found for each row, for it to keep; return for how many rows."""
+    """Send the label holder the result for each row, to keep; return the number of rows."""
     holder, n = model.label_holder, len(digests)
     step = max(1, _BYTES * n // max(1, (found.scores if isinstance(found, RowScores) else found.leaves).nbytes))
 

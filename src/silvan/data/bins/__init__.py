@@ -1,1 +1,1 @@
-"""Bins of one byte: cells of the float line, cut points chosen from counts in them, values between cut points."""
+"""Bins that fit in one byte: a grid of float cells, cut points chosen from cell counts, bin codes of values."""

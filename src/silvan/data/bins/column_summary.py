@@ -41,7 +41,7 @@ class Sizes:
         _add_sizes(grid.images(column), self.counts, self.low, self.high)
 
     def merge(self, counts: np.ndarray, low: np.ndarray, high: np.ndarray, present: bool) -> None:
-        """Add what is known of other rows."""
+        """Add the summary of other rows."""
         self.counts += counts
         np.minimum(self.low, low, out=self.low)
         np.maximum(self.high, high, out=self.high)
@@ -93,7 +93,7 @@ def summarise(
     apart: Mapping[str, Sizes] | None = None,
     counted: np.ndarray | None = None,
 ) -> Summary:
-    """Summarise all rows in one pass; ``apart`` are the sizes of columns of numbers that are known already.
+    """Summarise all rows in one pass; ``apart`` has the sizes of numeric columns that are already known.
 
     Sizes are those of the rows that are ``counted``, of all if none are named.
     """

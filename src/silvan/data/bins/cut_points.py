@@ -32,12 +32,12 @@ def check_max_bins(max_bins: int) -> None:
 
 @cache
 def table_shift(max_bins: int) -> int:
-    """Return how many times codes are halved to make bins: four codes a bin if a byte holds them, else two or one."""
+    """Return the shift from codes to bins: four codes per bin if they fit in a byte, else two or one."""
     return sum(max_bins << shift <= CODES for shift in (1, 2))
 
 
 def staggered_bins(max_bins: int) -> int:
-    """Return how many value bins the cut points of all trees make together at most."""
+    """Return the maximum number of value bins from the cut points of all trees together."""
     shift = table_shift(max_bins)
     return min(max_bins << shift, CODES) - (1 << shift) if shift else max_bins
 
@@ -195,7 +195,7 @@ def _cut_after(rows: np.ndarray, max_bins: int) -> np.ndarray:
 
 @njit(nogil=True, cache=True)
 def _cut_in_steps(rows: np.ndarray, max_bins: int, n_sets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose after which cells to cut, and in how many of the sets of cut points each is: as many as codes fit a byte.
+    """Choose the cells to cut after, and in how many sets each cut point is, with codes that fit in a byte.
 
     Cuts beside a bin that holds much of all rows are in all sets, the others in equally many.
     """

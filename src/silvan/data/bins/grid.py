@@ -32,7 +32,7 @@ LARGEST = 0x7F7FFFFF  # image of the largest float32; what lies beyond is infini
 
 
 class Grid(NamedTuple):
-    """The grid of one column: how many low bits its coarse cells drop, and how many fine cells it may have."""
+    """The grid of one column: the low bits that its coarse cells drop, and its maximum number of fine cells."""
 
     coarse: int
     budget: int
@@ -134,7 +134,7 @@ def _add_coarse(image: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 
 def coarse_cells(image: np.ndarray, shift: int, n_cells: int) -> np.ndarray:
-    """Return the coarse cell of every value, of which none is missing."""
+    """Return the coarse cell of every value; no value may be missing."""
     return ((image.astype(np.int64) + (1 << shift) - 1) >> shift) + (n_cells >> 1)
 
 

@@ -65,7 +65,7 @@ def _driver(dialect: Dialect) -> Any:
 
 
 def _connect(driver: Any, dialect: Dialect, query: Query) -> Any:
-    """Return a connection; what a driver says of one that failed is not repeated."""
+    """Return a connection; a driver's error text is not repeated."""
     if query.scheme == "sqlite":
         try:
             return dialect.connect(driver, query, None)
@@ -133,12 +133,12 @@ def _explained(error: BaseException, query: Query, dialect: Dialect, reading: bo
 
 
 def columns_statements(query: Query) -> tuple[str, ...]:
-    """Return what is sent before the rows are asked for; the last one has the columns and no row."""
+    """Return the statements that precede the query for rows; the last one returns the columns without any row."""
     return *DIALECTS[query.scheme].begin, f"SELECT * FROM {query.select()} WHERE 1 = 0"  # noqa: S608, the owner's own query
 
 
 def rows_statement(query: Query, columns: dict[str, type]) -> str:
-    """Return what asks for the rows, in the order of all columns."""
+    """Return the query for the rows, ordered by all columns."""
     by_bytes = DIALECTS[query.scheme].text_order
     names = {name: quoted(name, query.scheme) for name in columns}
     order = ", ".join(by_bytes.format(names[name]) if kind is str else names[name] for name, kind in columns.items())

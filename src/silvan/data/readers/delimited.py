@@ -129,7 +129,7 @@ class Delimited:
             raise self.broken() from None
 
     def _cells(self, frame: "pl.DataFrame") -> "pl.DataFrame":
-        """Return cells with points for decimal commas, and without what is said to mean missing."""
+        """Return cells with decimal points instead of commas, and without the declared markers of missing values."""
         import polars as pl
 
         frame = self.table.without(self._named(frame))

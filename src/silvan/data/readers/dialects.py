@@ -1,4 +1,4 @@
-"""What differs between databases: connecting, what is sent first, types of columns, what errors mean.
+"""The differences between databases: connecting, first statements, column types, error codes.
 
 Everything else is the same for all (``database.py``): each driver has the interface of PEP 249. SQLite's is in the
 standard library and PostgreSQL's is called by itself; SQLAlchemy finds the others' and knows how they are called.

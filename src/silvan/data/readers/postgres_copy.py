@@ -27,7 +27,7 @@ _TYPES: dict[int, type] = {
 
 
 def connect(driver: Any, address: Address, password: str | None) -> "_Connection":
-    """Connect; what the driver would say of a missing password is said in plain words."""
+    """Connect; explain a missing password in plain words instead of the driver's."""
     encrypt: Any = address.tls() or (False if address.ssl == "disable" or address.socket_file else None)
     native = importlib.import_module(f"{driver.__name__}.native")  # the driver does not load this part by itself
     sock = address.open("PostgreSQL")

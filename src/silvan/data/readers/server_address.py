@@ -36,7 +36,7 @@ class Address(NamedTuple):
         return {"host": self.host, "port": self.port, "user": self.user, "password": password}
 
     def tls(self) -> SSLContext | None:
-        """Return the rules for an encrypted connection; None where none is asked for."""
+        """Return the rules for an encrypted connection; None if encryption is not requested."""
         if self.ssl in ("disable", "prefer") or self.socket_file:
             return None
         try:
@@ -74,7 +74,7 @@ class Address(NamedTuple):
 
 
 def find_address(query: Query, usual_port: int) -> Address:
-    """Return the address that a URL gives; what it leaves out of PostgreSQL's comes from the environment."""
+    """Return the address in a URL; for PostgreSQL, the environment supplies missing parts."""
     parts, settings = query.parts, query.settings()
     postgres = query.scheme == "postgresql"
     given: Mapping[str, str] = os.environ if postgres else {}

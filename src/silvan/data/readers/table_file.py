@@ -33,7 +33,7 @@ WANTED = "should end in .csv, .csv.gz, .tsv, .parquet, .feather, .arrow, .xlsx o
 
 @dataclass(frozen=True)
 class Table:
-    """A table in a file, where how it is written must be said.
+    """A table in a file, with the options for reading it.
 
     What is None is found out: the separator from the first line, the encoding from the file's first bytes (text that is
     not UTF-8 is taken for Windows-1252, which holds Latin-1). In a file with semicolons ``12,5`` is twelve and a half.
@@ -240,7 +240,7 @@ _TIMES = 200
 
 
 def _separates(mark: Any) -> bool:
-    """Return whether a text may stand between cells: one character of ASCII, and none that cells are made of."""
+    """Return whether a text may separate cells: one ASCII character that does not occur in cells."""
     return (
         isinstance(mark, str) and len(mark) == 1 and mark.isascii() and not mark.isalnum() and mark not in "\"'\r\n.-+"
     )

@@ -52,7 +52,7 @@ def job_name(study: Study) -> str:
 
 
 def job_arguments(study: Study, sites: list[str], without: dict[str, str] | None = None) -> dict[str, Any]:
-    """Return what the classes of a job are made with, at the server and at the sites."""
+    """Return the arguments for a job's classes, at the server and at the sites."""
     return {"study": study.text, "sites": sites, "without": without or {}, "version": version("silvan")}
 
 

@@ -30,7 +30,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def load(program: str) -> None:
-    """Load what a job needs, and what a study does then as long as no job waits."""
+    """Load the modules of a job, and then those of a study while no job waits."""
     import_module(program)
     import_module(PROGRAMS[program])
     import_module("nvflare.fuel.f3.communicator").load_comm_drivers()

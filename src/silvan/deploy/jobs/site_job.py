@@ -96,7 +96,7 @@ class SiteExecutor(Answering):
 def _answering(
     files: SiteFiles, study: Study, roster: Callable[[], Roster | None], folders: JobFolders
 ) -> tuple[Receive, Ready]:
-    """Return what answers at a site that knows everybody's keys, and what says why it does not yet."""
+    """Return the responder of a site that knows everybody's keys, and a function that explains why it is not ready."""
     waits = _waits(files, study)
     if waits is not None and waits.what == "waiting":
         notify(files, study)

@@ -75,7 +75,7 @@ class Membership(msgspec.Struct, frozen=True):
 
     @property
     def service(self) -> tuple[str, int, str]:
-        """Where the service for joining is, and the certificate by which it is known."""
+        """The address of the joining service, and its certificate."""
         return self.host, self.port, self.root
 
     @property
@@ -92,7 +92,7 @@ class Invite(Membership, frozen=True):
     columns: list[str] = []
 
     def __post_init__(self) -> None:
-        """Raise an error for names that are none: the site's folder is called as the invitation says."""
+        """Raise an error for invalid names: the invitation's name becomes the name of the site's folder."""
         check_name("federation", self.federation)
         check_name("site", self.site)
         _check_host(self.host)
@@ -194,7 +194,7 @@ class CoordinatorFiles:
         return [name for name, certificate in read.items() if certificates.ends_soon(certificate)]
 
     def renew(self, *names: str) -> None:
-        """Make certificates of its own processes anew, for the keys that they have; for processes that start."""
+        """Renew the certificates of the coordinator's processes for their existing keys, when they start."""
         content, authority = self.read(), self.authority
         for name in names:
             key, server = certificates.load_key((self.path / name).with_suffix(".key")), name.endswith("server.crt")
@@ -269,7 +269,7 @@ class CoordinatorFiles:
             content.sites[site] = SiteEntry()
 
     def revoke(self, site: str) -> None:
-        """Remove a site: nothing that it signs is accepted any more, and it is asked nothing."""
+        """Remove a site: its signatures are no longer accepted, and it gets no more requests."""
         with self.changing() as content:
             _entry(content, site)
             del content.sites[site]

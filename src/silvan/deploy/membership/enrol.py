@@ -47,7 +47,7 @@ class SiteKeys(msgspec.Struct, frozen=True):
 
 
 class CoordinatorInfo(msgspec.Struct, frozen=True):
-    """What the service tells whoever asks: its clock, its versions, and everybody's public keys."""
+    """The public information of the service: its clock, its versions, and everybody's public keys."""
 
     time: float
     versions: dict[str, str]
@@ -167,7 +167,7 @@ def make_server(hub: CoordinatorFiles) -> ThreadingHTTPServer:
 
 
 def ask_coordinator(host: str, port: int, root: str) -> CoordinatorInfo:
-    """Return what the service tells of itself; raise ``FederationError`` if it does not answer."""
+    """Return the service's public information; raise ``FederationError`` if it does not respond."""
     return call(host, port, root, "/roster", CoordinatorInfo)
 
 

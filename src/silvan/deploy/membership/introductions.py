@@ -52,7 +52,7 @@ class SignedKeys(msgspec.Struct, frozen=True):
 
 
 class ExchangeKeys(msgspec.Struct, frozen=True):
-    """Everybody's introductions, for a site to check; none: a site is asked for its own."""
+    """Everybody's introductions, for a site to check; empty when requesting the site's introduction."""
 
     everybody: list[SignedKeys] = []
 
@@ -194,10 +194,10 @@ class IntroducedSite:
 
 
 class Carrier(Protocol):
-    """What brings bytes to sites: a job's controller."""
+    """Carries bytes to sites: the controller of a job."""
 
     def carry(self, site: str, data: bytes, wait: float) -> bytes:
-        """Bring bytes to a site, and those that it gives back; raise ``UnreachedError`` if it is not there."""
+        """Bring bytes to a site and return its reply; raise ``UnreachedError`` if the site is not there."""
 
     def pause(self, seconds: float) -> None:
         """Wait."""

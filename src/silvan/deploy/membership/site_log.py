@@ -35,7 +35,7 @@ def note_error(folder: Path, study: str, error: Exception) -> None:
 
 
 def last_error(folder: Path) -> LastError | None:
-    """Return the last error at a site; None if there was none, or what is kept of it cannot be read."""
+    """Return the last error at a site; None if there was none or its record is unreadable."""
     return try_json(folder / LAST_ERROR, LastError)
 
 

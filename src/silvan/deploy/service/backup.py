@@ -29,7 +29,7 @@ _PROCESSES = "pid.fl", "daemon_pid.fl"
 
 
 def backup_site(site: SiteFiles, target: Path) -> int:
-    """Copy what a site keeps, with its settings, to a new folder; return how many files there are."""
+    """Copy a site's files and settings to a new folder; return the number of files."""
     if (pid := _running(site)) is not None:
         who = "the site" if isinstance(site, JoinedSite) else "FLARE's client"
         raise InputError(f"{who} is running (process {pid}); stop it first: its files must be of one moment")
@@ -58,7 +58,7 @@ def _running(site: SiteFiles) -> int | None:
 
 
 def _copy_folder(folder: Path, target: Path, also: Sequence[Path] = ()) -> int:
-    """Copy a folder, and files from elsewhere beside its own; the copy says that it is one. Return how many files."""
+    """Copy a folder and some files from elsewhere; mark the result as a copy. Return the number of files."""
     target = target.absolute()
     if target.exists() or target.is_relative_to(folder):
         raise InputError(f"{target}: name a new folder outside of {folder}; nothing is written over")

@@ -124,7 +124,7 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
 
 
 def _check_connection(member: JoinedSite) -> Iterator[Check]:
-    """Check that the coordinator can be reached, and what it tells of itself."""
+    """Check that the coordinator is reachable, and its public information."""
     own = member.membership
     try:
         status = ask_coordinator(*own.service)

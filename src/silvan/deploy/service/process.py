@@ -56,7 +56,7 @@ class Background:
         return process.pid
 
     def become(self, arguments: list[str], cwd: Path) -> None:
-        """Turn this process into it, and leave its output as it is; raise ``InputError`` if it is running."""
+        """Replace this process by it, without redirecting output; raise ``InputError`` if it is already running."""
         self._check_alone()
         write_whole(self._pid, f"{os.getpid()} {_start_time(os.getpid())}\n".encode())
         os.chdir(cwd)

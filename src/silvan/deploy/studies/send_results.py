@@ -63,7 +63,7 @@ class KeptResults(NamedTuple):
 
     @property
     def model(self) -> bytes | None:
-        """The model that the site should use, its own if there is one; None where it is in shares."""
+        """The model that the site should use, a personal one if it exists; None if the model is in shares."""
         return self.models.get(MADE_MODEL, self.models.get(OWN_MODEL, self.models.get(MODEL)))
 
 

@@ -65,7 +65,7 @@ def table_settings(member: SiteFiles, study: Study, n_jobs: int | None = None) -
 
 
 def fold_key(member: SiteFiles, study: Study) -> bytes:
-    """Return the site's own secret by which the rows of a study are dealt out to folds."""
+    """Return the site's secret for assigning the rows of a study to folds."""
     return derive(secret_key(member.store).private_bytes_raw(), f"folds of {study.unique_name}".encode(), 32)
 
 
@@ -139,7 +139,7 @@ def freeze(member: SiteFiles, study: Study) -> Path:
 
 
 def _copy_query(query: Query, memory: str | None, pieces: Path, copy: Path) -> None:
-    """Write what a database answers to a file, piece by piece if there is a limit."""
+    """Write a database's result to a file, in pieces if there is a limit."""
     if memory is None:
         pl.DataFrame(read_table(query).to_native()).write_parquet(copy)
         return

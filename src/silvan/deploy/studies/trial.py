@@ -150,7 +150,7 @@ def _federate_sites(plan: Study, n: int, frame: pl.DataFrame, sums: Any) -> Fede
 
 
 def _federate_parties(plan: Study, n: int, frame: pl.DataFrame, sums: Any) -> Federation:
-    """Deal columns out to parties, of which the first holds the label."""
+    """Assign columns to parties; the first party holds the label."""
     names, ids = [name for name in frame.columns if name != plan.label], pl.Series(_ID, range(len(frame)))
     tables = {
         f"party {k}": frame.select(*names[k::n], *([plan.label] if k == 0 else [])).with_columns(ids) for k in range(n)

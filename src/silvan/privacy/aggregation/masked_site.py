@@ -91,13 +91,13 @@ class Hidden(Reply, frozen=True, kw_only=True):
 
 
 class Confirmed(Reply, frozen=True, kw_only=True):
-    """A site's word to each other site for whose parts are in the sum."""
+    """A site's confirmation, for each other site, of the parts in the sum."""
 
     codes: dict[str, bytes]
 
 
 class Opened(Reply, frozen=True, kw_only=True):
-    """A site's shares of what must be taken off, by whose seeds they are of."""
+    """A site's shares of the seeds to remove, by the site that the seeds belong to."""
 
     shares: dict[str, bytes]
 

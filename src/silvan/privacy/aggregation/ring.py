@@ -50,7 +50,7 @@ class Hop(msgspec.Struct, frozen=True):
     sealed: bytes = b""
 
     def name(self, study: str, statistic: str) -> str:
-        """Name the sum by all that it is about: a box of one does not open in another."""
+        """Name the sum by everything that defines it, so that a box from one sum does not open in another."""
         ring = [(member.site, member.key.hex()) for member in self.ring]
         return digest(msgspec.json.encode([study, self.sum, ring, statistic]))
 
@@ -210,9 +210,9 @@ class RingSums:
         return total, traffic(total, question, [member.site for member in ring])
 
     def _resume(self, federation: Federation, question: Asked) -> tuple[list[SumMember], Reply | None]:
-        """Finish a sum that had gone round when the coordinator was stopped.
+        """Finish a sum that had already passed all sites when the coordinator stopped.
 
-        The first site may have sent it, and sends no other: not even one without a site that was lost meanwhile.
+        The first site may have sent the sum and sends no other, not even one without a site that was lost meanwhile.
         """
         known = federation.journal.find(_journal_key(question, list(question.requests))).get(SUM)
         if known is None:

@@ -38,7 +38,7 @@ WORDS = 2
 
 
 class Introduction(Reply, frozen=True, kw_only=True):
-    """What a party holds: how many columns and rows, what its ids are like; digests if they are any good."""
+    """A party's numbers of columns and rows, the state of its IDs, and digests if the IDs are usable."""
 
     columns: list[str]  # keyed digests of their names, by which columns of one name are noticed
     has_id: bool
@@ -51,7 +51,7 @@ class Introduction(Reply, frozen=True, kw_only=True):
 
 
 class Introduce(Ask[Introduction], frozen=True, kw_only=True):
-    """How many columns there are, and keyed digests of their names; of ids, too, if the study matches rows by these."""
+    """The number of columns, and keyed digests of their names; of IDs too, if the study matches rows by digests."""
 
 
 class RowDigests(msgspec.Struct, frozen=True):

@@ -37,24 +37,24 @@ With 2^40 rows at each of two parties, two that differ are alike with a probabil
 
 
 class HiddenIds(Reply, frozen=True, kw_only=True):
-    """The label holder's ids as points that only it can take off, sealed for the parties."""
+    """The label holder's IDs as points that only it can undo, sealed for the parties."""
 
     request: bytes
 
 
 class HideIds(Ask[HiddenIds], frozen=True, kw_only=True):
-    """The party's ids, hidden by its secret."""
+    """The party's IDs, hidden by its secret."""
 
 
 class TwiceHidden(Reply, frozen=True, kw_only=True):
-    """Another party's ids as points, and the label holder's points with its own secret on top."""
+    """Another party's IDs as points, and the label holder's points with the party's secret applied."""
 
     setup: bytes
     response: bytes
 
 
 class HideTwice(Ask[TwiceHidden], frozen=True, kw_only=True):
-    """Hide the label holder's ids once more, and the party's own for comparison."""
+    """Hide the label holder's IDs a second time, and the party's IDs for comparison."""
 
     once: ClassVar[bool] = True  # whoever may have any ids hidden can try any id
 
@@ -62,14 +62,14 @@ class HideTwice(Ask[TwiceHidden], frozen=True, kw_only=True):
 
 
 class Common(Reply, frozen=True, kw_only=True):
-    """Digests of the ids that all parties have, and how many each has."""
+    """Digests of the IDs that all parties have, and the number of rows at each."""
 
     digests: np.ndarray
     shared: dict[str, int]
 
 
 class Intersect(Ask[Common], frozen=True, kw_only=True):
-    """Which ids all other parties have too."""
+    """The IDs that all other parties also have."""
 
     once: ClassVar[bool] = True  # whoever may have any points compared can try any id
 

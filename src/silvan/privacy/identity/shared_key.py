@@ -36,7 +36,7 @@ class SealedKeys(Reply, frozen=True, kw_only=True):
 
 
 class DealKey(Ask[SealedKeys], frozen=True, kw_only=True):
-    """Draw a key for all sites, and seal it so that only they can read it."""
+    """Create a key for all sites, and seal it so that only they can read it."""
 
     of_rows: ClassVar[bool] = False
 
@@ -46,7 +46,7 @@ class DealKey(Ask[SealedKeys], frozen=True, kw_only=True):
 
 
 class KeyTaken(Reply, frozen=True, kw_only=True):
-    """That the site has the shared key."""
+    """Confirmation that the site has the shared key."""
 
 
 class TakeKey(Ask[KeyTaken], frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ class NoisyQuery:
 
 @dataclass(frozen=True)
 class Privacy:
-    """The account of a private model.
+    """The privacy accounting of a model.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ class UncountedError(SilvanError):
 
 
 class Noisy(Request, frozen=True, kw_only=True):
-    """A question whose answer has noise.
+    """A request with a noisy reply.
 
     The site works out by itself how much one row can change the answer, and adds noise that is enough for
     ``epsilon``. With ``sharers`` above 1 it adds one of so many shares, and only the sum has all of it: so a draw of

@@ -33,10 +33,10 @@ _LARGEST = 1 << 62
 
 
 class Lanes(msgspec.Struct, frozen=True):
-    """Where the numbers of a row are: ``fields`` of them, each from 0 to ``most``, of at most ``rows`` rows.
+    """The layout of a row's numbers: ``fields`` of them, each from 0 to ``most``, of at most ``rows`` rows.
 
-    Agreed once; whoever knows this knows the layout. Where fields are classes (``one_hot``: a 1 and zeros), sums that
-    do not add up to the rows of their bin are noticed.
+    Agreed once; it defines the layout completely. If fields are classes (``one_hot``: a 1 and zeros), a check detects
+    sums that do not add up to the rows of their bin.
     """
 
     bits: int  # of the key
