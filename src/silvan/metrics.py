@@ -304,7 +304,7 @@ FEWEST_ROWS, FEWEST_OF_A_CLASS = 10, 5
 
 
 def enough_rows(by_class: np.ndarray) -> bool:
-    """Return whether there are rows enough for an interval, given how many are of each class."""
+    """Return whether there are enough rows for an interval, given the number of each class."""
     return int(by_class.sum()) >= FEWEST_ROWS and int(by_class.min()) >= FEWEST_OF_A_CLASS
 
 
@@ -380,7 +380,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: its name, what it means, how it is computed, and for what is predicted.
+    """A metric: its name, meaning, computation and task.
 
     Of the ``main`` metrics of a task the first leads: models are compared by it. Others are details. A metric with
     ``averages`` is the mean of the sites' where counts do not give it over all sites; one with ``noisy`` can be

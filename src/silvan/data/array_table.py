@@ -101,7 +101,7 @@ def _array(values: Any, name: str, ndim: int) -> Array:
 
 
 def _types_differ(values: Any, array: Array) -> bool:
-    """Whether numpy made text of a list, or one type of several, and so values what they were not."""
+    """Whether numpy turned a list into text or merged several types, and so changed values."""
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
         return array.dtype.kind == "U"
     rows = [values] if array.ndim == 1 else values

@@ -111,7 +111,7 @@ def _distinct_objects(series: Series, present: NDArray[np.bool], places: NDArray
 
 
 def category_places(series: Series, code_of: Mapping[str, int]) -> NDArray[np.int64]:
-    """Return the code of each row by its text; below 0 where there is none.
+    """Return the code of each row by its text; negative if there is none.
 
     A text counts as it is, if some code has it. Otherwise, if it stands for a number, the number's own text counts:
     ``1.0`` and ``01`` are ``1``. Last, codes whose texts stand for the number.
@@ -138,7 +138,7 @@ def _stands_for(values: Sequence[Any], known: Container[str] = ()) -> dict[str, 
 
 
 def _by_number(code_of: Mapping[str, int]) -> dict[str, int]:
-    """Return the codes by the number that their texts stand for, the first of equals."""
+    """Return the codes by the numeric value of their texts, the first among equals."""
     found: dict[str, int] = {}
     for number, code in zip(numbers_of(list(code_of)), code_of.values(), strict=True):
         if number is not None and number == number:
@@ -167,7 +167,7 @@ def _bare(word: str) -> str:
 
 
 def class_places(series: Series, classes: Sequence[Class], *, folded: bool = False) -> NDArray[np.int64]:
-    """Return the code of each row's class; below 0 where it is none.
+    """Return the code of each row's class; negative for unknown classes.
 
     A class is the cell's text, or equal to it (1, 1.0 and true are), or has the text of the number that the cell
     stands for. If ``folded``, neither case nor blanks around it count.
@@ -202,7 +202,7 @@ def class_places(series: Series, classes: Sequence[Class], *, folded: bool = Fal
 
 
 def cell_numbers(series: Series) -> tuple[NDArray[np.float64], NDArray[np.bool]]:
-    """Return the number of each row, NaN where there is none, and which rows hold something that is no number.
+    """Return the number of each row, NaN if missing, and the rows with cells that are not numbers.
 
     Blank text and markers are missing, true is 1 and false is 0.
     """
@@ -238,7 +238,7 @@ def read_date(word: str) -> datetime | None:
 
 
 def date_number(when: Any, part: DatePart) -> float | None:
-    """Return a date, or a part of it, as a number; None for what is no date."""
+    """Return a date, or a part of it, as a number; None if it is not a date."""
     if not isinstance(when, date):
         return None
     if part != "days":

@@ -1,4 +1,4 @@
-"""What a site's owner should know of each column before anything is learnt: kind, gaps, range, and what looks odd.
+"""A profile of each column for the site's owner before training: kind, missing values, range, oddities.
 
 This is for the owner's own eyes: nothing of it is ever sent.
 """
@@ -125,7 +125,7 @@ def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None
 
 
 def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> list[str]:
-    """Return what looks odd in the values of a column."""
+    """Return oddities in the values of a column."""
     notes = []
     whole = kind == "numeric" and not np.any(numbers != np.floor(numbers))
     if len(values) == present and (whole or kind == "categorical"):

@@ -110,7 +110,7 @@ class CellTypes:
         self.all_texts = True  # whether no cell holds a number as such
 
     def add(self, text: "pl.Series", rows: "pl.Series | None" = None) -> None:
-        """Look at some cells; with ``rows``, at distinct texts and how many rows have each."""
+        """Look at some cells; with ``rows``, at distinct texts and the number of rows with each."""
         import polars as pl
 
         clean = _clean(text)
@@ -138,7 +138,7 @@ class CellTypes:
             self.others += [before + row + 1 for row in strange.arg_true().head(3 - len(self.others)).to_list()]
 
     def add_values(self, values: Sequence[Any], rows: Sequence[int]) -> None:
-        """Look at distinct values of any type, and how many rows have each."""
+        """Look at distinct values of any type, and the number of rows with each."""
         import polars as pl
 
         texts = [(value, n) for value, n in zip(values, rows, strict=True) if isinstance(value, str)]
@@ -187,7 +187,7 @@ class CellTypes:
 
     @property
     def found(self) -> str:
-        """What the column is: "empty", "numeric", "date", or "categorical"; a mixture is what most of it is."""
+        """The kind of the column: "empty", "numeric", "date", or "categorical"; the majority decides for a mixture."""
         if not self.present:
             return "empty"
         if self.kind is not None:
@@ -248,7 +248,7 @@ class CellTypes:
 
 @cache
 def _signs() -> "list[pl.Expr]":
-    """Return what is looked at in distinct texts: markers, true or false, numbers, whole numbers."""
+    """Return checks for distinct texts: markers, true or false, numbers, whole numbers."""
     import polars as pl
 
     word = pl.col("word")

@@ -125,7 +125,7 @@ def near_names(absent: Iterable[str], names: Iterable[str]) -> list[str]:
 
 
 def mostly_unknown(frame: Frame, schema: Schema) -> dict[str, int]:
-    """Return the columns most of whose categories the schema does not name, and in how many rows that is so."""
+    """Return the columns with mostly unknown categories, and the number of affected rows."""
     found = {}
     for feature in schema.features:
         if feature.categories and feature.column in frame.columns:
@@ -233,7 +233,7 @@ def _infer_classes(target: Series, label: str, first_row: int, *, asked: bool) -
 
 
 def check_few(n: int, label: str, *, asked: bool) -> None:
-    """Raise ``SchemaError`` if a label has very many values and nobody said that they are classes."""
+    """Raise ``SchemaError`` if a label has very many values and is not declared as classes."""
     if n > MAX_CATEGORIES and not asked:
         raise SchemaError(
             f"the label {label!r} has {n} different values; say task='regression' if it is a "
@@ -300,7 +300,7 @@ def _stop_at(bad: NDArray[np.bool], what: str, mend: str, first_row: int, error:
 
 
 def _check_usable(series: Series, name: str) -> None:
-    """Raise ``SchemaError`` for a column of dates and the like; one without values has no kind of its own."""
+    """Raise ``SchemaError`` for a column of dates and the like; a column without values has no kind."""
     if not (is_void(series) or holds_objects(series)):
         numeric_or_text(series, name)
 

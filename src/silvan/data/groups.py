@@ -28,7 +28,7 @@ class Groups:
     """The persons of a table: ``ids`` as text, the person of each row by its number, and the keys of all rows."""
 
     def __init__(self, ids: list[str], person: np.ndarray, salt: bytes) -> None:
-        """Derive the keys of all rows; ``salt`` tells the persons of one site from those of others."""
+        """Derive the keys of all rows; ``salt`` distinguishes the persons of different sites."""
         self.ids, self.person = ids, person
         words = b"".join(hashlib.blake2b(text.encode(), key=salt, digest_size=8).digest() for text in ids)
         rows = np.bincount(person, minlength=len(ids))
@@ -39,7 +39,7 @@ class Groups:
         self.keys["place"][order] = np.arange(len(person)) - np.repeat(np.cumsum(rows) - rows, rows)
 
     def count(self, codes: np.ndarray, n: int) -> np.ndarray:
-        """Count the persons that have a row of each of n codes; one below 0 is none."""
+        """Count the persons with a row of each of n codes; negative codes do not count."""
         there = codes >= 0
         once = np.unique(self.person[there].astype(np.int64) * n + codes[there]) % max(n, 1)
         return np.bincount(once, minlength=n)

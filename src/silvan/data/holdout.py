@@ -17,7 +17,7 @@ _PIECE = 1 << 16  # rows that are sorted at a time
 
 
 class Fold(NamedTuple):
-    """One fold of a table whose rows are shuffled and dealt out: its number, of how many, in which shuffle."""
+    """One fold of a shuffled table: its number, the number of folds, and the shuffle."""
 
     number: int
     of: int
@@ -74,7 +74,7 @@ Split = Fold | LeftOut
 
 
 class HeldOut:
-    """The rows that are held out for evaluation: none at first, or every one."""
+    """The test rows: initially none, or all."""
 
     def __init__(self, rows: int, every: bool = False) -> None:
         self.rows, self.bits = rows, np.full(-(-rows // 8), 255 * every, np.uint8)

@@ -26,7 +26,7 @@ _TOGETHER = ({"whole numbers", "numbers"}, "numbers"), ({"dates", "times"}, "tim
 
 
 class Partitioned(Batched):
-    """A table in partitions. ``sources`` are those with rows, ``sizes`` how many each has.
+    """A table in partitions. ``sources`` are those with rows, ``sizes`` their numbers of rows.
 
     ``casts`` are the columns that are of several types, with that of all.
     """
@@ -63,7 +63,7 @@ class Partitioned(Batched):
         return f"partition {self.numbers[place]}" + (f" ({source!r})" if isinstance(source, str) else "")
 
     def _kinds(self, looked: list[Looked], columns: list[str]) -> dict[str, str]:
-        """Return what each column holds in all partitions; raise ``SchemaError`` where they do not go together."""
+        """Return the contents of each column over all partitions; raise ``SchemaError`` if partitions conflict."""
         self.casts, kinds = {}, {}
         for place, one in enumerate(looked):
             differing = sorted(set(columns) ^ set(one.columns))
@@ -86,7 +86,7 @@ class Partitioned(Batched):
         return kinds
 
     def _frames(self, names: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
-        """Yield some columns of all partitions, at most so many rows at a time."""
+        """Yield some columns of all partitions, at most this many rows at a time."""
         import polars as pl
 
         slices = (

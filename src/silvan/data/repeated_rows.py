@@ -58,7 +58,7 @@ def repeated_rows(tables: Mapping[str, Batched]) -> list[str]:
 
 
 def _copies(table: Batched) -> tuple[int, int]:
-    """Return how many rows repeat others, if chance hardly explains that, and how often each row is there at least."""
+    """Return the number of repeated rows, if chance hardly explains it, and each row's minimum number of copies."""
     ids = {name for name in table.names if not table.dtypes[name].is_float() and _all_differ(_hashes([table], [name]))}
     for names in (table.names, [name for name in table.names if name not in ids]):  # copies may be numbered
         hashes = _hashes([table], names)
@@ -77,7 +77,7 @@ def _copies(table: Batched) -> tuple[int, int]:
 
 
 def _shared(tables: Mapping[str, Batched]) -> Counter[tuple[str, str]]:
-    """Return how many rows two sites have in common, if chance hardly explains that."""
+    """Return the number of rows that two sites share, if chance hardly explains it."""
     shared: Counter[tuple[str, str]] = Counter()
     alike = [{(name, _is_number(table.dtypes[name])) for name in table.names} for table in tables.values()]
     names = sorted(name for name, _ in set.intersection(*alike))
@@ -133,7 +133,7 @@ def _by_chance(
 
 
 def _possible(column: "pl.Series", values: int) -> float:
-    """Return how many values a column may have: of rounded numbers, all between the lowest and the highest."""
+    """Return the number of possible values of a column: for rounded numbers, all between minimum and maximum."""
     if not column.dtype.is_numeric():
         return values
     numbers = column.drop_nulls().to_numpy()

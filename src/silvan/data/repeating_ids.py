@@ -44,7 +44,7 @@ def repeating_ids(tables: Mapping[str, Batched], label: str) -> list[str]:
 
 
 def _ids(table: Batched, label: str) -> dict[str, float]:
-    """Return how many rows each value has, of the columns that look like ids."""
+    """Return the number of rows per value, for columns that look like IDs."""
     known = [*table.names, *(name for name in table.excluded if name not in table.names)]
     frame = next(table.batches(known)).head(_ROWS)
     found = {}
@@ -102,7 +102,7 @@ def _agreement(group: np.ndarray, series: Series) -> float | None:
 
 
 def _kappa(group: np.ndarray, codes: np.ndarray, n_codes: int) -> float | None:
-    """Return by how much more often two rows of one group have the same code than any two rows."""
+    """Return how much more often two rows of one group have the same code than any two rows do."""
     if n_codes < 2 or len(codes) < _FEWEST:
         return None
     _, counts = np.unique(group * np.int64(n_codes) + codes, return_counts=True)

@@ -202,7 +202,7 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             msgspec.structs.force_setattr(self, "positive", self._class_called(self.positive))
 
     def _class_called(self, given: Class) -> Class:
-        """Return the class of two that is written like this; raise ``SchemaError`` if there is none."""
+        """Return the one of two classes with this spelling; raise ``SchemaError`` if there is none."""
         if len(self.classes or ()) != 2:
             has = f"has {count_of(len(self.classes), 'class')}" if self.classes else "is a number"
             raise SchemaError.about("positive", f"is for a label of two classes, and {self.name!r} {has}")

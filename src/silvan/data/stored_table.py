@@ -73,7 +73,7 @@ class StoredTable(NamedTuple):
 
 
 def open_stored(source: Any, kinds: Kinds, room: int | None = None, folder: Folder = None) -> StoredTable | None:
-    """Open a file or a query, of which ``room`` bytes are in memory at a time; None for anything else.
+    """Open a file or a query, with ``room`` bytes in memory at a time; None for anything else.
 
     What a database answers is kept in a file in the ``folder``, or in memory if ``room`` is None.
     """
@@ -96,7 +96,7 @@ def open_stored(source: Any, kinds: Kinds, room: int | None = None, folder: Fold
 def typed_frames(
     what: str, columns: Sequence[str], texts: Sequence[str], rows: int, frames: Frames, kinds: Kinds, room: int
 ) -> StoredTable:
-    """Look once at all cells of text of a source that has types of its own."""
+    """Look once at all text cells of a source that declares column types."""
     found = look_at_texts(frames(texts, batch_rows(room, len(texts))) if texts else (), kinds, texts)
     types, refused, dates = settle(found)
     return StoredTable(what, columns, rows, _reader(frames, types), refused, dates)
@@ -160,7 +160,7 @@ _PAUSES = (1.0, 2.0, 4.0, 8.0)
 def _open_query(
     query: Query, kinds: Kinds, room: int, store: "Callable[[], list[pl.DataFrame] | StoredFrames]"
 ) -> StoredTable:
-    """Keep what the database answers, and look at all cells of text."""
+    """Keep the database's result, and look at all text cells."""
     kept = store()
     names: list[str] = []
     n, pauses, connected = 0, iter(_PAUSES), False

@@ -49,7 +49,7 @@ def read_table(source: Any, label: str = "label", schema: Schema | None = None) 
 
 
 def open_table(source: Any, label: str = "label", kinds: Kinds | None = None, *, by_schema: bool = False) -> TypedTable:
-    """Read a table, with the types that all rows fit; what it cannot be without a schema is noted.
+    """Read a table with types that fit all rows; record columns that need a schema.
 
     ``by_schema`` says that a schema decides what columns are, so that data frames are taken as they come.
     """

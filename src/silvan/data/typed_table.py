@@ -50,11 +50,11 @@ class TypedTable(NamedTuple):
                 raise SchemaError(self.unclear[name])
 
     def by(self, schema: Schema) -> Frame:
-        """Return the table with types in which every cell can be read by itself."""
+        """Return the table with types such that every cell can be read separately."""
         return self.with_texts(text_columns(schema))
 
     def with_texts(self, names: Collection[str]) -> Frame:
-        """Return the table with the cells of some columns as text, where the source has no types of its own."""
+        """Return the table with some columns as text, if the source declares no types."""
         typed = [name for name in self.frame.columns if name in names and not is_text(self.frame[name])]
         if self.texts is None or not typed:
             return self.frame
@@ -70,7 +70,7 @@ class TypedTable(NamedTuple):
 
 
 def look_at_texts(frames: "Iterable[pl.DataFrame]", kinds: Kinds, typed: Collection[str] = ()) -> dict[str, CellTypes]:
-    """Look once at all columns of text; ``typed`` are those that a source with types of its own calls text."""
+    """Look once at all text columns; ``typed`` are those that the source declares as text."""
     import polars as pl
 
     found: dict[str, CellTypes] = {}

@@ -189,7 +189,7 @@ def federate_rows(
 
 
 def _said_besides(settings: SiteSettings, pretrained: Mapping[str, Any]) -> str:
-    """Return what a study's journal knows of settings that most studies leave out."""
+    """Return the rarely used settings that a study's journal records."""
     said = f"; kinds {settings.kinds}" if settings.kinds else ""
     said += "; test by row" if settings.test_key and settings.test else ""
     said += f"; split {settings.date_split}" if settings.date_split else ""
@@ -285,7 +285,7 @@ def _asks_for_columns(policy: Policy) -> bool:
 
 
 def _by_row(test_by: str | None, schema: Schema | None, budgeted: bool) -> bool:
-    """Return whether test rows are sampled one by one; raise ``InputError`` for what cannot be."""
+    """Return whether test rows are sampled independently; raise ``InputError`` for impossible combinations."""
     if test_by not in (None, "class", "row"):
         raise InputError.wrong("test_by", "None, 'class' or 'row'", test_by)
     if test_by == "row" and schema is None:

@@ -137,7 +137,7 @@ class Protection:
 
 
 def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums, SecureSum | None]:
-    """Return both halves of the way of summing that a user named: the coordinator's, and what hides a site's part.
+    """Return both halves of the chosen sum protocol: the coordinator's, and the one that hides a site's part.
 
     ``seals`` are the keys by which sites know each other, if they do not take the coordinator's word for them.
     """
@@ -192,7 +192,7 @@ def check_folded(kinds: Kinds, label: str) -> None:
 
 
 def check_named(kinds: Kinds, names: Sequence[str], where: str) -> None:
-    """Raise ``InputError`` for a misspelt column, which would be read as something else than ``kinds`` says."""
+    """Raise ``InputError`` for a misspelt column in ``kinds``."""
     unknown = [name for name in kinds if name not in names]
     if unknown:
         close = get_close_matches(unknown[0], names, n=1)

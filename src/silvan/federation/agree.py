@@ -1,4 +1,4 @@
-"""Agreement before training: one schema for all sites, or a clear account of what keeps them from one."""
+"""Agreement before training: one schema for all sites, or a clear error that says why there is none."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -104,7 +104,7 @@ def agree_on(
 
 
 def ask_rows(federation: Federation, *, grouped: bool = False) -> dict[str, int]:
-    """Ask how many rows each site has, where a schema is agreed already."""
+    """Request the number of rows of each site, if a schema is already agreed."""
 
     def check(site: str, reply: Size) -> None:
         if not 1 <= reply.rows < MAX_ROWS:
@@ -137,7 +137,7 @@ def _features(name: str, kind: str, kinds: Kinds) -> list[Feature]:
 
 
 def _kinds(replies: dict[str, Description], differences: Differences, absent: Absent) -> dict[str, str]:
-    """Return every column of any site, or of all, in the order of the sites, and what it is.
+    """Return every column of any site, or of all sites, in the order of the sites, with its kind.
 
     A column without values has no kind of its own. Sites that read a column differently must say what it is.
     """
@@ -189,7 +189,7 @@ def _kinds(replies: dict[str, Description], differences: Differences, absent: Ab
 def _classes(
     replies: dict[str, Description], label: str, differences: Differences, kind: Any
 ) -> tuple[Class, ...] | None:
-    """Return the classes of all sites; which of two that differ only in case or blanks are one, the study says."""
+    """Return the classes of all sites; the study decides whether classes that differ in case or blanks are one."""
     by_site = {site: d.classes for site, d in replies.items()}
     numbers = [site for site, classes in by_site.items() if classes is None]
     if numbers and len(numbers) < len(by_site):
@@ -288,7 +288,7 @@ def _suspect_units(cells_by_column: dict[str, dict[str, int]], differences: Diff
 def _name_categories(
     federation: Federation, features: list[Feature], differences: Differences
 ) -> tuple[list[Feature], dict[str, dict[str, int]]]:
-    """Return the features with their categories, and of each column how many of these every site named."""
+    """Return the features with their categories, and for each column the number that every site named."""
     names = [f.name for f in features if f.categorical]
 
     def check_names(site: str, reply: CategoryNames) -> None:

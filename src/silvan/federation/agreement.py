@@ -14,7 +14,7 @@ Absent = Literal["missing", "drop"]
 
 @dataclass(repr=False)
 class Differences:
-    """How the sites' tables differ: one line per difference, and what was done about it."""
+    """Differences between the sites' tables: one line per difference, and how it was handled."""
 
     notes: list[tuple[str, str, str]] = field(default_factory=list)  # column, what differs, what was done
     warnings: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Messages in chunks: what is too large to travel at once is cut, carried piece by piece, and put together again.
+"""Messages in chunks: large messages are cut, sent piece by piece, and reassembled.
 
 Every chunk gets a reply. The last chunk of a message is answered; a long answer is fetched piece by piece. A piece is
 as large as the link carries in about a second, so that every reply is also a sign of life and nothing waits long
@@ -45,7 +45,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class ChunkReply(msgspec.Struct, frozen=True):
-    """What comes back: a piece of the answer, or what to do."""
+    """The response: a piece of the reply, or an instruction."""
 
     what: Literal["kept", "answer", "working", "lacking", "waiting", "later", "refused", "declined"]
     total: int = 0  # bytes of the answer
@@ -59,7 +59,7 @@ Carry = Callable[[bytes], bytes]
 
 
 class PieceSize:
-    """How many bytes travel at once over a link: as many as it carries in about a second."""
+    """The chunk size for a link: the bytes that it carries in about one second."""
 
     def __init__(self, first: int = FIRST, clock: Callable[[], float] = time.monotonic) -> None:
         self.bytes, self._clock = first, clock

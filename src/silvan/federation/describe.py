@@ -1,4 +1,4 @@
-"""What a site says of its table before training: the messages of agreement and the site's half.
+"""A site's description of its table before training: the messages of agreement and the site's half.
 
 Nothing in a description is a value of a row. Of a numeric column it says in which very coarse cell of the
 public grid the median of its sizes lies, so that a column in other units is noticed.
@@ -69,7 +69,7 @@ class Describe(Ask[Description], frozen=True, kw_only=True, omit_defaults=True):
     grouped: Fixed[bool] = False  # whether rows are counted by person
 
     def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
+        """Describe the request, or the reply."""
         n = "" if reply is None else f"{len(reply.names):,} "
         return f"names and kinds of {n}columns, coarse cells of medians, classes of the label, how many rows there are"
 
@@ -103,7 +103,7 @@ class CountCategories(Total[CategoryCounts], frozen=True, kw_only=True):
     names: Fixed[list[str]]
 
     def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
+        """Describe the request, or the reply."""
         return f"counts of rows under {2 * BUCKETS:,} hashes of category names x {count_of(len(self.names), 'column')}"
 
 
@@ -124,7 +124,7 @@ class NameCategories(Ask[CategoryNames], frozen=True, kw_only=True):
     sites: Derived[list[str]]
 
     def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
+        """Describe the request, or the reply."""
         n = "" if reply is None else f"{sum(map(len, reply.names)):,} "
         return f"names of {n}common categories of {count_of(len(self.names), 'column')}"
 
@@ -167,7 +167,7 @@ def check_classes(classes: Sequence[Class], rows: int) -> None:
 
 
 def _named_classes(site: Site, classes: Sequence[Class]) -> list[Class]:
-    """Return the classes that enough of the site's own rows have."""
+    """Return the classes that enough of the site's rows have."""
     check_classes(classes, len(site.table))
     if site.naming == "all":
         return list(classes)

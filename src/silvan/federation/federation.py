@@ -52,7 +52,7 @@ class Sums(Protocol):
     least: int  # fewest sites that a sum may be over
 
     def must_stay(self, n: int) -> int:
-        """Return how many of n sites must stay for a sum over them to be finished."""
+        """Return how many of n sites must stay to finish a sum over them."""
 
     def total(self, federation: "Federation", question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Return the sum over the sites, and each site's traffic as entries without a body."""
@@ -370,11 +370,11 @@ class Federation:
         return self._for_now(_asked=self._asked, rounds=self.rounds, agreement_rounds=self.agreement_rounds)
 
     def one_round(self) -> AbstractContextManager[None]:
-        """Count questions as one round: what was too large for one message, cut into several."""
+        """Count several requests as one round, if they are the parts of one large message."""
         return self._for_now(_joined=0)
 
     def working_on(self, what: str) -> AbstractContextManager[None]:
-        """Name what questions are for: a model, an evaluation. Sites hold a coordinator to one of each at a time."""
+        """Name the purpose of requests: a model, an evaluation. Sites allow a coordinator one of each at a time."""
         self._tasks += 1
         return self._for_now(task=f"{what} ({self._tasks})")
 
@@ -447,7 +447,7 @@ class Federation:
             self.questions[-1].sum = named
 
     def _recall(self, question: Asked) -> dict[str, Entry]:
-        """Return what the journal knows of a question, and count it as if it had come now."""
+        """Return the journal's replies to a request, and count them as if they had arrived now."""
         known = self.journal.find(question.name)
         for site, entry in known.items():
             if entry.kind == LOST:

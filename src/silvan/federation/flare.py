@@ -212,7 +212,7 @@ class Controlling(Controller):
         """Do nothing: there is nothing to clear up."""
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
-        """Run the study; what goes wrong is written down by ``work``."""
+        """Run the study; ``work`` records errors."""
         self._abort = abort_signal
         self.work(_folders(fl_ctx))
 
@@ -294,7 +294,7 @@ class Answering(Executor):
 
 
 class Session:
-    """The coordinator's way to a running FLARE server: who is there, submit, how it stands.
+    """The coordinator's connection to a running FLARE server: connected sites, submission, status.
 
     FLARE's own errors become one ``ConnectionError``.
     """

@@ -129,12 +129,12 @@ class Journal:
         return _JournaledStore(self, site)
 
     def remember(self, site: str, values: dict[str, bytes]) -> None:
-        """Keep what a site of this process remembers, all or nothing of it."""
+        """Store the state of a site in this process, completely or not at all."""
         rows = [(site, key, value) for key, value in values.items()]
         self._write("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", rows)
 
     def remembered(self, site: str) -> dict[str, bytes]:
-        """Return what a site of this process remembers."""
+        """Return the stored state of a site in this process."""
         return dict(self._read("SELECT key, value FROM memory WHERE site = ?", site))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Keys by which parties know each other: an Ed25519 pair each, and a roster of the public ones.
+"""Keys that identify parties: an Ed25519 pair each, and a roster of the public keys.
 
 A secret key is a file that only its owner may read; one that others can read is refused. A roster is what a site's
 owner has agreed on with the others by other means than the coordinator: who the sites are, and by which key each is
@@ -33,7 +33,7 @@ COORDINATOR = ""
 
 
 class Key:
-    """A party's own key: it signs."""
+    """A party's signing key."""
 
     def __init__(self, secret: Ed25519PrivateKey) -> None:
         self._secret = secret
@@ -135,7 +135,7 @@ class Roster:
     seals: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse two with one key: what the one signs the other could have."""
+        """Refuse two parties with the same key, because either could sign for the other."""
         if not self.sites:
             raise InputError("a roster needs at least one site")
         for keys in ({COORDINATOR: self.coordinator, **self.sites}, self.seals):

@@ -39,7 +39,7 @@ class SignedReply(Reply, frozen=True, kw_only=True):
 
 
 class ProtocolPosition(NamedTuple):
-    """Where a question stands among others that belong together.
+    """The position of a request in a sequence.
 
     Each repeats, by digests, all that was decided before it, and the next adds to that. Questions that nothing was
     decided before, and nothing comes after, are asked once.
@@ -51,7 +51,7 @@ class ProtocolPosition(NamedTuple):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a coordinator asks. A request holds all that is needed to answer it, blobs aside."""
+    """A coordinator's request. It contains everything needed to reply, except blobs."""
 
     verb: ClassVar[Verb]
     reply: ClassVar[type[Reply]]
@@ -78,7 +78,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return cls.__name__
 
     def describe(self, reply: Any = None) -> str:
-        """Describe in plain words what is asked for, or what is answered; the ledger shows it to the site's owner."""
+        """Describe the request, or the reply, in plain words; the ledger shows this to the site's owner."""
         asked = (self.__doc__ or self.kind()).split("\n")[0].rstrip(".")
         return f"{asked[0].lower()}{asked[1:]}" + ("" if reply is None else f" ({shapes(reply)})")
 
@@ -89,7 +89,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return ProtocolPosition(self.kind()) if self.verb == "total" or self.once else None
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Leave a trace for the questions to come, given those of others; None if it does not fit to them.
+        """Return a trace for later requests, given those of earlier ones; None if the request does not fit them.
 
         ``further``: the question adds to what was decided, or is the first; otherwise it stands beside the others.
         """
@@ -139,7 +139,7 @@ class SumStep(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, dict=True):
-    """One message on its way: which study and question it belongs to, who sent it, what it is."""
+    """One message in transit: its study and request, its sender, its content."""
 
     study: str
     question: str  # digest of the question; a reply repeats it
@@ -204,7 +204,7 @@ _ELEMENTS = {"i": "whole numbers", "u": "whole numbers", "f": "numbers", "b": "t
 
 
 def shapes(reply: msgspec.Struct) -> str:
-    """Describe what is in a reply and how large it is, without a single value of it."""
+    """Describe the contents and size of a reply, without any of its values."""
     said = []
     for name in reply.__struct_fields__:
         value, words = getattr(reply, name), name.replace("_", " ")

@@ -40,7 +40,7 @@ from silvan.federation.transport import Transport
 
 @dataclass(frozen=True)
 class Event:
-    """Something worth showing: a question sent, an answer in, a site lost, or how far a site in this process is."""
+    """An event to show: a request sent, a reply received, a site lost, or the progress of a site in this process."""
 
     what: str  # "question", "answer", "waiting", "lost", "progress"
     kind: str  # of message; of progress: what is being done; of waiting: for what
@@ -87,11 +87,11 @@ class DeclinedError(Exception):
 
 
 class StaleError(UnreachedError):
-    """A site says that it has had a message before, or a newer one: copies came by other ways."""
+    """A site reports that it has already received this message, or a newer one: copies took other routes."""
 
 
 class LaterError(UnreachedError):
-    """A site is there, and what it reads its table from does not answer now."""
+    """A site is there, but the source of its table does not respond now."""
 
 
 class Tries:
@@ -247,7 +247,7 @@ class LoggedQuestion:
 
 
 class Blobs:
-    """What requests refer to. A blob travels once to each site, unless the site says that it lacks it."""
+    """Objects that requests refer to. A blob is sent once to each site, unless the site reports that it lacks it."""
 
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}

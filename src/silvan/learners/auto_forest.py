@@ -49,7 +49,7 @@ SHARED = "shared"  # the forest for all sites, where some site uses another: its
 
 
 class Choices(dict[str, str]):
-    """What each site uses and why, in a sentence a site, and ``shared``, what the shared forest is made of.
+    """What each site uses and why, one sentence per site, and ``shared``, the parts of the shared forest.
 
     ``caption`` says how sites chose, if they did.
     """
@@ -71,7 +71,7 @@ class Choices(dict[str, str]):
 
 
 class AutoForest(AutoForestParameters, Learner):
-    """A federated and a merged forest for all, each by what it is worth, and for each site what serves it.
+    """A federated and a merged forest for all, weighted by their metrics, and for each site the mix that serves it.
 
     The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
     every site, with re-estimated leaves, as a ``MergedForest``. Each half counts by how both do at all sites, on
@@ -140,7 +140,7 @@ class AutoForest(AutoForestParameters, Learner):
         return int(self.max_depth) + 3 + 2 * bool(self.choose) + 2 * bool(self.refits_leaves) + more
 
     def check(self) -> None:
-        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+        """Raise ``InputError`` for invalid parameters, before any request."""
         super().check()
         if self.fit_leaves and self.monotonic_cst is not None:
             raise InputError(
@@ -168,7 +168,7 @@ class AutoForest(AutoForestParameters, Learner):
         )
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        """Grow both halves, put them together, and let every site choose how much its own trees count."""
+        """Grow both halves, combine them, and let every site choose the weight of its local trees."""
         merged_forest.limit_trees(settings, None, self.refits_leaves)
         settings = balance_classes(federation, self.schema_, settings)
         federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
@@ -210,12 +210,12 @@ class AutoForest(AutoForestParameters, Learner):
         self.choices_ = Choices(reasons, shared, _CAPTION if self.choose else "")
 
     def result(self) -> Result:
-        """Return what was learned, with what sites chose."""
+        """Return the result, with the sites' choices."""
         choices = self.choices_
         return replace(super().result(), choices=choices, shared_forest=choices.shared)
 
     def _fixed_threshold(self) -> float | None:
-        """Return the decision threshold, if it is known before the forest is there."""
+        """Return the decision threshold, if it is known before the forest."""
         return None if self.threshold is None or isinstance(self.threshold, str) else float(self.threshold)
 
     def _site_forest(
@@ -239,7 +239,7 @@ class AutoForest(AutoForestParameters, Learner):
         return [RowSamples((self.n_estimators,), bootstrap=all_trees.bootstrap), of_sites]
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models drew, as far as it is known."""
+        """Return the rows that the trees of models sampled, if known."""
         found, n, forest = super().draws(federation, candidates), self.n_estimators, self.forest_
         shared = self._drawn or self._draws(list(federation.active))
         if forest is None or len(forest) != sum(shared.sizes):
@@ -267,7 +267,7 @@ class AutoForest(AutoForestParameters, Learner):
         return {**self.forests_, **self._made}
 
     def site_candidates(self) -> list[Named]:
-        """Return what a site may use, by name."""
+        """Return the models a site may use, by name."""
         local, federated = super().site_candidates()
         if self.forest_ is None or federated[1] is self.forest_:
             return [local, federated]
@@ -281,7 +281,7 @@ _TURNED = (0.35, 30)
 
 
 def _mix_of(reply: ChosenShare | None) -> tuple[float, float]:
-    """Return how much own trees and own leaf values count at a site; NaN where it does not tell."""
+    """Return the weights of local trees and local leaf values at a site; NaN if it does not disclose them."""
     if reply is None:
         return MIXES[0]
     return (np.nan, np.nan) if reply.choice == UNTOLD else MIXES[reply.choice]
@@ -305,7 +305,7 @@ def _use(mix: tuple[float, float]) -> str:
 
 
 def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
-    """Return what a site uses, and by which metrics it chose that."""
+    """Return what a site uses, and the metrics behind the choice."""
     use = _use(mix)
     if reply is None:
         return use
@@ -325,7 +325,7 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
 
 
 def _shared_reason(share: float, compared: Compared, classes: bool) -> str:
-    """Return how much both halves of the shared forest count, and by which metrics."""
+    """Return the weights of both halves of the shared forest, and the metrics behind them."""
     uses = f"The shared forest: {1.0 - share:.0%} trees from sums, {share:.0%} sites' trees"
     if not compared.sites:
         return f"{uses}."

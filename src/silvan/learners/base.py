@@ -260,7 +260,7 @@ class Learner(FederatedEstimator):
         return None if draws is None or draws.refitted else sampled_rows(federation, self.schema_, draws)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models drew, by the hash of the model, as far as it is known."""
+        """Return the rows that the trees of models sampled, by the hash of the model, if known."""
         pooled = [model for name, model in candidates if name == POOLED and isinstance(model, Forest)]
         return {model.hash: RowSamples((len(model),), bootstrap=self.row_sampling()) for model in pooled}
 
@@ -457,7 +457,7 @@ class Learner(FederatedEstimator):
     def explained(
         self, federation: Federation, importance: bool, columns: Sequence[str], by: Sequence[str]
     ) -> ColumnEffects:
-        """Return how much columns matter, if asked for, and how predictions depend on some of them."""
+        """Return the importance of columns and the dependence of predictions on some of them, if requested."""
         if self.forest_ is None:
             return super().explained(federation, importance, columns, by)
         permutation = self.permutation_importance(federation, by=by) if importance else None
@@ -469,7 +469,7 @@ class Learner(FederatedEstimator):
         return RequestPlan(kinds, settings=f"explaining {importance} {list(columns)}", tasks=len(kinds))
 
     def _explained(self, federation: Federation) -> tuple[Forest, SentModel]:
-        """Return the global forest, and as what sites are sent it: as when they judge it."""
+        """Return the global forest in the form that sites receive for evaluation."""
         forest = self._forest_for(None)
         if federation.columns is not None:
             raise InputError("parties hold columns of the same rows: feature_importances_ says what matters")
@@ -487,7 +487,7 @@ class Learner(FederatedEstimator):
         return listed
 
     def site_candidates(self) -> list[Named]:
-        """Return what a site may use, by name: what it has alone, and this model, with its variants if there are any.
+        """Return the models a site may use, by name: its local one, and this model with its variants.
 
         Raise ``InputError`` before ``fit``.
         """

@@ -30,7 +30,7 @@ from silvan.util.readable import count_of
 
 
 class BOFRF(BOFRFParameters, Learner):
-    """Sites' own trees, weighed by how they do at all sites, and a choice at each site of what to use.
+    """Local trees of all sites, weighted by their metrics at all sites; each site chooses the ensemble it uses.
 
     Every site grows ``n_estimators`` trees, or brings a forest (``federate_rows(..., forests=)``). A tree's weight is
     the Matthews correlation of its votes on all sites' training rows if that is above ``tau``, and 0 if not.
@@ -160,7 +160,7 @@ class BOFRF(BOFRFParameters, Learner):
         return replace(found, weights=weights, clusters=self.clusters_ or {}, distances=self.distances_)
 
     def _weights_by_site(self) -> list[SiteTrees]:
-        """Return of each site's trees: how many, how many are used, their weights and their share of all votes.
+        """Return for each site's trees: their number, the number used, their weights and their share of all votes.
 
         The weights are before ``tau``: ``least``, ``median``, ``most``. Scores are sums: nobody knows them by site.
         """
@@ -214,7 +214,7 @@ class BOFRF(BOFRFParameters, Learner):
         return found
 
     def site_candidates(self) -> list[Named]:
-        """Return what a site may use, by name."""
+        """Return the models a site may use, by name."""
         self._federated()  # raises an error before fit
         settings = self.forest_settings(self.schema_)
         apart = self.validation is not None or self.class_weight == "balanced"

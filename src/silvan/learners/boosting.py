@@ -50,7 +50,7 @@ class _Booster(BoostingParameters, Learner):
         """Return the model for all sites, or one for each."""
 
     def site_candidates(self) -> list[Named]:
-        """Return what a site may use, by name."""
+        """Return the models a site may use, by name."""
         return [(LOCAL, self._boosting), (FEDERATED, self._federated())]
 
     def pooled_model(self, federation: Federation) -> Forest:
@@ -63,7 +63,7 @@ class _Booster(BoostingParameters, Learner):
 
 
 class LocalAdaBoost(LocalAdaBoostParameters, _Booster):
-    """Each site's own AdaBoost, on its own rows: the baseline of boosting learners.
+    """Local AdaBoost at each site: the baseline of boosting learners.
 
     For two classes, and for federations in this process only. There is no global model, so predictions name their site.
 

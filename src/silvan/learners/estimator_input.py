@@ -42,7 +42,7 @@ def check_labels_present(y: Any) -> None:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value is none: None, NaN or NA."""
+    """Return whether a value is missing: None, NaN or NA."""
     try:
         return value is None or bool(value != value)
     except TypeError:  # pandas' NA is neither true nor false

@@ -81,7 +81,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         write_shared_entries(cls)
 
     def __sklearn_tags__(self) -> Any:
-        """Return what scikit-learn's tools ask: whether this is a classifier or a regressor, once it is fitted."""
+        """Return the estimator type for scikit-learn's tools: classifier or regressor, once it is fitted."""
         tags = super().__sklearn_tags__()
         if "schema_" in vars(self):
             tags.estimator_type = "classifier" if self.schema_.n_classes else "regressor"
@@ -112,7 +112,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         return np.array(names, np.object_)
 
     def known_schema(self) -> Schema:
-        """Return the schema; raise ``AttributeError`` before ``fit``, by which scikit-learn sees that there is none."""
+        """Return the schema; before ``fit`` raise ``AttributeError``, as scikit-learn expects."""
         if "schema_" not in vars(self):
             raise AttributeError(f"this {type(self).__name__} is not fitted yet; call fit(federation) first")
         return self.schema_
@@ -160,14 +160,14 @@ class FederatedEstimator(BaseEstimator, ABC):
         return self
 
     def check(self) -> None:
-        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+        """Raise ``InputError`` for invalid parameters, before any request."""
         hints = typed_keys(type(self))
         for name in self.get_params(deep=False).keys() - Settings.__dataclass_fields__.keys():  # checks its own
             value = getattr(self, name)
             convert(name, value.item() if isinstance(value, np.generic) else value, hints[name])
 
     def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
-        """Hold the coordinator to what the parameters say, at sites of this process: a study of its own."""
+        """Bind the coordinator to the parameters, at sites of this process: a separate study."""
         if not federation.local_sites or not is_registered(type(self)):
             return nullcontext()
         schema, parameters = federation.schema, self.get_params(deep=False)
@@ -314,5 +314,5 @@ class FederatedEstimator(BaseEstimator, ABC):
     def explained(
         self, federation: Federation, importance: bool, columns: Sequence[str], by: Sequence[str]
     ) -> ColumnEffects:
-        """Return how much columns matter, if asked for, and how predictions depend on some of them."""
+        """Return the importance of columns and the dependence of predictions on some of them, if requested."""
         raise InputError("which columns matter is known of a forest for all sites, and there is none here")

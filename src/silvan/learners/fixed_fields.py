@@ -177,7 +177,7 @@ def _fits_leaves(parameters: Mapping[str, Any]) -> bool:
 
 
 def _like(settings: Settings, n_classes: int) -> Callable[[Settings], bool]:
-    """Allow settings that differ in what follows from sums, or tells nothing of rows.
+    """Allow settings that differ only in values that follow from sums, or that disclose nothing about rows.
 
     That is the number of trees, which sites share, balanced weights, and how trees are combined.
     """

@@ -77,7 +77,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         return None if self.max_depth is None else int(self.max_depth) + 2 + self.rounds_to_trust
 
     def check(self) -> None:
-        """Raise ``InputError`` for parameters that make no sense, before any site is asked."""
+        """Raise ``InputError`` for invalid parameters, before any request."""
         super().check()
         if self.epsilon is not None and self.vote == "hard":
             raise InputError.about("vote", "must be 'soft' with epsilon: noisy leaves are averaged, not counted")
@@ -223,7 +223,7 @@ class PooledForest(PooledForestParameters, HistogramForest):
 
 # -- trees that each site grows on its own rows
 class LocalForest(LocalForestParameters, Learner):
-    """Each site's own forest, on its own rows: what a site has without joining.
+    """A local forest at each site: what a site has without joining.
 
     A baseline, for federations in this process only. There is no global forest, so predictions name their site.
 

@@ -137,7 +137,7 @@ class InShares(FederatedEstimator):
     # -- prediction
     @abstractmethod
     def found(self, federation: Federation, digests: np.ndarray) -> RowScores | RowLeaves:
-        """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
+        """Return what the label holder receives for rows: scores and classes, or leaves if it keeps their values."""
 
     @abstractmethod
     def scores_here(self, federation: Federation, found: RowScores | RowLeaves) -> RowScores:
@@ -148,7 +148,7 @@ class InShares(FederatedEstimator):
         """Score encoded rows of all columns, some of which may be absent, where all shares are known."""
 
     def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
-        """Send the label holder what the model predicts for rows, to write down beside ids; return how many.
+        """Send the model's predictions to the label holder, which writes them with IDs; return their number.
 
         Where only the label holder knows what leaves are worth, it is sent leaves, and nobody else sees predictions.
         """
@@ -237,7 +237,7 @@ class InShares(FederatedEstimator):
 
     # -- files
     def save(self, folder: str | Path) -> None:
-        """Write the coordinator's part and every share that is known here, each to a file of its own.
+        """Write the coordinator's part and every share known here, each to a separate file.
 
         A party can take its own file away, or delete it: the other files hold nothing about its columns.
         The coordinator's part is written last, so a folder that was not finished holds no model.

@@ -100,7 +100,7 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         return model
 
     def request_plan(self, federation: Federation) -> RequestPlan:
-        """Return what fitting asks of parties; it is known before they agree on anything."""
+        """Return the requests of fitting to parties, known before the agreement."""
         return self.asked(linear_fit.ASKS, tasks=1)
 
     def train(self, federation: Federation) -> None:

@@ -47,7 +47,7 @@ def own_entries(cls: type, section: str = "Parameters") -> dict[str, str]:
 
 
 def descriptions(cls: type, section: str = "Parameters") -> dict[str, str]:
-    """Return what the docstrings of a class and its bases say of parameters or attributes, by name."""
+    """Return the documentation of parameters or attributes of a class and its bases, by name."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         for names, text in own_entries(base, section).items():

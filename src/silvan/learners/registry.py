@@ -126,7 +126,7 @@ def learners_for(axis: Literal["rows", "columns"]) -> dict[str, LearnerSpec]:
 
 
 def spec_of(learner: type) -> LearnerSpec:
-    """Return what is known about a learner's class, or about the closest registered class it is derived from."""
+    """Return the entry of a learner's class, or of its closest registered base class."""
     found = next((LEARNERS[base.__name__] for base in learner.__mro__ if base.__name__ in LEARNERS), None)
     return found or LearnerSpec(learner.__module__, Parameters, ())
 
@@ -215,7 +215,7 @@ class VotingForestParameters(ForestParameters):
 
 @declared
 class ReliabilityParameters(Parameters):
-    """What forests on rows have that say how far their scores can be trusted.
+    """Mixin of forests over rows that quantify the reliability of their scores.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a fitted learner gives to whoever keeps, sends or reports its model: the same types for every learner."""
+"""The result of a fitted learner, for storing, sending and reporting: the same types for every learner."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ class Result:
 
     @property
     def importances(self) -> dict[str, float] | None:
-        """The share of each column in the decrease of impurity; None where it is not known."""
+        """The share of each column in the decrease of impurity; None if unknown."""
         return None if self.forest is None or self.forest.gain is None else self.forest.importances()
 
 

@@ -93,7 +93,7 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return (*kinds, ShowShare) if self.auditor else kinds
 
     def request_plan(self, federation: Federation) -> RequestPlan:
-        """Return what fitting asks of parties; it is known before they agree on anything."""
+        """Return the requests of fitting to parties, known before the agreement."""
         return self.asked(self.asks(), min_leaf=self.min_samples_leaf)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
@@ -117,7 +117,7 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         self.threshold_ = None if self.threshold is None else float(self.threshold)
 
     def result(self) -> Result:
-        """Return what was learnt: the whole forest only where it is known."""
+        """Return the result; it has the whole forest only where that is known."""
         shared = SharedModel(self.fingerprint, len(self.structure_), len(self.structure_.owner), self.save)
         forest = self.forest_ if self.is_whole else None
         return Result(self.rounds_, self.bytes_, forest, shared=shared, threshold=self.threshold_)
@@ -185,7 +185,7 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return find_leaves(federation, structure, digests)
 
     def found(self, federation: Federation, digests: np.ndarray) -> RowScores | RowLeaves:
-        """Return what the label holder is sent of rows: scores and classes, or leaves if their values are its own."""
+        """Return what the label holder receives for rows: scores and classes, or leaves if it keeps their values."""
         structure, leaves = self.structure_, self.leaves_of_rows(federation, digests)
         positive = self.schema_.label.positive_code
         found = RowLeaves(

@@ -1,4 +1,4 @@
-"""Announcements: before a study asks anything, each site learns what it will ask, and replies what it would refuse.
+"""Announcements: before its first request, a study lists all requests, and each site replies which it would refuse.
 
 A study that a site refuses halfway has spent the privacy budgets of all. Whether a site will refuse follows from its
 policy, its approvals and its budget, so it can be asked for before; the answer does not depend on a single row. An
@@ -140,7 +140,7 @@ def _check_cost(site: Site, gate: Gate, request: Announce) -> list[str]:
 
 
 def announce(federation: Federation, request_plan: RequestPlan) -> None:
-    """Raise an error that lists what sites would refuse, before anything is asked of any."""
+    """Raise an error that lists what sites would refuse, before the first request."""
     told = [
         f"site {site!r} refused this before anything was asked: {'; '.join(map(clean, reasons))}"
         for site, reasons in refusals(federation, request_plan).items()
@@ -150,7 +150,7 @@ def announce(federation: Federation, request_plan: RequestPlan) -> None:
 
 
 def refusals(federation: Federation, request_plan: RequestPlan) -> dict[str, list[str]]:
-    """Return why each site that would refuse what is about to be asked would do so."""
+    """Return the reasons of the sites that would refuse the announced requests."""
     if not request_plan.kinds:
         return {}
     request = Announce(

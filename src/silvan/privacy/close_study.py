@@ -1,4 +1,4 @@
-"""The end of a study: each site signs what it answered, and with which parts the sums were made.
+"""The end of a study: each site signs its replies and its parts of the sums.
 
 The coordinator first commits itself to all sums that it received, by one digest. Only then do sites reveal the points
 of their fingerprints, and with them, for each sum, the fingerprint of their part under masks that cancel over exactly
@@ -34,7 +34,7 @@ from silvan.util.readable import count_of
 
 
 class ListedSum(msgspec.Struct, frozen=True, array_like=True):
-    """A sum to be verified: the coordinator's name of it, alike for all its sites, and what this site was asked."""
+    """A sum to verify: the coordinator's name for it, equal at all its sites, and the request to this site."""
 
     name: str
     asked: str
@@ -48,7 +48,7 @@ class SumsOver(msgspec.Struct, frozen=True):
 
 
 class HiddenPrint(msgspec.Struct, frozen=True, array_like=True):
-    """The masked fingerprint of a site's part of a sum, and whether counters are small enough for it to tell all."""
+    """The masked fingerprint of a site's part of a sum, and whether counters are small enough to verify it."""
 
     asked: str
     over: list[str]
@@ -144,7 +144,7 @@ def _hidden_print(site: Site, listed: ListedSum, over: list[str]) -> HiddenPrint
 
 
 def _masks(site: Site, other: str, name: str, part: SumPart) -> tuple[int, int]:
-    """Return what hides a fingerprint from all but two sites, who have it from the key of their pair.
+    """Return the mask of a fingerprint, which only two sites can derive, from the key of their pair.
 
     It is for one sum: of one statistic, under one name, over some sites. Parts of two sums do not add up.
     """
@@ -197,7 +197,7 @@ def sums_to_verify(federation: Federation) -> list[LoggedQuestion]:
 
 
 def sum_name(question: LoggedQuestion) -> str:
-    """Name a sum by what its sites were asked: asked again, it is the same."""
+    """Name a sum by the requests to its sites, so that a repeated request has the same name."""
     return digest(msgspec.json.encode(sorted(question.asked.items())))
 
 
@@ -214,7 +214,7 @@ SumOf = Callable[[LoggedQuestion], Reply | None]
 
 
 class CheckedSums(msgspec.Struct):
-    """What a check of sums found: how many are right, in words what is wrong, and what could not be checked."""
+    """The result of checking sums: the number of valid ones, descriptions of errors, and unverifiable sums."""
 
     right: int = 0
     wrong: list[str] = []
@@ -281,7 +281,7 @@ def describe_question(question: LoggedQuestion) -> str:
 
 
 def check_own_sums(federation: Federation, statements: Mapping[str, Statement]) -> CheckedSums:
-    """Check the sums that a federation's own journal holds."""
+    """Check the sums in a federation's journal."""
 
     def sum_of(question: LoggedQuestion) -> Reply | None:
         kept = federation.journal.find(question.name).get(SUM)

@@ -19,7 +19,7 @@ _MOST, _LARGEST = 100, 1 << 22
 
 
 def keep_evidence(folder: Path, message: SignedMessage) -> str:
-    """Keep a message in a site's folder; return how the ledger says so, nothing if it is not kept."""
+    """Store a message in a site's folder; return the note for the ledger, empty if it was not stored."""
     data, kept = wire.encode(message), folder / EVIDENCE
     path = kept / f"{digest(message.body)[:16]}.msg"
     if len(data) > _LARGEST:

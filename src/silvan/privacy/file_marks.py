@@ -39,7 +39,7 @@ def write_behind(folder: Path, known: Head) -> None:
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """What the store notes with every answer: how many there were, how far the ledger was before it, what was spent."""
+    """Recorded with every reply in the store: number of replies, ledger position before it, epsilon spent."""
 
     kept: int = 0
     lines: int = 0
@@ -67,7 +67,7 @@ class FileMarks:
     # -- as answers leave
 
     def before_line(self, store: Store, values: dict[str, bytes], charged: bool, kept: int = 0) -> dict[str, float]:
-        """Put what the site remembers of an answer into its store, with how far the other files are.
+        """Store the site's record of a reply, with the positions of the other files.
 
         Return what the answer's line in the ledger is to say of them. The ledger is locked from here to its line.
         """
@@ -190,7 +190,7 @@ class FileMarks:
 
 
 def _last(lines: list[Line], field: str) -> Line | _Mark:
-    """Return the last line that says how far another file was; a blank mark if none does."""
+    """Return the last line that records another file's position; a blank mark if there is none."""
     return next((line for line in reversed(lines) if getattr(line, field)), _Mark())
 
 

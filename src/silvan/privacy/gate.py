@@ -183,7 +183,7 @@ class Gate(Outbox):
         return over
 
     def close_rows(self, why: str) -> None:
-        """Answer nothing of the table from now on; whoever asks is told why."""
+        """From now on answer no request about the table, and reply with the reason."""
         self._rows_closed = why
 
     def approve(self, study: str, messages: Iterable[str], **what: Any) -> Approval:
@@ -302,11 +302,11 @@ class Gate(Outbox):
         return StudyShare(study, self.terms.epsilon)
 
     def _approval(self, study: str) -> Approval | None:
-        """Return what the owner approved of a study, if approvals are asked for."""
+        """Return the owner's approval of a study, if approvals are required."""
         return self.approvals.find(self.terms.approved or study) if self.policy.approve else None
 
     def _check_sequence(self, site: Site, request: Request, envelope: Envelope) -> CheckedRequest:
-        """Check a question against what the coordinator asked before."""
+        """Check a request against the coordinator's earlier ones."""
         # what has noise may be asked in any form, as the budget limits it; but a share of noise hides only in its sum
         return check_sequence(
             site.name,
@@ -321,7 +321,7 @@ class Gate(Outbox):
         )
 
     def _limits(self, site: Site, envelope: Envelope) -> StudyLimits:
-        """Return how far a study may go: by the policy, by its own text, and by what the owner approved."""
+        """Return the limits of a study: by the policy, by its text, and by the owner's approval."""
         approval = self._approval(envelope.study)
         losses, sites = [self.policy.losses, self.terms.losses], self.terms.sites
         if approval is not None:
@@ -334,7 +334,7 @@ class Gate(Outbox):
         return StudyLimits(self.most_tasks(envelope.study), _least(losses), first, clusters)
 
     def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
-        """Return what to remember of a question; it is checked again if another was answered since it was admitted."""
+        """Return the record of a request; check it again if another was answered since it was admitted."""
         admitted = self._admitted
         if admitted is not None and admitted[0] is envelope and admitted[1].still_valid():
             return admitted[1].changes

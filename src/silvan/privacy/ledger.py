@@ -240,7 +240,7 @@ class Ledger:
             self._behind = False
 
     def _follow(self, path: Path, key: Key, data: bytes) -> None:
-        """Take note of a line that follows on the last one known; raise an error if it is not the site's own."""
+        """Record a line that follows the last known one; raise an error if it is not from this site."""
         try:
             signed = msgspec.json.decode(data, type=Signed)
         except UNREADABLE:

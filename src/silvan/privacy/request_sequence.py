@@ -1,4 +1,4 @@
-"""Rules on what a coordinator may ask: what a site remembers of its questions, and checks new ones against.
+"""Rules on a coordinator's requests: a site records them and checks new ones against the record.
 
 Whoever may ask anything can find out anything: two sums over sites that differ by one, two sets of trees that differ by
 one, a tree that sends one known person to a node of its own. So a site answers, in a study,
@@ -25,7 +25,7 @@ from silvan.util.readable import count_of
 
 
 class History(msgspec.Struct, frozen=True):
-    """A course of questions so far: how much was decided, what the questions at that point left, all that was asked."""
+    """A sequence of requests so far: the number of decisions, the traces at that point, and all requests."""
 
     n: int
     decided: str
@@ -63,7 +63,7 @@ class StudyLimits:
 
 @dataclass(frozen=True)
 class CheckedRequest:
-    """A question that breaks no rule, given what the site remembered: its digest, and what to remember of it."""
+    """A request that breaks no rule, given the site's record: its digest, and what to record."""
 
     digest: str
     store: Store
@@ -90,7 +90,7 @@ def check_sequence(
     draws: bytes | None,
     limits: StudyLimits,
 ) -> CheckedRequest:
-    """Raise an error if a question breaks a rule; return what the site must remember of it once it is answered.
+    """Raise an error if a request breaks a rule; return what the site must record once it has replied.
 
     ``draws`` names the noise that a sum is made of, if there is any: it is one statistic whatever else is asked.
     """

@@ -140,7 +140,7 @@ class SiteFolder:
 
     @cached_property
     def key(self) -> Key:
-        """The site's key; made when it is first needed."""
+        """The site's key, created at first use."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = Key.at(self.path / KEY)
         if not (self.path / PUBLIC).exists():

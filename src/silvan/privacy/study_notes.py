@@ -26,7 +26,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SumPart(msgspec.Struct, frozen=True, array_like=True):
-    """A site's part of a sum: its fingerprint, the sites in the sum, and what all of them were asked alike."""
+    """A site's part of a sum: its fingerprint, the sites in the sum, and the common part of their requests."""
 
     fingerprint: Fingerprint
     over: list[str]

@@ -32,7 +32,7 @@ Fixed = Mapping[str, Any]
 
 
 class DeviationError(RefusedError):
-    """A request is not what the study's text says, or not what the sites agreed on: it is kept as evidence."""
+    """A request deviates from the study's text, or from the sites' agreement: it is kept as evidence."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Terms:
     text: StudyText | None = None
 
     def check(self, site: Site, request: Request, *, noisy: bool = False) -> None:
-        """Raise ``DeviationError`` if a fixed or agreed field of a request is not what the study says.
+        """Raise ``DeviationError`` if a fixed or agreed field of a request deviates from the study.
 
         A ``noisy`` level of trees has no smallest leaf, public bins and its own sampling: epsilon protects its counts.
         """

@@ -161,7 +161,7 @@ class Drawing(Markup):
 
 
 class Chart:
-    """A square with ticks; what is drawn beyond its edges is cut off."""
+    """A square with ticks; drawings beyond its edges are clipped."""
 
     def __init__(self, label: str, x: Axis, y: Axis) -> None:
         self.label, self.x, self.y = label, x, y

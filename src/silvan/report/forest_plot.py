@@ -23,7 +23,7 @@ _LEFT_OF_AXIS = ("local", "federated", "pooled")
 
 
 class PlotLine(NamedTuple):
-    """A line of the plot: who, on how many rows, the metric of each model, the chart, and what the gain is in words."""
+    """A line of the plot: the site, its rows, the metric of each model, the chart, and the gain in words."""
 
     title: str
     rows: str
@@ -95,7 +95,7 @@ def forest_plot(summary: Line) -> ForestPlot | None:
 
 
 class _Point(NamedTuple):
-    """What is drawn of a line: a value, its interval, how sure it is, and the interval as text."""
+    """The chart of a line: a value, its interval, its certainty, and the interval as text."""
 
     value: float | None
     low: float | None

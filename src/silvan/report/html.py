@@ -227,7 +227,7 @@ def _overall_panels(summary: dict[str, Any], sites: list[dict[str, Any]]) -> lis
 
 
 def _evaluated(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
-    """Draw the curves of every site, all rows together first."""
+    """Draw the curves of all rows together, then those of every site."""
     found = []
     for site in summary["evaluated"]:
         if model in site["models"]:
@@ -237,7 +237,7 @@ def _evaluated(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
 
 
 def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[tuple[str, charts.Drawing]]:
-    """Draw what is known of a site: ROC, calibration and decision curves, or predicted against actual."""
+    """Draw the available curves of a site: ROC, calibration and decision curves, or predicted against actual."""
     where = f", {site['title']}"
     known = {of: groups for of, groups in site["models"][model]["groups"].items() if len(groups) > 1}
     if not known:
@@ -258,7 +258,7 @@ def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[t
 def _panels_of_two(
     summary: dict[str, Any], site: dict[str, Any], model: str, of: str, where: str
 ) -> list[tuple[str, charts.Drawing]]:
-    """Draw what is known of a site where there are two classes; every chart names the positive one."""
+    """Draw the available curves of a site for two classes; every chart names the positive one."""
     positive = f"{summary['label']} = {of}"
     where = f" of {positive}{where}"
     styles = {m: charts.model_class(m, summary["models"]) for m in summary["models"]}
@@ -309,7 +309,7 @@ def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
-    """Return a bar for each site: what it sent, by kind of message; kinds without a colour of their own together."""
+    """Return a bar for each site: the bytes it sent, by kind of message; kinds without a colour are combined."""
     traffic = summary["traffic"]
     kinds = [kind["name"] for kind in traffic["kinds"]]
     most = max((site["sent"] for site in traffic["sites"]), default=0)

@@ -97,7 +97,7 @@ def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
 
 
 def _with_noise(summary: dict[str, Any]) -> str:
-    """Return the metric that was asked with noise, between what it lies, and what asking cost."""
+    """Return the noisy metric, its range, and its privacy cost."""
     noisy, metric = summary["noisy"], summary["metric"]
     if noisy is None:
         return ""

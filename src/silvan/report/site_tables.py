@@ -116,7 +116,7 @@ def message_table(summary: dict[str, Any]) -> ReportTable | None:
 
 
 def importance_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return how much each column matters: its share of the gain, or how much the error grows without it."""
+    """Return the importance of each column: its share of the gain, or the growth of the error without it."""
     listed = summary["importances"]
     if not listed:
         return None
@@ -258,7 +258,7 @@ def distance_table(summary: dict[str, Any]) -> ReportTable | None:
 
 
 def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return how the model does at each site: AUC with its interval, calibration, and what a threshold gives."""
+    """Return the model's metrics at each site: AUC with its interval, calibration, and metrics at a threshold."""
     model = summary["leading"]
     known = [site for site in summary["evaluated"] if model in site["models"]]
     further = [BY_KEY[key] for key in summary["further"] if key not in _LEFT_OUT]

@@ -134,7 +134,7 @@ def summary_json(summary: dict[str, Any]) -> str:
 
 
 def _alike(record: Record) -> str:
-    """Return how tables are alike that have no known differences."""
+    """Return the sentence for tables without known differences."""
     if record.by == "columns":
         return "All tables have the same rows."
     if len(record.sites) == 1:
@@ -190,7 +190,7 @@ def _rows(record: Record, of_sites: list[int]) -> int:
 
 
 def _noisy(record: Record, metric: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return what metrics with noise cost, beside training, and between what the leading one lies; None if exact."""
+    """Return the privacy cost of noisy metrics besides training, and the main metric's range; None if exact."""
     row = next((row for row in record.evaluation if row.epsilon is not None), None)
     if row is None or metric is None:
         return None
@@ -329,7 +329,7 @@ def _hashes(record: Record) -> list[tuple[str, str]]:
 
 
 def _evaluated_at_sites(record: Record, models: list[str]) -> list[dict[str, Any]]:
-    """Return what is known of models at each site, all rows together first."""
+    """Return the models' curves for all rows together, then for each site."""
     counts = {(c.site, c.model): c for c in record.counts}
     rows, listed = {(row.site, row.model): row for row in record.evaluation}, []
     for site in [OVERALL, *(site.name for site in record.sites)]:
@@ -361,7 +361,7 @@ def _groups(groups: list[tuple[float, float, float]], of_number: bool) -> list[t
 
 
 def _possible(*numbers: float) -> bool:
-    """Return whether numbers can be added, squared and drawn."""
+    """Return whether numbers can be added, squared and plotted."""
     return all(abs(number) < _LARGEST for number in numbers)
 
 

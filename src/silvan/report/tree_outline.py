@@ -18,7 +18,7 @@ _MOST_NAMES = 4
 
 
 def outline(forest: Forest) -> dict[str, Any] | None:
-    """Return the shallowest tree that says something, as lines; None where leaves say nothing by themselves."""
+    """Return the shallowest informative tree, as lines; None if single leaves are not meaningful."""
     if forest.combine not in ("mean", "vote") or not len(forest):
         return None
     tree = _shallowest(forest)

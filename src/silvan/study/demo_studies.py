@@ -158,7 +158,7 @@ def _evaluated(repeats: int, who: str = "patient") -> str:
 
 
 def _own_rows(n: int | None, frame: "pl.DataFrame", site: str) -> dict[str, "pl.DataFrame"]:
-    """Return the rows of each site, in the order in which they stand; there are as many sites as there are."""
+    """Return the rows of each site, in their order."""
     if n is not None:
         raise InputError(f"--sites is for data that is split at random; here every {site} is its own site")
     names = frame[site].unique(maintain_order=True).to_list()

@@ -24,7 +24,7 @@ _KEY, _HASH = 16, 8
 
 
 class LearntRows(msgspec.Struct, frozen=True):
-    """What the file holds: the schema by which rows are read, the key, and sorted hashes."""
+    """The contents of the file: the schema for reading rows, the key, and sorted hashes."""
 
     schema: str
     key: bytes
@@ -42,7 +42,7 @@ def keep_learnt_rows(federation: Federation, folder: Path) -> None:
 
 
 def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, int] | None:
-    """Return how many rows of a table were trained on, and of how many; None if that cannot be told."""
+    """Return the number of training rows in a table, and its number of rows; None if unknown."""
     path = folder / LEARNT
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Whoever follows a run: which stage it is in, what takes a while, and every message that comes and goes."""
+"""Follows a run: its stage, long steps, and every message sent or received."""
 
 import time
 from collections import deque
@@ -23,7 +23,7 @@ class TimedStep:
         self._marks: deque[tuple[int, float]] = deque(maxlen=_MEMORY)  # how much was done, and when
 
     def follow(self, federation: Federation, rounds: int | None, apart: bool = False) -> None:
-        """Count a federation's answers; ``rounds`` is how many there will be at most, if that is known.
+        """Count a federation's replies; ``rounds`` is the maximum number of rounds, if known.
 
         Rounds that are counted apart do not show in an event's number; each has its own kind of message.
         """

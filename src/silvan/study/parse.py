@@ -156,7 +156,7 @@ def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
 
 
 def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
-    """Yield what does not go together: the key to change, the others that it is about, and why."""
+    """Yield conflicting keys: the key to change, the others involved, and the reason."""
     if study.label_holder is not None and study.label_holder not in (study.site_names or [study.label_holder]):
         yield ("label_holder",), (("sites",),), f"label_holder must be one of sites, got {study.label_holder!r}"
     learner, test = ("learner", "epsilon"), ("test",)
@@ -269,7 +269,7 @@ def _site_names(values: Any, problems: Problems) -> tuple[str, ...] | None:
 
 
 def _check_kinds(values: Any, columns: bool, problems: Problems) -> dict[str, Any]:
-    """Check what the study says that columns are; parts of dates are not for parties that hold columns."""
+    """Check the declared kinds of columns; parts of dates are not available over columns."""
     found: dict[str, Any] = {}
     if not isinstance(values, dict):
         problems.add(("kinds",), 'kinds must be a section: [kinds], with a line a column, as code = "categorical"')

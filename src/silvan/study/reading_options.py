@@ -1,4 +1,4 @@
-"""How a file that is evaluated or predicted is written: as the study says of its own files, and as a command says."""
+"""Reading options of a file to evaluate or predict: those of the study, and those of the command."""
 
 import json
 import tomllib
@@ -18,7 +18,7 @@ _TAB = {"tab": "\t", "\\t": "\t"}
 
 
 class ReadAs(NamedTuple):
-    """What to read a table from, and what the study's own options make of it, for people; empty if nothing."""
+    """The source of a table, and a note for people on the study's reading options; empty if there are none."""
 
     source: Any
     note: str = ""
@@ -78,7 +78,7 @@ def parse_readings(words: Sequence[str], tables: Mapping[str, str]) -> dict[str,
 
 
 def _parsed(word: str) -> dict[str, Any]:
-    """Return what one option says: a line of TOML, if it is one of texts, or KEY=VALUE with the text as it stands."""
+    """Return the value of an option: a line of TOML, or KEY=VALUE with the literal text."""
     key, sign, text = word.partition("=")
     key, text = key.strip(), text.strip() or text
     if not sign or not key:

@@ -93,7 +93,7 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
     model: Fixed[PersonalModel]  # the forest that all sites share, which rows its trees drew, and what it is mixed with
 
     def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
+        """Describe the request, or the reply."""
         n = len(MIXES)
         if reply is not None:
             n = int((~np.isnan(reply.metrics)).sum()) + (reply.choice == UNTOLD and not np.isnan(reply.metric))

@@ -70,7 +70,7 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
     split_bin: Derived[np.ndarray]
 
     def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
+        """Describe the request, or the reply."""
         each = f"{count_of(self.features.shape[1], 'feature')} x {count_of(len(self.nodes), 'node')}"
         what = "counts" if self.measure.counts_rows else "sums"
         if reply is None:

@@ -51,7 +51,7 @@ class DescribeColumns(Ask[ColumnKinds], frozen=True, kw_only=True):
     test: Fixed[float | None] = None  # share of the rows that become test rows, for the one party that draws
 
     def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, or answered."""
+        """Describe the request, or the reply."""
         drawn = (
             ""
             if self.test is None

@@ -132,7 +132,7 @@ def summarise(
 
 
 class _Target:
-    """What is known of the label so far. ``named`` classes are texts, whatever the cells are."""
+    """The summary of the label so far. ``named`` classes are texts, whatever the cells are."""
 
     def __init__(self, name: str, task: Task | None, *, named: bool = False) -> None:
         self.name, self.named = name, named

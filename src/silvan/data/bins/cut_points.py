@@ -221,7 +221,7 @@ def _cut_in_steps(rows: np.ndarray, max_bins: int, n_sets: int) -> tuple[np.ndar
 
 @njit(nogil=True, cache=True)
 def _first_steps(rows: np.ndarray, after: np.ndarray, max_bins: int, n_sets: int, steps: np.ndarray) -> int:
-    """Write in how many sets each cut is at least; return the sum."""
+    """Write the minimum number of sets for each cut; return the sum."""
     all_rows = 0
     for i in range(rows.shape[0]):
         all_rows += rows[i]

@@ -46,7 +46,7 @@ class Grid(NamedTuple):
 
     @staticmethod
     def columns_alike() -> int:
-        """Return up to how many columns all tables have the same cut points: none needs all of the budgets."""
+        """Return the number of columns up to which all tables have the same cut points within their budgets."""
         return min(2 ** (CELL_BUDGET - COARSE_BITS), 2**FINE_BUDGET // (2 * _MOST_DETAIL))
 
     @property

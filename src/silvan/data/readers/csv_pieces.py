@@ -1,4 +1,4 @@
-"""Cut CSV text into pieces at the ends of rows, so that each can be read by itself."""
+"""Cut CSV text into pieces at the ends of rows, so that each can be read separately."""
 
 from collections.abc import Callable, Iterator
 
@@ -65,7 +65,7 @@ def first_end(text: bytes) -> int:
 
 
 def pieces(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
-    """Yield what is read in pieces of whole rows, of about this size."""
+    """Yield the text in pieces of whole rows, of about this size."""
     ready: list[bytes] = []
     rows = RowPieces(size, ready.append)
     while block := read(min(max(size, 1), 1 << 20)):

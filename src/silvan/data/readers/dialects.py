@@ -54,7 +54,7 @@ class Dialect(NamedTuple):
     passing: Mapping[str, str] = MappingProxyType({})  # what the server did, by the code or how it begins
 
     def passing_of(self, code: str) -> str:
-        """Return in words what a server did that may go better in a moment; empty for any other error."""
+        """Describe a server error that may soon pass; empty for any other error."""
         return next((self.passing[code[:n]] for n in (len(code), 3, 2) if code[:n] in self.passing), "")
 
 

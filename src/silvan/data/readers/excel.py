@@ -1,4 +1,4 @@
-"""Read a sheet of an Excel file, all cells as text: what a column is, is found out as for text files."""
+"""Read a sheet of an Excel file, all cells as text: column types are inferred as for text files."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -80,7 +80,7 @@ class Query:
     columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Raise ``InputError`` for what cannot be asked; a password in the URL is never repeated."""
+        """Raise ``InputError`` for an invalid query; never repeat a password in the URL."""
         scheme, settings = self.scheme, self.settings()
         if self.parts.password is not None or "password" in settings:
             raise InputError(f"the URL of a database must not hold a password; {ADVICE}")
@@ -179,7 +179,7 @@ class Query:
 
 
 def quoted(name: str, scheme: str = "") -> str:
-    """Return a name in the quotes of SQL, which MySQL and SQL Server have of their own."""
+    """Return a name in SQL quotes, which differ in MySQL and SQL Server."""
     first, last = _QUOTES.get(scheme, ('"', '"'))
     return first + name.replace(last, 2 * last) + last
 

@@ -98,7 +98,7 @@ class Table:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What is said of the file, without its path."""
+        """The options of the file, without its path."""
         return {f.name: getattr(self, f.name) for f in fields(self)[1:] if getattr(self, f.name)}
 
     def beside(self, folder: Path) -> "Table":
@@ -118,7 +118,7 @@ class Table:
     # -- what columns are called
 
     def renamed(self, names: Sequence[str]) -> dict[str, str]:
-        """Return what columns are called in the study, by their names in the file; raise where that cannot be."""
+        """Return the study's names of columns, by their names in the file; raise an error for conflicts."""
         absent = [name for name in self.rename if name not in names]
         if absent:
             old, new = absent[0], self.rename[absent[0]]
@@ -287,7 +287,7 @@ def _checked_names(rename: Any) -> dict[str, str]:
 
 
 def as_table(source: Any) -> Table | None:
-    """Return a path as a table; None for what is no path."""
+    """Return a path as a table; None if it is not a path."""
     if isinstance(source, Table):
         return source
     return Table(source) if isinstance(source, str | Path) else None
@@ -305,7 +305,7 @@ class UnchangedFile:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def check(self) -> None:
-        """Raise ``InputError`` if the file is not what it was."""
+        """Raise ``InputError`` if the file has changed."""
         try:
             same = self._now(self.path) == self.then
         except OSError:

@@ -161,7 +161,7 @@ class _JobProgress(ProgressWriter):
 
 
 def note_ledgers(federation: Federation, path: Path) -> None:
-    """Compare the sites' ledgers with what is known of them here and at other sites, and keep what is known now."""
+    """Compare the sites' ledgers with earlier states known here and at other sites, and store the new states."""
     found = compare_ledgers(federation, try_json(path, dict[str, Head]) or {})
     with lock_folder(path.parent, wait=math.inf):
         known = try_json(path, dict[str, Head]) or {}  # another study may have been quicker

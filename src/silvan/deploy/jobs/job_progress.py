@@ -18,7 +18,7 @@ INTERRUPTED = "interrupted"
 
 
 class StudyProgress(msgspec.Struct):
-    """What ``progress.json`` holds."""
+    """The contents of ``progress.json``."""
 
     job: str
     stage: str = "starting"

@@ -1,4 +1,4 @@
-"""How FLARE starts the processes of jobs: by one that is ready and waits, where there is one (``ready_process.py``).
+"""How FLARE starts the processes of jobs: it uses a waiting process if there is one (``ready_process.py``).
 
 With ``SILVAN_READY_PROCESS=off`` in the environment no process is kept ready: every job starts a new one.
 """

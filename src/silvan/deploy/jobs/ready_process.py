@@ -23,7 +23,7 @@ PROGRAMS = {
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What FLARE would have started: a program's arguments, and what is added to its environment."""
+    """The process that FLARE would start: a program's arguments, and additions to its environment."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -41,7 +41,7 @@ def load(program: str) -> None:
 
 
 def _job_waits() -> bool:
-    """Whether there is a job already, or nobody who could give one."""
+    """Whether a job is already there, or nobody is left to assign one."""
     with contextlib.suppress(OSError, ValueError):  # pipes cannot be looked at everywhere
         return bool(select.select([sys.stdin], [], [], 0)[0])
     return False

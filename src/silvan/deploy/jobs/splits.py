@@ -1,4 +1,4 @@
-"""The splits of a study that evaluates every row: each is a study of its own to a site's gate, under one approval.
+"""The splits of a study that evaluates every row: for a site's gate each is a separate study, under one approval.
 
 Sites draw the rows of a split by a secret of their own. Sums over a hundred parts of a table would tell its rows to who
 knew which row is in which part.
@@ -28,7 +28,7 @@ class SiteWithSplits:
         self._split = "", site  # the one that was asked for last: they come one after the other
 
     def receive(self, data: bytes, verb: Verb) -> bytes:
-        """Answer one message; of what is no split of the study, as the site itself does."""
+        """Answer one message; if it belongs to no split of the study, as the site itself does."""
         site = self.site
         try:
             name = wire.decode(data, SignedMessage).study

@@ -1,4 +1,4 @@
-"""Keys and certificates for mutual TLS between FLARE's processes, signed by the federation's own authority.
+"""Keys and certificates for mutual TLS between FLARE's processes, signed by the federation's authority.
 
 A key is made on the machine that uses it and never leaves it; only a request to sign it travels.
 """
@@ -110,7 +110,7 @@ class Authority:
 
 
 def read_certificate(data: bytes) -> x509.Certificate:
-    """Read a certificate from PEM; raise ``FormatError`` if it is none."""
+    """Read a certificate from PEM; raise ``FormatError`` if it is invalid."""
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError:

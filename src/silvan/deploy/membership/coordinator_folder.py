@@ -53,7 +53,7 @@ class SiteEntry(msgspec.Struct):
 
 
 class Content(msgspec.Struct):
-    """What ``hub.json`` holds."""
+    """The contents of ``hub.json``."""
 
     name: str
     host: str
@@ -189,7 +189,7 @@ class CoordinatorFiles:
     # -- certificates of its own processes
 
     def ending(self) -> list[str]:
-        """Return which of the certificates of its own processes have ended, or are about to."""
+        """Return the certificates of the coordinator's processes that have expired or will soon."""
         read = {name: certificates.read_certificate((self.path / name).read_bytes()) for name in CERTIFICATES}
         return [name for name, certificate in read.items() if certificates.ends_soon(certificate)]
 

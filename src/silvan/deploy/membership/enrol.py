@@ -155,7 +155,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def make_server(hub: CoordinatorFiles) -> ThreadingHTTPServer:
-    """Return the service of a federation, for callers that are handed to it; it listens on nothing of its own."""
+    """Return the service of a federation, for callers that are passed to it; it does not listen on a port itself."""
     content, startup = hub.read(), hub.path / "server" / "startup"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""Fingerprints of keys in words, to be compared by telephone: a word stands for 8 bits of a digest.
+"""Fingerprints of keys in words, to compare by telephone: a word encodes 8 bits of a digest.
 
 Eight words of what a site and the coordinator know of each other: who is in between shows the site keys before it knows
 the site's, and must then find others that give the coordinator the same words, in 2**64 tries. Sixteen of all keys

@@ -36,7 +36,7 @@ _PLACE, _ROSTERS, _INTRODUCTIONS = "flare.json", "rosters", "introductions.json"
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """What ``flare.json`` holds: whose files these are."""
+    """The contents of ``flare.json``: whose files these are."""
 
     site: str
     workspace: str

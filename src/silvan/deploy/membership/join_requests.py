@@ -41,7 +41,7 @@ class Trusted(msgspec.Struct, frozen=True):
         return fingerprint(b"joined\0" + msgspec.msgpack.encode([self.coordinator, self.root_digest, site, key, seal]))
 
     def statement(self, what: str, *parts: str | float) -> bytes:
-        """Return the bytes that are signed of something said to, or by, this coordinator."""
+        """Return the bytes to sign for a message to or from this coordinator."""
         return b"silvan " + msgspec.msgpack.encode([what, self.coordinator, self.root_digest, *parts])
 
 

@@ -108,7 +108,7 @@ class JoinedSite(SiteFiles):
 
     @property
     def fingerprint(self) -> str:
-        """The words that the owner compares with the coordinator: of the site's keys and of what it trusts."""
+        """The words that the owner compares with the coordinator: for the site's keys and the keys it trusts."""
         return self.membership.trusted.words(self.name, self.folder.key.public, public_key(self.store))
 
     # -- its certificate
@@ -131,7 +131,7 @@ class JoinedSite(SiteFiles):
         return Roster.load(self.path / ROSTER) if (self.path / ROSTER).exists() else None
 
     def latest_roster(self) -> Roster | None:
-        """Return everybody's keys as the coordinator tells them; None until all have joined."""
+        """Return everybody's keys as sent by the coordinator; None until all have joined."""
         told = ask_coordinator(*self.membership.service)
         told.check(versions())
         if told.coordinator != self.membership.coordinator:
@@ -177,7 +177,7 @@ class JoinedSite(SiteFiles):
         return pinned
 
     def accept_roster(self, words: str) -> Roster:
-        """Keep everybody's keys as the coordinator tells them now, if they have the words that the owner compared."""
+        """Store everybody's keys as the coordinator now sends them, if they match the words that the owner compared."""
         latest = self.latest_roster()
         if latest is None:
             raise InputError("not all sites have joined yet")

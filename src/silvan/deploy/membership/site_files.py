@@ -60,7 +60,7 @@ class SiteFiles:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What the owner's file says, checked: the table and the policy."""
+        """The checked contents of the owner's file: the table and the policy."""
         path = self.settings_file
         text, data = read_toml(path)
         problems = Problems(path, key_lines(text))
@@ -78,7 +78,7 @@ class SiteFiles:
         return found
 
     def source(self) -> Any:
-        """Return what the table is read from."""
+        """Return the source of the table."""
         return _source(self.settings)
 
     @property
@@ -93,7 +93,7 @@ class SiteFiles:
 
     @cached_property
     def store(self) -> FileStore:
-        """The store of what the site remembers."""
+        """The store of the site's state."""
         return FileStore(self.path / STORE)
 
     def budget(self) -> Budget:
@@ -152,7 +152,7 @@ class SiteFiles:
             self.store.put(_POLICY, now)
 
     def decline(self, study: Study, why: str, by: str | None = None) -> None:
-        """Note that the owner does not take part in a study, and why, in a line; an approval of it is withdrawn."""
+        """Record that the owner declines a study, with a reason in one line; this withdraws an approval."""
         why = printable(why).strip()
         if not why or len(why) > _LONGEST_REASON:
             raise InputError(f"the reason must be text of at most {_LONGEST_REASON} characters")
@@ -201,7 +201,7 @@ class SiteFiles:
 
 
 def _policy_changes(before: bytes | None, rules: dict[str, Any]) -> str:
-    """Return in words what differs from the policy that was noted last."""
+    """Describe the differences from the last recorded policy."""
     shown = {name: msgspec.json.encode(value).decode() for name, value in rules.items()}
     if before is None:
         return f"the policy is: {', '.join(f'{name} = {text}' for name, text in shown.items()) or 'as by default'}"
@@ -245,7 +245,7 @@ FILES_ALONE = "[reading] is for files; a query says what columns are called: sel
 
 
 def source_of(table: str, query: str | None, reading: dict[str, Any] | None = None, cluster: str | None = None) -> Any:
-    """Return what to read a table from: a query of a database, a file, which may be written in some way, or a cluster.
+    """Return the source of a table: a database query, a file (with reading options), or a cluster.
 
     With a ``cluster`` the table is a pattern of files, or a folder of them.
     """

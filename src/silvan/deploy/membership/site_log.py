@@ -1,4 +1,4 @@
-"""What a site's owner sees of errors, and nobody else: the site's own log, and the last error in a file."""
+"""Errors that only a site's owner sees: the site's log, and the last error in a file."""
 
 import logging
 from datetime import UTC, datetime

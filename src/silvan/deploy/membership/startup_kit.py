@@ -98,7 +98,7 @@ def write_job(
     quorum: int | None = None,
     coordinator: str = COORDINATOR,
 ) -> None:
-    """Write a job: the names of the classes at the server and at the sites, and what they are made with.
+    """Write a job: the names of the classes at the server and at the sites, and their arguments.
 
     FLARE starts it when all sites are connected, or as many as the quorum says.
     """

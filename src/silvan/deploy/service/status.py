@@ -87,7 +87,7 @@ def coordinator_status(hub: CoordinatorFiles, connected: Collection[str] = ()) -
 
 
 def study_state(site: SiteFiles, study: Study) -> str:
-    """Return how a study stands with a site's owner."""
+    """Return the state of a study's approval by a site's owner."""
     if site.declined(study) is not None:
         return "declined"
     if not site.policy.approve:

@@ -31,7 +31,7 @@ class Submitted(Protocol):
 
 
 class Act(msgspec.Struct, frozen=True):
-    """Who wanted something, and when; ``id`` tells one act from the next."""
+    """Who requested something, and when; ``id`` distinguishes requests."""
 
     id: str
     by: str

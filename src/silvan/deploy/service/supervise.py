@@ -52,7 +52,7 @@ class Attempts:
         self._answers, self._without_success = 0, 0
 
     def next(self, answers: int, error: str) -> float:
-        """Return how many seconds to wait before the next try; raise ``FederationError`` if there should be none."""
+        """Return the seconds to wait before the next attempt; raise ``FederationError`` if there should be none."""
         self._without_success = 0 if answers > self._answers else self._without_success + 1
         self._answers = max(self._answers, answers)
         if self._without_success >= MOST_TRIES:

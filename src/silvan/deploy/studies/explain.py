@@ -40,7 +40,7 @@ class Explanation(NamedTuple):
 
 
 def explain(member: SiteFiles, study: Study) -> Explanation:
-    """Describe what a study asks of a site."""
+    """Describe the requests of a study to a site."""
     sites = member.sites_of(study)
     lost = study.losses(sites)
     try:
@@ -152,7 +152,7 @@ def _parameters(study: Study) -> str:
 
 
 def _results(study: Study, n_sites: int) -> str:
-    """Describe what sites are sent at the end."""
+    """Describe the results that sites receive at the end."""
     if study.by_columns:
         return "At the end every party has its share of the model, and the label holder is sent the metrics."
     if study.metrics == "all":

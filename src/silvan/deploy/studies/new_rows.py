@@ -1,4 +1,4 @@
-"""Predictions of new rows by a model in shares: a study of its own, whose answers stay with the label holder.
+"""Predictions of new rows by a model in shares: a separate study whose results stay with the label holder.
 
 It has the text of the study that the model is of, and a section that names the model. So it is approved, journalled
 and noted in ledgers like any other.

@@ -1,4 +1,4 @@
-"""Tells a site's owner that a study waits for approval, by a command of the owner's own."""
+"""Notifies a site's owner of a study that waits for approval, by a command that the owner sets."""
 
 import logging
 import os

@@ -37,7 +37,7 @@ class ChangedTableError(FederationError):
 
 
 def study_source(member: SiteFiles, study: Study) -> Any:
-    """Return what a site's rows for a study are read from: its table, or the frozen copy."""
+    """Return the source of a site's rows for a study: its table, or the frozen copy."""
     frozen = frozen_file(member, study)
     if frozen is not None:
         keep_private(frozen)
@@ -182,7 +182,7 @@ def _own_source(member: SiteFiles, study: Study) -> Any:
 
 
 def _fingerprint(member: SiteFiles, study: Study, table: SiteTable) -> bytes:
-    """Return a digest of a table that says nothing to who does not have the site's key."""
+    """Return a digest of a table that reveals nothing without the site's key."""
     secret = secret_key(member.store).private_bytes_raw()
     return hmac.digest(secret, f"{study.unique_name}\0{table.fingerprint()}".encode(), "sha256")
 

@@ -45,7 +45,7 @@ _SMALL = {"n_estimators": 3, "max_depth": 2, "max_iter": 2, "tol": 0.5}
 
 
 class TrialRun(NamedTuple):
-    """What a trial of a study showed: the kinds of messages that left, and for how many models and evaluations."""
+    """The result of a study's trial run: the kinds of messages that left, and the numbers of models and evaluations."""
 
     kinds: list[str]
     tasks: int
@@ -168,7 +168,7 @@ def _approved(federation: Federation) -> Federation:
 
 
 def _n_rows(plan: Study, n: int) -> int:
-    """Return how many rows let trees grow that must have large leaves."""
+    """Return the number of rows needed to grow trees with large leaves."""
     if plan.by_columns:
         return max(_ROWS, 8 * int(plan.parameters.get("min_samples_leaf", 1)))
     return n * _ROWS

@@ -108,7 +108,7 @@ class MaskedSums:
         return _MaskedSum(federation, question, turn).run()
 
     def _learn_keys(self, federation: Federation, question: Asked) -> None:
-        """Ask for the keys that are not known yet; in most sums there are none."""
+        """Request the keys that are still unknown; in most sums all are known."""
         known = self._keys.setdefault(federation, {})
         lacking = {site: request for site, request in question.requests.items() if site not in known}
         wave = replace(
@@ -140,7 +140,7 @@ def _step(turn: Turn) -> SumStep:
 
 
 def _width(most: int | Bounds | None) -> int:
-    """Return how many bits a counter takes, such that as many counters as possible share a word."""
+    """Return the bits per counter, so that as many counters as possible share a word."""
     return BITS if not isinstance(most, int) else BITS // (BITS // min(max(1, most.bit_length()), BITS))
 
 

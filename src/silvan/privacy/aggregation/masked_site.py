@@ -254,7 +254,7 @@ class SumAtSite:
         return share.reshape(-1, SEED)[rows_to_open(near, self._lost)]
 
     def _seed(self, own: Own, layout: PartLayout, words: np.ndarray) -> bytes:
-        """Return the seed of all that is drawn for a sum: drawn once, used for one part, the same when asked again."""
+        """Return the random seed of a sum: created once, used for one part, the same for a repeated request."""
         kept = f"masked {self.sum}"
         known = self.site.store.get(kept)
         seed = secrets.token_bytes(SEED) if known is None else wire.decode(known, KeptSeed).seed
@@ -273,7 +273,7 @@ class SumAtSite:
         return [derive(seed, b"own mask", SEED), *(self.pairs[i].mask for i in self.near[self.place])]
 
     def _shared(self, seed: bytes) -> tuple[np.ndarray, int, bytes]:
-        """Return what is shared out, how many shares recover it, and what is drawn for that."""
+        """Return the secret to share, the number of shares that recover it, and the randomness for sharing."""
         joined, enough = b"".join(self._secrets(seed)), threshold(len(self.names))
         drawn = key_stream(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
         return np.frombuffer(joined, np.uint8), enough, drawn

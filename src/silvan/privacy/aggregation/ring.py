@@ -144,7 +144,7 @@ def _read_counters(running: Running, layout: PartLayout) -> np.ndarray:
 
 
 def _pad(site: Site, kept: str, layout: PartLayout, counters: np.ndarray) -> Pad:
-    """Return the offsets of a sum: drawn once, used for one part, the same when asked again."""
+    """Return the offsets of a sum: sampled once, used for one part, the same for a repeated request."""
     part = digest(counters.tobytes())
     known = site.store.get(kept)
     if known is None:

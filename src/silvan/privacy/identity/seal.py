@@ -20,7 +20,7 @@ _NONCE = 12
 
 
 def secret_key(store: Store) -> X25519PrivateKey:
-    """Return a site's secret key; it is drawn at first use."""
+    """Return a site's secret key, created at first use."""
     data = store.get(_SECRET)
     if data is None:
         data = X25519PrivateKey.generate().private_bytes_raw()

@@ -147,7 +147,7 @@ def share_fingerprint_key(federation: Federation) -> None:
 
 
 def share_key(federation: Federation) -> None:
-    """Ask the first site to draw the shared key, and send it, sealed, to the others: two rounds, counted apart.
+    """Let the first site create the shared key and send it, sealed, to the others: two rounds, counted separately.
 
     Nothing is asked a second time.
     """

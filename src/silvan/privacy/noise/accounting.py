@@ -17,7 +17,7 @@ UNIT = "one row of those trained on, added or removed"
 
 @dataclass(frozen=True)
 class NoisyQuery:
-    """One question: what it cost, and the noise that makes it so.
+    """One request: its cost, and its noise.
 
     ``times`` histograms of it see a row, one after the other; together a row changes them by ``sensitivity``.
     """

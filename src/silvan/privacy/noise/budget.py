@@ -1,4 +1,4 @@
-"""A site's privacy budget: what it has answered with noise, what that cost, and what is left, over all studies.
+"""A site's privacy budget over all studies: its noisy replies, their cost, and what is left.
 
 A question is checked against what is left and charged before any row is looked at; then rows are counted, noise is
 drawn, and the noisy answer is kept before it leaves. So whatever fails or is killed at whatever point, nothing has left
@@ -113,7 +113,7 @@ class Budget:
                 db.execute("INSERT INTO admitted VALUES (?)", (announced,))
 
     def charge(self, draw: str, epsilon: float, what: str, study: StudyShare = WITHOUT_SHARE) -> None:
-        """Charge for a draw of noise, permanently, before it is drawn; once for one name."""
+        """Charge for noise permanently before it is sampled; once per name."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")  # nobody else may charge between the check and the entry
             if not _known(db, draw):
@@ -124,7 +124,7 @@ class Budget:
     # -- what it knows of the ledger beside it, and the ledger of it
 
     def note_ledger(self, owner: str, lines: int, hash_: str) -> None:
-        """Note how far a ledger is, by the key it is signed with: how many lines, and the digest of the last."""
+        """Record a ledger's position, by its signing key: the number of lines, and the digest of the last."""
         with self._using() as db:
             db.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?)", (owner, lines, hash_))
 
@@ -134,13 +134,13 @@ class Budget:
             return int(db.execute("SELECT COUNT(*) FROM charge").fetchone()[0]), float(_spent(db))
 
     def noted(self, owner: str) -> tuple[int, str] | None:
-        """Return how far a ledger was at the last charge, by the key it is signed with."""
+        """Return a ledger's position at the last charge, by its signing key."""
         with self._using() as db:
             row = db.execute("SELECT lines, hash FROM ledger WHERE owner = ?", (owner,)).fetchone()
         return None if row is None else (int(row[0]), str(row[1]))
 
     def make_up(self, spent: float) -> None:
-        """Charge what is lacking to a sum that is known to be spent."""
+        """Charge the difference to an amount that is known to be spent."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")
             lacking = float(Fraction(spent) - _spent(db))
@@ -225,7 +225,7 @@ class Budget:
         return db
 
     def _check_owner(self, db: sqlite3.Connection) -> None:
-        """Record whose file it is, at first, and raise an error if it is another site's."""
+        """Record the owner of a new file, and raise an error if the file belongs to another site."""
         if self.site is None:
             return
         db.execute("INSERT INTO owner SELECT ? WHERE NOT EXISTS (SELECT * FROM owner)", (self.site,))

@@ -52,7 +52,7 @@ class Noisy(Request, frozen=True, kw_only=True):
         raise NotImplementedError
 
     def describe(self, reply: Any = None) -> str:
-        """Describe what is asked for, and for what epsilon."""
+        """Describe the request, with its epsilon."""
         return f"{super().describe(reply)}, for epsilon {self.epsilon:.4g}"
 
     def add(self, counts: np.ndarray, schema: Schema) -> np.ndarray:
@@ -63,7 +63,7 @@ class Noisy(Request, frozen=True, kw_only=True):
         return np.stack([noise.add(counts[..., i]) for i, noise in enumerate(noises)], axis=-1)
 
     def draws(self) -> Any:
-        """Return what identifies the draw: equal for questions that are answered from one draw."""
+        """Return the identity of a noise sample: equal for requests answered from the same sample."""
         return [self.kind(), digest(wire.encode(self))]
 
 
@@ -84,7 +84,7 @@ def check_noisy(request: Noisy, among: int) -> None:
 
 
 def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> str:
-    """Return the name of a draw: a digest of what the noise is added to, and, for a share, of the sites of its sum.
+    """Return the name of a noise sample: a digest of the noisy quantity and, for a share, of the sum's sites.
 
     ``over`` are these sites; None: those of the question that the site is about to answer.
     """
@@ -99,7 +99,7 @@ def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> 
 
 
 def drawn_once(site: Site, request: Noisy, kind: type[T], draw: Callable[[], T]) -> T:
-    """Return the stored answer to a request; if there is none, charge for it, then draw and store it.
+    """Return the stored reply to a request; if there is none, charge for it, then sample and store it.
 
     ``draw`` counts rows and adds noise. All that can be wrong with the request must have been found before: whatever
     fails in ``draw`` is the same error, and stays charged.

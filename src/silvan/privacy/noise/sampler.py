@@ -142,7 +142,7 @@ def _jump(ranges: int, num: int, den: int, words: np.ndarray, at: np.ndarray) ->
 
 @njit(nogil=True, cache=True)
 def _shares(words: np.ndarray, num: int, den: int, sharers: int, ranges: int, out: np.ndarray) -> tuple[int, int]:
-    """Fill ``out`` as far as the words go; return how many numbers are done, and how many words they took."""
+    """Fill ``out`` as far as the words suffice; return the counts of finished numbers and used words."""
     # jumps up and down: twice the rate, and a sign each; cut into Poisson numbers of mean at most 1/2
     rate, parts = 2 * (ranges + 1), -(-4 * (ranges + 1) // sharers)
     at = np.zeros(1, np.int64)

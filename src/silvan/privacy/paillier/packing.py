@@ -85,7 +85,7 @@ class Lanes(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class EncryptedRows:
-    """Rows as whoever adds them up holds them: checked, in Montgomery form."""
+    """Rows as the adding party holds them: checked, in Montgomery form."""
 
     key: PublicKey
     lanes: Lanes
