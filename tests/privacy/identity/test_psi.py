@@ -267,5 +267,5 @@ def test_ids_are_compared_with_all_parties():
 def test_ids_that_do_not_tell_rows_apart_are_not_hidden():
     fed = federate_ids([1, 2, 3], [2, 3, 4], match="keyed")
     fed.party("p1").ids = fed.party("p1").ids._replace(repeated=1)
-    with pytest.raises(sv.RefusedError, match="do not tell its rows apart"):
+    with pytest.raises(sv.RefusedError, match="ids are not unique"):
         fed.ask(psi.HideIds(), to=["p1"])
