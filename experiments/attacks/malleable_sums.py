@@ -15,7 +15,7 @@ import polars as pl
 from experiments.attacks.outcome import Outcome
 
 import silvan as sv
-from silvan.algorithms.vertical import encrypted_labels, encrypted_splits
+from silvan.algorithms.vertical import encrypted_decisions, encrypted_labels
 from silvan.algorithms.vertical.columns import columns_of
 from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
 from silvan.algorithms.vertical.encrypted_decisions import DecideNodes, PartySums
@@ -45,7 +45,7 @@ def run(small: bool) -> list[Outcome]:
 def unprotected(n: int, *, each: bool) -> float:
     """Return how many labels are read if sums need not be signed and, unless ``each``, levels are decided again."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(encrypted_splits, "check_sums"))
+        stack.enter_context(mock.patch.object(encrypted_decisions, "check_sums"))
         if not each:
             stack.enter_context(mock.patch.object(DecideNodes, "position", return_value=None))
         return labels_read(n, each=each)[0]
