@@ -70,6 +70,8 @@ def _serving(hub: CoordinatorFiles, passed: list[JoinRequest]) -> Iterator[None]
             return super().admit(asked)
 
     server = make_server(Middle(hub.path))
+    server.server_bind()
+    server.server_activate()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
