@@ -75,11 +75,12 @@ def at_sites(data: str, seed: int) -> Iterator[Record]:
     auto, bofrf = sv.AutoForest(**given).fit(fed), sv.BOFRF(**given).fit(fed)
     plain = sv.AutoForest(**given, refit_leaves=False).fit(fed)
     rest = np.arange(TREES, len(auto.forest_))
-    federated, merged = auto.forest_.take(np.arange(TREES)), plain.forest_.take(rest)
+    trees = auto.forest_.plain()  # forests with calibration curves cannot be joined
+    federated, merged = trees.take(np.arange(TREES)), plain.forest_.plain().take(rest)
     models: dict[str, Forest | dict[str, Forest]] = {
         "federated": federated,
         "merged": merged,
-        "recounted": auto.forest_.take(rest),
+        "recounted": trees.take(rest),
         "bofrf": bofrf.forests_,
         "mean": join_halves((federated, merged), 0.5),
         "shared": auto.forest_,
