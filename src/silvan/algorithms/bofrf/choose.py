@@ -3,7 +3,8 @@
 The publications choose on the test part, so that what is measured there afterwards is too good. The default here
 chooses on rows that the trees in question did not see: rows split off before training, or out-of-bag rows, on which
 others' trees always vote and the site's own only if they did not sample the row. After leaf re-estimation all trees
-have drawn rows of the site, and vote on the others. Eq. 3.11 promises that no site is worse off than alone. But weights
+have sampled rows of the site, and vote on the others. Eq. 3.11 promises that no site is worse off than alone. But
+weights
 and tau follow from all sites' rows, and the site's ensemble of weighted trees may be worse than its forest was. So a
 site may also take its local forest as it grew it.
 

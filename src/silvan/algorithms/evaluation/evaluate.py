@@ -90,7 +90,7 @@ class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
     schema: Agreed[Blob]
     candidates: Fixed[list[Candidate]]
     feature_key: Fixed[np.ndarray]
-    # columns whose subgroups have metrics of their own: rows are grouped by score within them
+    # columns with metrics by subgroup: rows are grouped by score within them
     by: Fixed[tuple[int, ...]] = ()
 
 
