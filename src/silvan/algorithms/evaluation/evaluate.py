@@ -65,7 +65,7 @@ from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of
 
-NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
+NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to evaluate on"
 
 
 class SiteMetrics(Reply, frozen=True, kw_only=True):
