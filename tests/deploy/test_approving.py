@@ -195,10 +195,11 @@ def test_parameters_that_do_not_go_together_are_shown_as_such(member):
         ('kind = "HistogramForest"\nthreshold = "f1"', 2, 1),
         ('kind = "BOFRF"', 2, 0),
         ('kind = "BOFRF"\npersonal = true', 3, 0),
-        ('kind = "AutoForest"', 4, 3),
-        ('kind = "AutoForest"\nthreshold = "f1"', 6, 4),
-        ('kind = "AutoForest"\nchoose = false', 1, 0),
-        ('kind = "AutoForest"\nchoose = false\nthreshold = "f1"', 2, 1),
+        ('kind = "AutoForest"\ncalibrate = false', 4, 3),
+        ('kind = "AutoForest"', 6, 5),  # calibration scores the shared forest, and again with the site's own curve
+        ('kind = "AutoForest"\nthreshold = "f1"', 8, 6),
+        ('kind = "AutoForest"\nchoose = false', 3, 2),
+        ('kind = "AutoForest"\nchoose = false\nthreshold = "f1"', 5, 3),
     ],
 )
 def test_how_many_models_are_judged_is_the_texts_word(member, learner, models, to_fit):

@@ -11,18 +11,28 @@ from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.forest.forest_shares import Share, Structure, put_together
 from silvan.forest.predict import scores
-from silvan.forest.reach import goes_left, leaf_scores, meet, reach_leaves, row_bytes
+from silvan.forest.reach import leaf_scores, meet, reach_leaves, row_bytes
 from silvan.tree.fit import Settings, fit_forest
 from silvan.tree.sampling import SamplingKeys, make_key
 
 FIELDS = ("node", "feature", "threshold", "missing_left", "words", "first", "middle", "last")
 
 
+def goes_left(share, k, value):
+    """Whether a row with a value goes left at the ``k``-th node of a share."""
+    if np.isnan(value):
+        return bool(share.missing_left[k])
+    if share.categorical[k]:
+        code = int(value) + 1
+        return bool((int(share.words[k][code // 64]) >> (code % 64)) & 1)
+    return bool(value <= share.threshold[k])
+
+
 def reach_naive(share, x):
     """What ``reach_leaves`` computes, for one row with Python sets."""
     leaves = set(range(share.n_leaves))
     for k in range(len(share)):
-        left = goes_left(share, k, x[None])[0]
+        left = goes_left(share, k, x[share.feature[k]])
         span = (share.middle[k], share.last[k]) if left else (share.first[k], share.middle[k])
         leaves -= set(range(*span))
     return leaves
@@ -112,13 +122,13 @@ def test_sets_that_do_not_meet():
     assert meet(bits * np.uint8(0), structure) is None
 
 
-def test_a_node_sends_missing_values_where_it_learnt_to():
+def test_a_row_of_missing_values_goes_where_nodes_send_these():
     _, forest = grown(2, 1)
     _, shares = cut_up(forest, (3, 3))
-    share = shares["p0"]
     nothing = np.full((1, 3), np.nan, np.float32)
-    for k in range(len(share)):
-        assert goes_left(share, k, nothing)[0] == share.missing_left[k]
+    bits = reach_leaves(shares["p0"], nothing, 1)
+    listed = np.flatnonzero(np.unpackbits(bits[0], bitorder="little")).tolist()
+    assert set(listed) == reach_naive(shares["p0"], nothing[0])
 
 
 def test_files_say_the_same():

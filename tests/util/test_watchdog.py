@@ -33,13 +33,13 @@ def test_a_service_says_again_and_again_that_it_is_alive(heard, monkeypatch):
 
 @pytest.mark.parametrize(
     ("usec", "pid", "seconds"),
-    [("120000000", None, 60.0), ("120000000", str(os.getpid()), 60.0), ("120000000", "1", None), ("", None, None)],
+    [("120000000", None, 60.0), ("120000000", "own", 60.0), ("120000000", "1", None), ("", None, None)],
 )
 def test_only_the_process_that_systemd_means_speaks(usec, pid, seconds, monkeypatch):
     monkeypatch.setenv("WATCHDOG_USEC", usec)
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
     if pid is not None:
-        monkeypatch.setenv("WATCHDOG_PID", pid)
+        monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "own" else pid)
     assert watchdog.interval() == seconds
 
 

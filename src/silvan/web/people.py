@@ -1,4 +1,4 @@
-"""Who may open a folder's page: named people, each with a token of their own, of which only a digest is kept.
+"""Who may open a folder's page: named people, each with a token; the folder keeps only its digest.
 
 The file is in the folder, for its owner's eyes. A person may ``view`` or ``approve``. A reverse proxy that knows who
 somebody is (single sign-on) has a token too, with the right ``proxy``: it names the person in a header.
