@@ -11,6 +11,8 @@ import silvan as sv
 from silvan.algorithms.bofrf.clusters import find_clusters
 from silvan.errors import InputError
 
+pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # as ``unlike`` means it
+
 
 @pytest.fixture(scope="module")
 def five():
