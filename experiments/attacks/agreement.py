@@ -209,7 +209,7 @@ def _one_site(n: int, held: bool) -> float:
     }
     tables["here"] = tables["here"].with_columns(salary=pl.Series(rng.lognormal(10, 0.5, n)))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "'salary' is absent")
+        warnings.filterwarnings("ignore", "'salary' is absent", UserWarning)
         federation = sv.federate_rows(tables, policy=sv.Policy(min_sites=3), n_jobs=1)
     schema = federation.blob(Schema.of(["salary"], federation.schema.label).to_json().encode())
     with federation.working_on("a model"):

@@ -144,8 +144,10 @@ def expected(federation, sites=SITES, plan=None):
 
 
 def lines(federation, site):
+    """Return how many lines of a site's ledger are about requests; others are about decisions of its owner."""
     path = federation.state(site) / "ledger.jsonl"
-    return path.read_text().count("\n") if path.exists() else 0
+    outcomes = [json.loads(line)["line"]["outcome"] for line in path.read_text().splitlines()] if path.exists() else []
+    return len([outcome for outcome in outcomes if outcome != "decided"])
 
 
 # -- whole studies
