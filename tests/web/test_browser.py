@@ -154,7 +154,7 @@ def test_a_study_from_its_start_to_its_report(federation, browser):
 
         # approved, it moves, and the result appears at both
         approve.click()
-        expect(at_site.get_by_text("Approved: ")).to_be_visible(timeout=PATIENCE)
+        expect(at_site.get_by_role("status").filter(has_text="Approved: ")).to_be_visible(timeout=PATIENCE)
         for page in (at_hub, at_site):
             expect(page.get_by_role("link", name="Open the report")).to_be_visible(timeout=PATIENCE)
         expect(at_hub.locator(".state").first).to_have_text("done", timeout=PATIENCE)
