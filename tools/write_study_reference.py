@@ -17,6 +17,7 @@ from silvan.learners.registry import (
     LEARNERS,
     BoostingParameters,
     ForestParameters,
+    ReliabilityParameters,
     VotingForestParameters,
     learners_for,
 )
@@ -79,6 +80,7 @@ def of_learners() -> str:
     structs: dict[str, type[Parameters]] = {
         "All forests": ForestParameters,
         '`"HistogramForest"`, `"MergedForest"`, `"LocalForest"`, `"VerticalForest"`': VotingForestParameters,
+        '`"HistogramForest"`, `"MergedForest"`, `"AutoForest"`, `"BOFRF"`': ReliabilityParameters,
         "All boosting": BoostingParameters,
         **{f'`"{name}"`': spec.parameters for name, spec in LEARNERS.items()},
     }

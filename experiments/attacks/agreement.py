@@ -6,6 +6,7 @@ has, and has parties hand over digests of ids in a study that matches rows by pr
 the same attacks where what stops them is off.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -207,7 +208,9 @@ def _one_site(n: int, held: bool) -> float:
         s: pl.DataFrame({"age": rng.random(n), "label": np.arange(n) % 2}) for s in ("here", "there", "elsewhere")
     }
     tables["here"] = tables["here"].with_columns(salary=pl.Series(rng.lognormal(10, 0.5, n)))
-    federation = sv.federate_rows(tables, policy=sv.Policy(min_sites=3), n_jobs=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'salary' is absent", UserWarning)
+        federation = sv.federate_rows(tables, policy=sv.Policy(min_sites=3), n_jobs=1)
     schema = federation.blob(Schema.of(["salary"], federation.schema.label).to_json().encode())
     with federation.working_on("a model"):
         return float(federation.total(CountGrid(schema=schema)).cells.sum())

@@ -124,7 +124,7 @@ def test_of_two_sites_none_can_take_its_own_figures_off(joined):
     """Over both less its own are the other's: only where the study says so."""
     hub, members = joined
     pair = {site: members[site] for site in SITES[:2]}
-    quiet, shared = (study(name, more, sites=SITES[:2]) for name, more in (("two", ""), ("open", 'figures = "all"')))
+    quiet, shared = (study(name, more, sites=SITES[:2]) for name, more in (("two", ""), ("open", 'metrics = "all"')))
     for plan, seen in ((quiet, {"north"}), (shared, {"north", "south", "all"})):
         run_job(hub, pair, plan)
         kept = results(members, plan, "north")

@@ -258,7 +258,7 @@ class Lies:
         budget = Budget(policy.epsilon)
         if point.charges or point.settled:
             with budget._using() as db:
-                db.executemany("INSERT INTO charge VALUES (?, ?, ?, ?, ?)", point.charges)
+                db.executemany("INSERT INTO charge VALUES (?, ?, ?, ?, ?, ?)", point.charges)
                 db.executemany("INSERT INTO settled VALUES (?, ?)", point.settled)
         site = base.rebuilt(point.settings, store=store, outbox=Gate(policy, budget, None, gate.approvals, terms))
         for name in ("table", "frame", "held_out", "ids"):

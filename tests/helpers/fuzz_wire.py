@@ -53,6 +53,7 @@ from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.ring import Hop
 from silvan.privacy.close_study import close_study
 from silvan.privacy.identity.shared_key import share_key
+from silvan.privacy.ledger_heads import compare_ledgers
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Record, Run, SiteRows
 
@@ -157,7 +158,7 @@ def _by_rows(signed: bool) -> list[Federation]:
     policy = sv.Policy(messages=("*", "AdaptiveLevel"), min_sites=2)
     fed = federate(numbers, Recorded, signed=signed, policy=policy)
     sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
-    return [*made, fed, _explained(signed)]
+    return [*made, fed, _explained(signed), _reliable(signed)]
 
 
 def _explained(signed: bool) -> Federation:
@@ -167,6 +168,16 @@ def _explained(signed: bool) -> Federation:
     model.evaluate(fed, by=["sex"])
     model.permutation_importance(fed, repeats=1)
     model.partial_dependence(fed, "dose", grid=[1, 4])
+    return fed
+
+
+def _reliable(signed: bool) -> Federation:
+    """What sites say of a model's errors and of their tables; those that sign also compare their ledgers."""
+    fed = federate(parts(table("number", n=90), 3), Recorded, sums="masked", signed=signed)
+    sv.describe(fed)
+    sv.HistogramForest(4, max_depth=2, intervals=True).fit(fed)
+    if signed:
+        compare_ledgers(fed, {})
     return fed
 
 

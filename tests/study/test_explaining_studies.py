@@ -35,7 +35,7 @@ def test_a_run_has_what_was_asked_for(tmp_path, kind):
     assert record.dependence[1].values[0] == "a"
     assert len(record.dependence[1].means["yes"]) == len(record.dependence[1].values)
     assert {"ShuffleColumns", "SetColumns"} <= {kind.name for kind in record.kinds}
-    assert "when the column is shuffled" in (tmp_path / "run" / "report.html").read_text()
+    assert "when a column is shuffled at every site" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_run_by_subgroups(tmp_path):

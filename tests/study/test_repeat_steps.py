@@ -144,7 +144,7 @@ def test_a_study_that_leaves_out_sites(tmp_path):
     assert "site mean" in text
     page = (tmp_path / "run" / "report.html").read_text()
     assert "each site was left out in turn" in page
-    assert "all rows of each site, which took no part in training it" in page
+    assert "model at each site, trained without that site" in page
     assert "Nadeau" not in page
     assert "alone" not in summarise_run(tmp_path / "run")["sentences"][0]
 

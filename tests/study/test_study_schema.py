@@ -37,7 +37,7 @@ def test_a_private_forest_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ("age = 3", "a line a column"),
+        ("age = 3", "one line per column"),
         ("age = { bounds = [3] }", "age: "),
         ("age = { bounds = [3, 1] }", "bounds must be finite and rising"),
         ("age = { bonds = [1, 3] }", "age: "),

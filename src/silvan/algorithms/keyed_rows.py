@@ -84,7 +84,9 @@ def possible_draw(site: Site, part: Part, draw: RowSampling, n_trees: int) -> Ro
 def check_sampling(n_rows: int, draw: RowSampling) -> None:
     """Raise ``RefusedError`` if the share of a site's rows is so small that sums over a tree disclose single rows."""
     if draw and draw < _SMALL and n_rows * draw_limit(draw) < FLOOR * DRAW_STEPS:
-        raise RefusedError(f"trees draw too few of the site's rows: a share below {_SMALL} must leave {FLOOR} of them")
+        raise RefusedError(
+            f"trees sample too few of the site's rows: a share below {_SMALL} must leave {FLOOR} of them"
+        )
 
 
 def drawn_by_place(

@@ -234,8 +234,8 @@ def _check_counts(forest: Forest, columns: int, rows: Mapping[str, int], own: Ma
         counts, most = given[:, :1] if sums else given, rows.get(site, sum(rows.values()))
         by_tree = np.zeros(len(forest), np.int64)
         np.add.at(by_tree, tree_of, np.clip(counts, 0, most + 1).sum(axis=1))  # clipped, or sums could overflow
-        reject(counts.min(initial=0) < 0 or by_tree.max() > most, "it counts rows that there are not")
-        reject(site in own and by_tree[own[site]].any(), "it counts rows at leaves of its own trees")
+        reject(counts.min(initial=0) < 0 or by_tree.max() > most, "it counts more rows than exist")
+        reject(site in own and by_tree[own[site]].any(), "it counts rows at leaves of its trees")
         if sums and (abs(given[:, 1] / _LABEL_CAP) > given[:, 0]).any():
             raise FormatError("the sum of its labels is too large for its rows")
 

@@ -93,5 +93,5 @@ def read_trees(data: bytes, schema: Schema) -> Forest:
     reject(forest.schema != schema, "trees of another schema than the agreed one")
     if len(forest) > MAX_TREES or np.diff(forest.offsets).max() > MAX_NODES:
         raise FormatError(f"more than {MAX_TREES} trees, or a tree of more than {MAX_NODES} nodes")
-    reject(forest.combine != "mean" or not np.isin(forest.weights, (0.0, 1.0)).all(), "trees with weights of their own")
+    reject(forest.combine != "mean" or not np.isin(forest.weights, (0.0, 1.0)).all(), "trees with separate weights")
     return forest.bare()

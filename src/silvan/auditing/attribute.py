@@ -6,7 +6,7 @@ done for members and for outsiders, and the figure is by how much more often the
 comes from their own rows. Chance is 0.
 
 Numbers are guessed by quarter: which of four bands, equally common among outsiders, the value lies in. Categories are
-guessed as they are.
+guessed exactly.
 """
 
 import numpy as np

@@ -160,7 +160,7 @@ def attack_forest(
 def _bounded(finding: Finding, epsilon: float) -> Finding:
     """Add the bound that differential privacy sets to any attacker."""
     if finding.attack == "lonely":
-        return replace(finding, value=None, note="what leaves say is counted with noise, so none rests on a row")
+        return replace(finding, value=None, note="leaf values come from noisy counts, so none depends on a single row")
     if finding.attack not in ("membership", "support"):
         return finding
     promise = f"by epsilon = {epsilon:g} no attacker is above {private_bound(epsilon):.3f}"

@@ -19,7 +19,7 @@ def single_row_leaves(release: Release, case: Case, drawn: np.ndarray | None = N
     """Count leaves with one row; ``drawn`` marks the rows each tree was grown on (trees, rows)."""
     forest = release.forest
     if forest.combine == "log_odds":
-        return ATTACKS["lonely"].not_run("what leaves say is counted with noise, so none rests on a row")
+        return ATTACKS["lonely"].not_run("leaf values come from noisy counts, so none depends on a single row")
     leaves = leaf_of(forest, case.members.X)
     inside = np.ones(leaves.shape, np.bool_) if drawn is None else drawn
     held = np.bincount(leaves[inside], minlength=len(forest.value))

@@ -32,7 +32,7 @@ def assign_patients(federation: Federation, seed: int = 0) -> Finding:
     if not federation.schema.n_classes or len(federation.active) < 2:
         return base.not_run("needs classes, and two sites or more")
     if all(f.categorical for f in federation.schema.features):
-        return base.not_run("there are no numeric columns to draw boxes in")
+        return base.not_run("there are no numeric columns for boxes")
     seen, n, _ = _find_patients(federation, seed, "trusted")
     hits, n, note = _find_patients(federation, seed)
     chance = 1.0 / len(federation.active)

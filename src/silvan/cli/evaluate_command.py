@@ -51,7 +51,7 @@ def evaluate(
             terminal.print_parts(shown)
         learnt = note_learnt_rows(folder, record, source, str(table))
     elif record is None:
-        raise InputError(f"{str(run)!r} is not a run folder; to judge a model file, name a table too")
+        raise InputError(f"{str(run)!r} is not a run folder; to evaluate a model file, name a table too")
     else:
         rows = at_sites(folder, record, progress)
         if not json:
@@ -110,7 +110,7 @@ def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["Me
     if study is None:
         raise InputError(
             f"the study {record.study_file!r} or its tables are gone or have changed since, so test rows may "
-            "be rows the forest has learned from\nfit again, or name a table to judge on"
+            "be rows the forest has learned from\nfit again, or name a table to evaluate on"
         )
     first = not record.evaluation
     with progress.step("Reading tables"):

@@ -35,9 +35,9 @@ app = typer.Typer(
     help="A federation of machines, from the coordinator's side. docs/deployment.md goes through it.",
 )
 
-In = Annotated[Path, Option("--in", metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
+In = Annotated[Path, Option("--in", metavar="FOLDER", help="The coordinator's folder; by default the current one.")]
 
-At = Annotated[Path | None, Argument(metavar="FOLDER", help="The coordinator's folder; this one, if not given.")]
+At = Annotated[Path | None, Argument(metavar="FOLDER", help="The coordinator's folder; by default the current one.")]
 
 
 def _hub(folder: Path) -> "CoordinatorFiles":

@@ -169,8 +169,8 @@ def _bare(word: str) -> str:
 def class_places(series: Series, classes: Sequence[Class], *, folded: bool = False) -> NDArray[np.int64]:
     """Return the code of each row's class; negative for unknown classes.
 
-    A class is the cell's text, or equal to it (1, 1.0 and true are), or has the text of the number that the cell
-    stands for. If ``folded``, neither case nor blanks around it count.
+    A cell matches a class by its text, by its value (1, 1.0 and true are equal), or by the text of its number. If
+    ``folded``, neither case nor blanks around it count.
     """
     if folded:
         by_fold = {fold(str(value)): code for code, value in enumerate(classes)}

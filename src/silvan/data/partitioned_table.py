@@ -28,7 +28,7 @@ _TOGETHER = ({"whole numbers", "numbers"}, "numbers"), ({"dates", "times"}, "tim
 class Partitioned(Batched):
     """A table in partitions. ``sources`` are those with rows, ``sizes`` their numbers of rows.
 
-    ``casts`` are the columns that are of several types, with that of all.
+    ``casts`` maps columns of several types to their common type.
     """
 
     cluster: Cluster

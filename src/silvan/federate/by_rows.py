@@ -108,7 +108,7 @@ def federate_rows(
     group
         The column of persons' ids, where tables have several rows of a person, such as visits of patients. It is no
         feature. A person's rows are all test rows or none, and so in folds; each tree samples persons, and takes one
-        row of each; all that counts rows counts persons. None: every row is a person's only one.
+        row of each; persons are counted instead of rows. None: every row is a person's only one.
     absent
         What becomes of columns that some sites lack: "missing", they count as missing in all rows there, which
         histogram forests learn from exactly as from pooled rows; "drop", they are left out.

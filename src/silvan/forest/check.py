@@ -108,7 +108,7 @@ def _check_stages(forest: ForestArrays) -> None:
     _require(say.shape == (int(group[-1]) + 1,), "say has the wrong shape")
     _require(np.isfinite(say).all() and (say >= 0).all(), "a stage's say is negative or not finite")
     with np.errstate(over="ignore"):
-        _require(0 < say.sum() < np.inf, "what the stages say adds up to zero or infinity")
+        _require(0 < say.sum() < np.inf, "the weights of the stages add up to zero or infinity")
     starts = np.concatenate([[0], np.flatnonzero(begins) + 1])
     _require((np.maximum.reduceat(forest.weights, starts) > 0).all(), "no tree of a stage has a weight")
 

@@ -34,7 +34,7 @@ def permutation_importances(
     """
     (matrix, absent), y = as_rows(forest, X), np.asarray(y)
     if len(matrix) != len(y) or len(y) == 0:
-        raise InputError(f"X has {len(matrix)} rows and y has {len(y)}; they must match and not be none")
+        raise InputError(f"X has {len(matrix)} rows and y has {len(y)}; they must match and not be 0")
     rng = np.random.default_rng(random_state)
     base = _merit(forest, matrix, y, absent, n_jobs)
     drops = dict.fromkeys(forest.schema.names, 0.0)

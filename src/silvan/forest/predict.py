@@ -151,7 +151,7 @@ def leaf_votes(forest: ForestArrays) -> np.ndarray:
 def abstaining(forest: ForestArrays, absent: np.ndarray) -> np.ndarray:
     """Return which trees ask about a feature that is absent."""
     if absent.shape != (forest.n_features,) or absent.dtype != np.bool_:
-        raise InputError.about("absent", f"must have {forest.n_features} entries, true or false, one a feature")
+        raise InputError.about("absent", f"must have {forest.n_features} entries, true or false, one per feature")
     if not absent.any():
         return np.zeros(len(forest), np.bool_)
     asked = np.append(absent, False)[forest.feature]  # the last entry is for leaves, whose feature is -1

@@ -211,7 +211,7 @@ def labels_at_leaves(
     _check_rows(forest, X, codes)
     lines = line_of[trees] if len(line_of) == len(forest) else np.array([-1])
     if drawn.shape[1] != len(X) or not ((lines >= 0) & (lines < len(drawn))).all():
-        raise InputError("every tree needs a line of the rows that it draws")
+        raise InputError("every tree needs a line with its sampled rows")
     columns, nodes = lay_out(forest, X), pack(forest)
 
     def count(some: np.ndarray) -> None:

@@ -351,7 +351,7 @@ class Learner(FederatedEstimator):
         """Return the accuracy, or R2 where a number is predicted, of the global forest on rows."""
         answers, y = self.predict(X), np.asarray(y)
         if len(answers) != len(y) or not len(y):
-            raise InputError(f"X has {len(answers)} rows and y has {len(y)}; they must match and not be none")
+            raise InputError(f"X has {len(answers)} rows and y has {len(y)}; they must match and not be 0")
         measure = accuracy_score if self.schema_.n_classes else r2_score
         return float(measure(y, answers, sample_weight=sample_weight))
 

@@ -141,7 +141,7 @@ class _Forest(_FittedForest):
             raise InputError.about("y", "is None; pass the column to predict")
         y = column_or_1d(y, warn=True)
         if not 0 < len(frame) == len(y):
-            raise InputError(f"X has {len(frame)} rows and y has {len(y)}; they must match and not be none")
+            raise InputError(f"X has {len(frame)} rows and y has {len(y)}; they must match and not be 0")
         self._features = infer_features(frame)
         for feature in self._features:
             if feature.crowded:

@@ -222,7 +222,7 @@ class InShares(FederatedEstimator):
         """
         columns, kept = columns_of(federation), self.kept
         if columns.label_holder is None:
-            raise InputError("no party holds the label, so there is nothing to judge by")
+            raise InputError("no party holds the label, so nothing can be evaluated")
         if not len(columns.test):
             raise InputError("there are no test rows: set test=0.2 when the federation is made, or pass a table")
         with federation.counted_apart():

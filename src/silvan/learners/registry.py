@@ -471,7 +471,7 @@ class LocalAdaBoostParameters(BoostingParameters):
 
 @learner("horizontal", _FOREST)
 class PooledForestParameters(HistogramForestParameters):
-    """Of the baseline on all rows in one place: those of a ``HistogramForest``, most of them not used.
+    """Parameters of the baseline on all rows in one place: those of a ``HistogramForest``, most of them unused.
 
     Parameters
     ----------

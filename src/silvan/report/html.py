@@ -153,7 +153,7 @@ def plot_html(summary: dict[str, Any]) -> Markup:
 
 
 def _links(summary: dict[str, Any], n_charts: int) -> Callable[[charts.Drawing, str], list[tuple[str, str, str]]]:
-    """Return what makes the links that save a chart; pages with very many charts have none for single sites."""
+    """Return a function that makes links for saving charts; pages with very many charts lack them for single sites."""
 
     def links(drawn: charts.Drawing, name: str) -> list[tuple[str, str, str]]:
         if n_charts > charts.MANY + 1 and not name.startswith("all"):

@@ -50,7 +50,7 @@ def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, in
         kept = msgspec.msgpack.decode(path.read_bytes(), type=LearntRows)
         hashes = np.frombuffer(kept.hashes, np.uint64)
     except (msgspec.DecodeError, ValueError):
-        raise FormatError(f"{path}: damaged; remove it, and rows that were trained on are not told apart") from None
+        raise FormatError(f"{path}: damaged; remove it, and training rows are no longer recognised") from None
     frame = read_table(table, schema.label.name, schema)
     if kept.schema != schema.hash or any(name not in frame.columns for name in schema.columns):
         return None

@@ -287,7 +287,7 @@ def _check_kinds(values: Any, columns: bool, problems: Problems) -> dict[str, An
 def _check_schema(values: Any, label: str, positive: Class | None, problems: Problems) -> Schema | None:
     """Check the schema that the study sets for its columns."""
     if not isinstance(values, dict) or not all(isinstance(entry, dict) for entry in values.values()):
-        problems.add(("schema",), "[schema] has a line a column, as age = { bounds = [0, 120] }")
+        problems.add(("schema",), "[schema] has one line per column, such as age = { bounds = [0, 120] }")
         return None
     features, found, before = [], None, len(problems.found)
     for name, entry in values.items():

@@ -70,7 +70,7 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
         sites (message `ShuffleColumns`), see [figures](figures.md#columns-that-matter). Needs `test`, and a forest for
         all sites
     by
-        columns of categories whose subgroups have metrics of their own, as `by = ["sex"]`, see
+        categorical columns for metrics by subgroup, as `by = ["sex"]`, see
         [figures](figures.md#subgroups). Not with `repeats`
     dependence
         columns for which the mean prediction at each of some values is asked (message `SetColumns`), see
@@ -127,8 +127,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         the positive class of two, as `positive = "diseased"`, which sensitivity, precision, F1 and thresholds are
         about. Probabilities keep their order
     group
-        the column of persons' ids, where tables have several rows of a person, as `group = "patient"`. It is no
-        feature; a person's rows are all test rows or none, and what counts rows counts persons, see
+        the column of persons' ids, where tables have several rows of a person, as `group = "patient"`. It is not used
+        as a feature; a person's rows are all test rows or none, and persons are counted instead of rows, see
         [tables](tables.md#several-rows-per-person)
     absent
         columns that some sites lack: `"missing"` treats all their values at those sites as missing; `"drop"` leaves

@@ -43,7 +43,7 @@ def make_federation(study: Study, journal: Path | None = None, schema: Schema | 
         settings["test_by"] = "row" if study.private and settings["schema"] is not None else None
         federation = federate_rows(tables, site=study.site, memory=study.memory, **settings)
         if OVERALL in federation.sites:
-            raise InputError(f"site must not have a value {OVERALL!r}: overall figures are called that")
+            raise InputError(f"site must not have a value {OVERALL!r}: overall metrics have that name")
     return federation
 
 

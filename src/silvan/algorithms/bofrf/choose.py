@@ -3,9 +3,9 @@
 The publications choose on the test part, so that what is measured there afterwards is too good. The default here
 chooses on rows that the trees in question did not see: rows split off before training, or out-of-bag rows, on which
 others' trees always vote and the site's own only if they did not sample the row. After leaf re-estimation all trees
-have drawn rows of the site, and vote on the others. Eq. 3.11 promises that no site is worse off than alone. But weights
-and tau follow from all sites' rows, and the site's ensemble of weighted trees may be worse than its forest was. So a
-site may also take its local forest as it grew it.
+have sampled rows of the site, and vote on the others. Eq. 3.11 promises that no site is worse off than alone. But
+weights and tau follow from all sites' rows, and the site's ensemble of weighted trees may be worse than its local
+forest. So a site may also take its local forest unchanged.
 
 A site leaves what was agreed, the global ensemble at the agreed tau, only for something better by more than luck adds:
 of many near-equal ensembles, the best on a few rows is best by luck. One other candidate must be better by two standard

@@ -188,5 +188,5 @@ def stage_forest(stages: list[Stumps], weights: list[float], schema: Schema) -> 
 
 def nothing_learnt(stumps: Stumps, schema: Schema) -> Forest:
     """Warn that no stump is better than chance, and return a forest of one stage in which all vote."""
-    warn_user("no stump is better than chance: the model tells nothing apart")
+    warn_user("no stump is better than chance: the model separates nothing")
     return stage_forest([stumps.weighted(np.ones(len(stumps)))], [1.0], schema)

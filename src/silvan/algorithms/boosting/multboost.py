@@ -203,7 +203,7 @@ def _check(merged: Stages, weighed: int, rows: int, schema: Schema, site: Site) 
         raise FormatError("the stages do not match")
     if masses.shape != (weighed, 3) or masses.dtype != np.int64 or (masses < 0).any() or (masses > 2 * ONE).any():
         raise FormatError("the masses do not match")
-    reject(not len(site.part(schema)) <= rows < MAX_ROWS, "there are not so many rows")
+    reject(not len(site.part(schema)) <= rows < MAX_ROWS, "its number of rows is impossible")
     reject(any(stage_weight(m, rows) == 0.0 for m in masses), "a stage that is no better than chance")
     _check_made(merged, site)
 

@@ -65,7 +65,7 @@ from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of
 
-NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to judge on"
+NO_TEST_ROWS = "no site has test rows: set test=0.2 when the federation is made, or pass a table to evaluate on"
 
 
 class SiteMetrics(Reply, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
     schema: Agreed[Blob]
     candidates: Fixed[list[Candidate]]
     feature_key: Fixed[np.ndarray]
-    # columns whose subgroups have metrics of their own: rows are grouped by score within them
+    # columns with metrics by subgroup: rows are grouped by score within them
     by: Fixed[tuple[int, ...]] = ()
 
 

@@ -124,7 +124,7 @@ class Ingredients:
         shared, draws = model_of(site, schema, model.shared), model.draws
         reject(shared.combine != "mean", "trees of a mix answer by their mean")
         check_samples(draws, len(shared))
-        reject(not draws.bootstrap, "trees that draw all rows leave none to choose by")
+        reject(not draws.bootstrap, "if trees sample all rows, none are left for choosing")
         own = read_trees(site.blob(model.own.hash), schema)
         return cls(shared.plain(), draws, own, model.fit, shared)
 

@@ -160,7 +160,7 @@ class CountErrors(Total[ErrorCounts], frozen=True, kw_only=True):
 def count_unseen_errors(site: Site, request: CountErrors) -> ErrorCounts:
     """Count training rows by error; empty if too few are left or the trees' samples are unknown."""
     schema, model = schema_of(site, request.schema), request.model
-    reject(model.draws is None or model.adjust, "errors are of a model whose draws are known")
+    reject(model.draws is None or model.adjust, "errors are counted only for a model with known row samples")
     check_candidates(site, [model])
     forest = model_of(site, schema, model.model)
     unseen = unseen_rows(site, schema, forest.plain(), model.draws)

@@ -162,7 +162,7 @@ class Subgroup(msgspec.Struct, frozen=True):
 
 
 class SubgroupRows(NamedTuple):
-    """Test rows by subgroup: each row's place among those that are shown, or the number of these if it is in none."""
+    """Test rows by subgroup: each row's position among the shown subgroups, or their number if it is in none."""
 
     place: np.ndarray
     shown: list[list[int]]

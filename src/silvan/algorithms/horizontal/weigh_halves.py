@@ -60,7 +60,7 @@ def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
     schema, models = schema_of(site, request.schema), request.models
     reject(len(models) != 2, "two forests are compared")
     check_candidates(site, models)
-    reject(any(model.draws is None for model in models), "forests are compared whose draws are known")
+    reject(any(model.draws is None for model in models), "only forests with known row samples are compared")
     scored = [score_unseen(site, schema, model_of(site, schema, model.model), model.draws) for model in models]
     ratings = [] if None in scored else rate_scores(site, [one for one in scored if one is not None], schema.n_classes)
     if not ratings or np.isnan(ratings).any():

@@ -80,7 +80,7 @@ def plan_level(site: Site, request: NoisyLevel, schema: Schema) -> Callable[[], 
     """
     read_level(site, request.level, noisy=True)
     if request.level.bootstrap:
-        raise FormatError("trees of noisy histograms see all rows: draws go by the places of rows, which move")
+        raise FormatError("trees of noisy histograms see all rows: samples would depend on row positions, which move")
     if schema.n_classes and request.level.measure.counts_rows:
         return lambda: _count(site, request.level, labelled_rows(site, schema))
     if schema.label.bounds is None or request.level.measure != public_measure(schema):

@@ -207,7 +207,7 @@ def describe(
         if bool(reply.draws) != (site == holder) or (reply.order is None) == (site == holder):
             raise FormatError("it draws rows and does not hold the label, or the other way round")
         if reply.order is not None and not np.array_equal(np.sort(reply.order), np.arange(n)):
-            raise FormatError("the order of its rows is none")
+            raise FormatError("the order of its rows is invalid")
 
     request = DescribeColumns(rows=rows_blob(federation, common), task=task)
     requests = {

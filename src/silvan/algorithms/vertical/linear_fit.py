@@ -128,7 +128,7 @@ def _terms(
 
 def _check_offer(site: str, reply: Offer, rows: int, width: int, products: int) -> None:
     for array, shape in ((reply.column, (rows, width)), (reply.products, (products,))):
-        check_arrays("what it offers does not match the rows", (array, shape, np.int64))
+        check_arrays("its direction does not match the rows", (array, shape, np.int64))
         if int(array.max()) >= 1 << 62 or int(array.min()) <= -(1 << 62):
             raise FormatError("what it offers is too large")
 

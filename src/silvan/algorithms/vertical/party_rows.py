@@ -110,7 +110,7 @@ class Descent:
     def rule(self) -> Rule:
         """How splits are evaluated, if the party has labels in code."""
         if self.given_rule is None:
-            raise RefusedError("the party has no labels to judge splits by")
+            raise RefusedError("the party has no labels to evaluate splits")
         return self.given_rule
 
     def ties(self, seeds: np.ndarray, n: int, bounds: np.ndarray | None = None) -> Ties:

@@ -63,5 +63,5 @@ def row_draws(party: Party, draws: bytes, rows: Blob) -> tuple[np.ndarray, np.nd
     """Return the key for sampling rows, and each row's sampling word: uint64 (2,) and (rows,)."""
     key = unseal(party.key_for("row draws"), draws, LABEL_HOLDER)
     if len(key) != KEY_BYTES:
-        raise FormatError("not a key of row draws")
+        raise FormatError("not a key for row samples")
     return np.frombuffer(key[:16], "<u8").astype(np.uint64), row_words(party, rows)[:, 0].copy()

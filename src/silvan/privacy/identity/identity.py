@@ -251,7 +251,7 @@ def _check_introduction(site: str, reply: Introduction) -> None:
         raise FormatError("its counts of ids are not possible")
     check_digests(reply.digests)
     if len(reply.digests) not in (0, reply.rows):
-        raise FormatError("its digests are not as many as its rows")
+        raise FormatError("its number of digests does not match its rows")
 
 
 def common_digests(by_party: dict[str, np.ndarray]) -> np.ndarray:

@@ -43,7 +43,7 @@ def shared_secret(own: X25519PrivateKey, other: bytes) -> bytes:
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
-        raise FormatError("a public key is none") from None
+        raise FormatError("a public key is invalid") from None
 
 
 def derive(secret: bytes, purpose: bytes, length: int = 64) -> bytes:

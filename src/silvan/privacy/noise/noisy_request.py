@@ -144,5 +144,5 @@ def _study_share(site: Site) -> StudyShare:
 def _budget(site: Site) -> Budget:
     budget: Budget | None = getattr(site.outbox, "budget", None)
     if budget is None:
-        raise RefusedError("the site keeps no privacy budget, so it tells nothing with noise")
+        raise RefusedError("the site keeps no privacy budget, so it sends no noisy replies")
     return budget
