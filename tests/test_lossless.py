@@ -179,6 +179,7 @@ def test_edges_given_in_the_schema(task):
     assert len(ages)
 
 
+@pytest.mark.filterwarnings("ignore:all rows of all sites are of one class")
 def test_one_class_everywhere():
     frame = table().with_columns(label=pl.lit("yes"))
     forest = assert_same(federate(parts(frame, 2)))

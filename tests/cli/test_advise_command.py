@@ -13,6 +13,7 @@ def path(tmp_path):
     return write_study(tmp_path, unlike())
 
 
+@pytest.mark.filterwarnings("ignore:'height' is absent at young 3")
 def test_who_is_near_whom(path, tmp_path):
     said = " ".join(silvan("advise", path, "--output", tmp_path / "distances.csv").output.split())
     assert "old 1 is nearest to old 2 (" in said

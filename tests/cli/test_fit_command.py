@@ -68,16 +68,18 @@ def test_other_learners(tmp_path, kind):
     assert (record.importances is None) == (kind == "MergedForest")
 
 
-def test_what_each_site_uses(tmp_path):
+@pytest.mark.parametrize("kind", ["AutoForest", 'AutoForest"\ncalibrate = false #'], ids=["calibrated", "as it is"])
+def test_what_each_site_uses(kind, tmp_path):
     """Of AutoForest: the choices are in the record and on the page, and the forests are evaluated again unchanged."""
     tables = parts(table(n=240), 3)
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
-    record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind="AutoForest")
+    record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind=kind)
     assert record.choices["site 2"].startswith(
         "75% the shared trees with leaf values from own rows, 25% own trees: AUC"
     )
     different = [site for site, text in record.choices.items() if not text.startswith("the shared forest:")]
-    assert [model.site for model in record.models] == ["", *different]
+    own = record.choices if kind == "AutoForest" else different  # calibrated, each has a curve from its own rows
+    assert [model.site for model in record.models] == ["", *own]
     assert 1 <= len(different) < 3
     assert record.shared_forest.startswith("The shared forest: ")
     silvan("report", tmp_path / "run")

@@ -144,10 +144,10 @@ def expected(federation, sites=SITES, plan=None):
 
 
 def lines(federation, site):
-    """How many lines of its ledger are of requests for rows: ledgers are compared before anything else."""
+    """Return how many lines of a site's ledger are about requests; others are about decisions of its owner."""
     path = federation.state(site) / "ledger.jsonl"
-    kinds = [json.loads(line)["line"]["kind"] for line in path.read_text().splitlines()] if path.exists() else []
-    return len([kind for kind in kinds if kind != "CompareLedgers"])
+    outcomes = [json.loads(line)["line"]["outcome"] for line in path.read_text().splitlines()] if path.exists() else []
+    return len([outcome for outcome in outcomes if outcome != "decided"])
 
 
 # -- whole studies

@@ -120,9 +120,13 @@ def test_a_column_without_values_has_no_kind_of_its_own():
 @pytest.mark.filterwarnings("ignore:.* absent at")
 def test_the_table_of_differences_is_aligned():
     fed = federate({"a": plain(), "b": plain(x=range(30), label=("no", "maybe")).drop("ward")})
-    lines = str(fed.differences).split("\n")
-    assert len(lines) == len(fed.differences.notes) > 3
-    assert len({line.index(done) for line, (_, _, done) in zip(lines, fed.differences.notes, strict=True)}) == 1
+    notes, warnings = fed.differences.notes, fed.differences.warnings
+    text = str(fed.differences).split("\n")
+    lines = text[: len(notes)]
+    assert len(lines) > 3
+    assert text[len(notes) :] == [f"Warning: {warning}" for warning in warnings]
+    assert len(warnings) == 2
+    assert len({line.index(done) for line, (_, _, done) in zip(lines, notes, strict=True)}) == 1
 
 
 def test_columns_that_are_named_twice():

@@ -19,6 +19,7 @@ TABLES = parts(table(n=60), 3)
 # -- making one
 
 
+@pytest.mark.filterwarnings("ignore:'sex' is absent at pair")
 def test_tables_of_any_kind(tmp_path):
     import pandas as pd
 

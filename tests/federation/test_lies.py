@@ -37,7 +37,7 @@ CASES = [(kind, "binary") for kind in KINDS] + [
 
 
 @pytest.mark.parametrize(("kind", "task"), CASES)
-@pytest.mark.filterwarnings("ignore:.*are the units the same")
+@pytest.mark.filterwarnings("ignore:.*are the units the same", "ignore:.* absent at", "ignore:no test row is of")
 def test_a_lie(kind, task):
     caught = caught_lies(partial(study, task=task), kind)
     assert len(caught) > 3

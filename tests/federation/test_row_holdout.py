@@ -106,7 +106,7 @@ def test_federations_with_budgets_draw_singly(private, tmp_path):
 
 def test_noise_is_refused_where_test_rows_are_drawn_by_class():
     fed = federate(n=300, test=0.25, policy=sv.Policy(epsilon=5.0), test_by="class")
-    with pytest.raises(RefusedError, match="before anything was asked: the site keeps rows for judging that"):
+    with pytest.raises(RefusedError, match="before anything was asked: the site keeps test rows that were sampled"):
         sv.HistogramForest(epsilon=1.0).fit(fed)
     assert all(site.outbox.budget.spent == 0.0 for site in fed.local_sites.values())
     fed = federate(n=300, policy=sv.Policy(epsilon=5.0), test_by="class")  # there are none

@@ -33,6 +33,8 @@ from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 
+pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # as ``unlike`` means it
+
 
 def unlike(n=80, seed=0):
     """Five sites: two old, three young; one of the young has no heights, and wards differ."""
@@ -247,6 +249,7 @@ def test_nobody_is_asked_what_cannot_be_used(change, said, five):
     assert five.rounds == before
 
 
+@pytest.mark.filterwarnings("ignore:'[xz]' is absent at [ab]")
 def test_sites_without_a_common_column_cannot_be_compared():
     y = np.random.default_rng(0).integers(0, 2, 30)
     x = np.arange(30.0)

@@ -23,9 +23,9 @@ def used(monkeypatch):
     found = []
     score = choosing.score_candidates
 
-    def spy(trees, X, taus, seen, n_jobs, leaves):
+    def spy(trees, X, taus, seen, n_jobs, leaves, *, local):
         found.append(leaves is not None)
-        return score(trees, X, taus, seen, n_jobs, leaves)
+        return score(trees, X, taus, seen, n_jobs, leaves, local=local)
 
     monkeypatch.setattr(choosing, "score_candidates", spy)
     return found

@@ -132,6 +132,7 @@ def test_columns_are_matched_by_name():
     assert one == two
 
 
+@pytest.mark.filterwarnings("ignore:'age' is absent at site 1")
 def test_columns_without_names_are_the_table_s_own():
     """An array has its columns in the order of the site's own table, which may lack some that others have."""
     tables = parts(numbers(), 2)

@@ -243,6 +243,7 @@ def test_a_site_that_lacks_a_column():
 # -- learners
 
 
+@pytest.mark.filterwarnings("ignore:all rows of all sites are of one class")
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize(
     ("rows", "said"),

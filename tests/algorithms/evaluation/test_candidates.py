@@ -55,7 +55,7 @@ SETTINGS = {
     "LocalForest": {},
     "BOFRF": {},
     "BOFRF personal": {"personal": True},
-    "BOFRF, leaves refitted": {"personal": True, "refit_leaves": True},
+    "BOFRF with re-estimated leaves": {"personal": True, "refit_leaves": True},
     "BOFRF validation": {"validation": 0.3},
     "BOPPID": {"max_depth": None},
     "AdaBoostPL": {"max_depth": None},

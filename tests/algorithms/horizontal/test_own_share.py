@@ -229,7 +229,7 @@ def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken
     assert made
     for site in fed.sites:
         n = "2 mixes" if site in made else "1 mix"
-        assert [f"figures of {n} on" in what for what in said[site]] == [True]
+        assert [f"metrics of {n} on" in what for what in said[site]] == [True]
         assert model.choices_[site].count("0.") == (2 if site in made else 1)
         assert model.choices_[site].startswith("a forest that it made" if site in made else "the shared forest:")
         assert (model.forests_[site] == model.forest_) == (site not in made)
@@ -297,9 +297,9 @@ def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
         ({"choice": len(MIXES)}, "chose what it was not offered"),
         ({"choice": -2}, "chose what it was not offered"),
         ({"rows": -1}, "chose what it was not offered"),
-        ({"figure": np.inf}, "not possible"),
+        ({"metric": np.inf}, "impossible"),
         ({"metrics": np.zeros(3)}, "not those asked for"),
-        ({"metrics": np.full(len(MIXES), -1.0)}, "not possible"),
+        ({"metrics": np.full(len(MIXES), -1.0)}, "impossible"),
     ],
 )
 def test_answers_that_cannot_be(lie, match):
