@@ -18,6 +18,10 @@ import numpy as np
 GRID = 1024  # cells of the grid of scores
 BANDS = 10  # bands of probability for calibration
 THRESHOLD_RULES = ("youden", "f1")  # what a threshold may be the best of: sensitivity + specificity, or F1
+OfConfusion = Literal["mcc", "accuracy", "f1"]
+"""Metrics that a confusion matrix alone gives."""
+
+MCC: OfConfusion = "mcc"  # the only one of them that is 0 for votes by chance
 CERTAIN = 0.5 / GRID
 """Scores nearer to 0 or 1 than this count as this near where logarithms are taken: half a cell of the grid."""
 
@@ -486,6 +490,11 @@ METRICS = (
 """All metrics, in the order of the columns of ``evaluate``."""
 
 BY_KEY = {metric.key: metric for metric in METRICS}
+
+
+def of_confusion(key: OfConfusion, matrix: np.ndarray, positive: int = 1) -> float:
+    """Return a metric of a confusion matrix; NaN where it is undefined."""
+    return BY_KEY[key].of(Evidence(confusion=matrix, positive=positive))
 
 
 def main_metrics(n_classes: int) -> tuple[Metric, ...]:

@@ -67,7 +67,7 @@ def shape(text):
     for line in lines:
         for words in VERDICTS:
             line = line.replace(words, "VERDICT")
-        line = re.sub(r"\b(federated|local)( \(\w+\))?(?=\s+[+−±])", "MODEL", line)
+        line = re.sub(r"\b(federated|local|either)( \(\w+\))?(?=\s+[+−±])", "MODEL", line)
         line = re.sub(r"[+−±]?\d[\d.,]*%?( (bytes|KB|MB))?", "N", line)
         line = re.sub(r"\b(once|\w+ times)\b", "TIMES", line)
         masked.append(re.sub(r"\s+|─+", " ", line).strip())

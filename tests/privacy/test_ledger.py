@@ -435,6 +435,6 @@ def test_lines_are_json_that_others_can_read(tmp_path):
     written(tmp_path, 1)
     [line] = (tmp_path / LEDGER).read_text().splitlines()
     assert set(json.loads(line)) == {"line", "signature"}
-    # how far other files are is said where there are any
-    assert set(json.loads(line)["line"]) == set(Line.__struct_fields__) - {"kept", "charges", "spent"}
+    # left out where there is nothing to say: how far other files are, who decided, and which lines were lost
+    assert set(json.loads(line)["line"]) == set(Line.__struct_fields__) - {"kept", "charges", "spent", "by", "behind"}
     assert pl.read_ndjson(tmp_path / LEDGER).height == 1

@@ -25,7 +25,7 @@ from silvan.web.run_view import process_of_run
 
 pytestmark = pytest.mark.needs("chromium")
 
-PATIENCE = 300_000
+PATIENCE = 60_000
 """Milliseconds after which something that is waited for will never come, also on a machine that is very busy."""
 
 STUDY = """\
@@ -129,7 +129,7 @@ def test_a_study_from_its_start_to_its_report(federation, browser):
         # a study starts, by the keyboard
         at_hub.get_by_role("button", name="Run").focus()
         at_hub.keyboard.press("Enter")
-        expect(at_hub.get_by_role("status").filter(has_text="Started")).to_be_visible(timeout=PATIENCE)
+        expect(at_hub.get_by_role("status").filter(has_text="Submitted")).to_be_visible(timeout=PATIENCE)
         at_hub.get_by_role("link", name="Heart").first.click()
 
         # it comes to the site without a reload, and is explained
@@ -154,7 +154,7 @@ def test_a_study_from_its_start_to_its_report(federation, browser):
 
         # approved, it moves, and the result appears at both
         approve.click()
-        expect(at_site.get_by_text("Approved: ")).to_be_visible(timeout=PATIENCE)
+        expect(at_site.get_by_role("status").filter(has_text="Approved: ")).to_be_visible(timeout=PATIENCE)
         for page in (at_hub, at_site):
             expect(page.get_by_role("link", name="Open the report")).to_be_visible(timeout=PATIENCE)
         expect(at_hub.locator(".state").first).to_have_text("done", timeout=PATIENCE)

@@ -25,6 +25,7 @@ from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.registry import BOFRFParameters
 from silvan.learners.result import Result, SiteTrees
+from silvan.metrics import MCC
 from silvan.tree.fit import Settings
 from silvan.util.readable import count_of
 
@@ -179,7 +180,7 @@ class BOFRF(BOFRFParameters, Learner):
         """Raise ``InputError`` for parameters that do not go together; return the share of rows to split off."""
         if self.first is not None and self.clusters is None:
             raise InputError(f"first={self.first!r} is the first centroid of clusters: set clusters, or leave it out")
-        if self.weigh_by != "mcc" and not self.schema_.n_classes:
+        if self.weigh_by != MCC and not self.schema_.n_classes:
             raise InputError.about("weigh_by", "is for classes; trees of numbers are weighted by their skill")
         share = self.validation
         if share is not None and self.protocol == "paper":

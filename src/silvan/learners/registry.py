@@ -15,6 +15,7 @@ from msgspec import Meta
 from silvan.data.schema import MAX_BINS
 from silvan.forest.arrays import DEPTH_CAP
 from silvan.learners.parameters import Parameters, declared
+from silvan.metrics import MCC, OfConfusion
 from silvan.privacy.noise.laplace import MAX_EPSILON
 
 if TYPE_CHECKING:
@@ -351,8 +352,8 @@ class BOFRFParameters(ReliabilityParameters, ForestParameters):
     tau
         Trees whose weight is not above it are not used.
     weigh_by
-        The metric of a tree's votes on all sites' training rows that is its weight: "mcc", "accuracy" or "f1" (of the
-        positive class). Only a Matthews correlation is 0 for votes by chance, so with others set ``tau`` higher.
+        The metric of a tree's votes on all sites' training rows that is its weight: ``mcc``, ``accuracy`` or ``f1`` (of
+        the positive class). Only a Matthews correlation is 0 for votes by chance, so with others set ``tau`` higher.
     personal
         Let every site choose its own tau as well.
     clusters
@@ -379,7 +380,7 @@ class BOFRFParameters(ReliabilityParameters, ForestParameters):
     """
 
     tau: Annotated[float, Meta(ge=0, lt=1)] = 0.2
-    weigh_by: Literal["mcc", "accuracy", "f1"] = "mcc"
+    weigh_by: OfConfusion = MCC
     personal: bool = False
     clusters: Positive | None = None
     metric: Literal["manhattan", "euclidean", "minkowski"] = "manhattan"

@@ -7,15 +7,14 @@ skill 1 - MSE / variance: both are ours, not the publication's.
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from silvan import metrics
 from silvan.algorithms.bofrf.site_forest import site_forest
 from silvan.algorithms.bofrf.tune import Search, tune_settings
 from silvan.algorithms.horizontal.merged_forest import Trees, equal_site_weights
@@ -36,6 +35,7 @@ from silvan.forest.forest import Forest, join_forests
 from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
 from silvan.forest.predict import abstaining
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
+from silvan.metrics import MCC, OfConfusion, of_confusion
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
@@ -174,9 +174,6 @@ def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
 
 
 # -- at the coordinator
-WeighBy = Literal["mcc", "accuracy", "f1"]
-
-
 @dataclass(frozen=True)
 class ExchangeSettings:
     """How sites make their trees, and the weight of each site's trees.
@@ -193,7 +190,7 @@ class ExchangeSettings:
     equal: bool = False
     max_trees: int | None = None
     refit_leaves: bool = False
-    weigh_by: WeighBy = "mcc"
+    weigh_by: OfConfusion = MCC
 
 
 @dataclass(frozen=True)
@@ -308,7 +305,7 @@ def _alphas(
     forest: Forest,
     blobs: dict[str, Blob],
     validation: float,
-    weigh_by: WeighBy,
+    weigh_by: OfConfusion,
 ) -> np.ndarray:
     """Sum the trees' scores over all sites and return what each tree is worth (Eqs 3.5 and 3.6)."""
     k = schema.n_classes
@@ -326,18 +323,8 @@ def _alphas(
     check_total(total, schema, expected, federation.lost)
     if not k:
         return _skill(total)
-    worth: dict[WeighBy, Callable[[np.ndarray], float]] = {
-        "mcc": metrics.mcc,
-        "accuracy": _accuracy,
-        "f1": partial(metrics.f1, positive=schema.label.positive_code),
-    }
-    # a metric that is undefined counts as 0
-    return np.nan_to_num([worth[weigh_by](matrix) for matrix in total.counts])
-
-
-def _accuracy(matrix: np.ndarray) -> float:
-    """Return the share of rows that are right; NaN of no rows."""
-    return float(np.trace(matrix) / matrix.sum()) if matrix.sum() else np.nan
+    worth = [of_confusion(weigh_by, matrix, schema.label.positive_code) for matrix in total.counts]
+    return np.nan_to_num(worth)  # a metric that is undefined counts as 0
 
 
 def check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) -> Check:
