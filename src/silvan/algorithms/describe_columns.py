@@ -9,7 +9,7 @@ own rows follows three rules, whatever it is asked:
   on either side;
 - numbers have three significant digits.
 
-A request names nothing but the schema, of which a study has one, so asking again reveals nothing more.
+A request names nothing but the schema, and a study has one schema, so asking again reveals nothing more.
 """
 
 from collections.abc import Mapping, Sequence

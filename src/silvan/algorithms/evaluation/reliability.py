@@ -42,7 +42,7 @@ _DIGITS = 6  # decimals of curves: exponentials differ in their last digits betw
 _STEPS = 50
 
 OWN_ERRORS = 200
-"""Rows from which on a site makes intervals of its own errors: coverage then varies by about two points by chance."""
+"""A site with at least this many rows uses its own errors for intervals; coverage then varies by about two points."""
 
 _SIDE = 512  # cells for errors on one side of zero
 _SMALLEST, _LARGEST = 1e-4, 16.0
@@ -130,7 +130,7 @@ def count_errors(forest: Forest, answer: Answer, y: np.ndarray, least: int) -> n
 
 
 def error_table(forest: Forest, counts: np.ndarray) -> np.ndarray | None:
-    """Return errors and cumulative row counts of the occupied cells; None if there are none."""
+    """Return errors and cumulative row counts of the occupied cells, or None without any."""
     if not counts.sum():
         return None
     edges = error_edges(forest)
