@@ -64,7 +64,7 @@ def like_noise(array):
 # -- a curious coordinator
 
 
-def test_a_coordinator_reads_nothing_in_what_it_is_given():
+def test_a_coordinator_learns_nothing_from_masked_parts():
     """Masked parts look random, have nothing in common, and neither do the sums of any two."""
     values = [np.arange(i, i + 4096) for i in (1, 5000, 10_000, 20_000)]
     feds = [masked_of([of(*value) for value in values], Recorded) for _ in range(2)]
@@ -95,7 +95,7 @@ def test_counters_that_share_a_word_are_hidden_too():
         assert like_noise(words(hidden))
 
 
-def test_boxes_show_nothing_and_differ():
+def test_boxes_reveal_nothing_and_differ():
     given = here()
     given.hide()
     boxes = [box for hidden in given.hidden.values() for box in hidden.boxes.values()]
@@ -121,7 +121,7 @@ def test_no_part_is_in_any_message_of_a_forest():
 # -- a coordinator that requests more than it should
 
 
-def test_a_part_is_not_given_in_the_clear():
+def test_a_part_never_leaves_in_the_clear():
     given = here()
     turn = given.turn("hide")
     assert "only hidden, in 'masked' sums" in refused(given.send("a", turn, step=None))
@@ -160,7 +160,7 @@ MEMBERS = {
 
 @pytest.mark.parametrize("case", MEMBERS)
 @pytest.mark.parametrize("what", ["hide", "confirm", "open"])
-def test_members_that_a_site_does_not_accept(case, what):
+def test_invalid_members_are_refused(case, what):
     given = here()
     given.hide()
     change, text = MEMBERS[case]
@@ -171,7 +171,7 @@ def test_members_that_a_site_does_not_accept(case, what):
 
 
 @pytest.mark.parametrize("over", ["", "abc", "abcde", "abce", "dcba"])
-def test_a_sum_over_others_than_said(over):
+def test_a_sum_over_other_sites_than_declared(over):
     given = here()
     assert "over other sites than it says" in refused(given.send("a", given.turn("hide"), over=list(over)))
     given.hide()
@@ -185,7 +185,7 @@ def test_too_few_to_share_masks_with(neighbours):
     assert "share masks with too few" in refused(given.hide(neighbours=neighbours))
 
 
-def test_a_site_says_how_few_are_enough():
+def test_a_site_sets_the_minimum_number_of_sites():
     six = [(i,) for i in range(6)]
     loose = here(six, MaskedPart(neighbours=2))
     assert isinstance(loose.hide(neighbours=2), Hidden)
@@ -207,7 +207,7 @@ def test_widths_of_another_array_than_the_part():
     assert "another shape than its widths" in refused(here().hide(widths=widths))
 
 
-def test_a_bound_that_is_too_low_tells_nothing():
+def test_a_bound_that_is_too_low_reveals_nothing():
     """If a site refused when a count did not fit, it would reveal its size; instead the sum is nonsense."""
     for width in (1, 2, 4, 32):
         assert isinstance(here([[2**30] * 4] * 4).hide(width=width), Hidden)
@@ -223,12 +223,12 @@ def test_a_bound_that_is_too_low_tells_nothing():
         msgspec.msgpack.encode({"what": "hide", "sum": 3}),
     ],
 )
-def test_steps_that_are_none(body):
+def test_invalid_steps(body):
     given = here()
     refused(given.send("a", given.turn("hide"), step=SumStep("masked", body)), "format")
 
 
-def test_keys_that_are_none():
+def test_invalid_keys():
     for key in (b"", b"\0" * 32, b"k" * 31, b"\1" + b"\0" * 31):
         given = here(keys={"b": key}) if key else here()
         turn = given.turn("hide")
@@ -240,14 +240,14 @@ def test_keys_that_are_none():
 # -- masks serve one part
 
 
-def test_masks_are_for_one_question():
+def test_masks_serve_one_request():
     given = Coordinator(masked_sites([[of(5), of(9)]] + [[of(1)] * 2] * 2))
     five, nine, again = (np.frombuffer(given.hide("a", which=i).words, "<u8") for i in (0, 1, 0))
     assert (nine - five).tolist() != [4]
     assert again.tolist() == five.tolist()
 
 
-def test_all_sites_are_asked_alike():
+def test_all_sites_must_get_the_same_request():
     """A different request to one site, to see its part alone, yields nothing."""
     given = Coordinator(masked_sites([[of(5), of(9)], [of(1), of(0)], [of(1), of(0)]]))
     given.hide("a", which=0)
@@ -260,7 +260,7 @@ def test_all_sites_are_asked_alike():
     assert "another site has not confirmed" in refused(given.open("a"))
 
 
-def test_masks_are_for_one_table():
+def test_masks_serve_one_table():
     given = here()
     first = given.hide("a")
     given.sites["a"].source[0] = of(40, 30, 20, 11)
@@ -270,7 +270,7 @@ def test_masks_are_for_one_table():
     assert wire.encode(given.hide("a")) == wire.encode(first)
 
 
-def test_every_sum_has_masks_of_its_own():
+def test_every_sum_has_its_own_masks():
     """Everything that distinguishes sums: request, study, members, neighbours, width."""
     six = [(i,) for i in range(6)]
     sites = here(six, MaskedPart(neighbours=2)).sites
@@ -301,7 +301,7 @@ def settled(given, survivors, gone=()):
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize(("first", "second"), [("abcd", "abc"), ("abc", "abcd"), ("abd", "abc")])
-def test_asked_for_both_shares(first, second, restarted):
+def test_requests_for_both_shares_are_refused(first, second, restarted):
     """Once with d's part in the sum and once without: the two kinds of masks together would reveal d's part."""
     given = here()
     opened = settled(given, list(first))
@@ -314,7 +314,7 @@ def test_asked_for_both_shares(first, second, restarted):
         assert given.open(site, list(first)) == opened[site]
 
 
-def test_both_shares_would_show_the_part():
+def test_both_shares_would_reveal_the_part():
     """The attack succeeds on sites that forget what they confirmed: this is what the rule above is for."""
     given = here()
     with_d = recovered(settled(given, list("abcd")), given.turn("hide"), list("abcd"))[0]
@@ -345,7 +345,7 @@ def test_a_part_that_came_late_stays_hidden():
     assert total.tolist() == np.sum([PARTS[s] for s in "abc"], axis=0).tolist()
 
 
-def test_what_is_recovered_in_one_sum_opens_no_other():
+def test_seeds_recovered_in_one_sum_open_no_other():
     """All of d's masks of the first sum are known at its end; those of the second are different."""
     given = here()
     _, shared = recovered(settled(given, list("abc")), given.turn("hide"), list("abc"))
@@ -385,7 +385,7 @@ def read_sum(given, survivors):
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("change", [{"sum": "sum 2"}, {"neighbours": 2}, {"width": 32}])
-def test_a_second_sum_of_the_same_without_a_site(change, restarted):
+def test_a_second_sum_without_one_site_is_refused(change, restarted):
     """In the same request a coordinator claims that d was lost: the difference of the two sums would be d's part."""
     parts = [(i, 10 * i) for i in range(1, 6)]
     sites = masked_sites([of(*part, dtype=np.int64) for part in parts], MaskedPart(neighbours=2))
@@ -452,7 +452,7 @@ LISTS = {
 
 @pytest.mark.parametrize("case", LISTS)
 @pytest.mark.parametrize("what", ["confirm", "open"])
-def test_lists_that_a_site_does_not_accept(case, what):
+def test_invalid_lists_are_refused(case, what):
     given = here()
     given.hide()
     survivors, text = LISTS[case]
@@ -461,7 +461,7 @@ def test_lists_that_a_site_does_not_accept(case, what):
     assert isinstance(given.open("a"), Opened)
 
 
-def test_fewer_than_three_parts_are_no_sum():
+def test_fewer_than_three_parts_are_refused():
     """Of three, all must stay: with two, each would have the other's part."""
     given = here(list(PARTS.values())[:3])
     given.hide("a", "b")
@@ -488,7 +488,7 @@ def ready(**settings):
     return given
 
 
-def test_codes_that_were_changed_or_belong_elsewhere():
+def test_changed_or_foreign_codes_are_refused():
     given = ready()
     other = Coordinator(given.sites, "sum 2")
     other.hide()
@@ -510,7 +510,7 @@ def test_codes_that_were_changed_or_belong_elsewhere():
     assert isinstance(given.open("a"), Opened)
 
 
-def test_boxes_that_were_changed_or_belong_elsewhere():
+def test_changed_or_foreign_boxes_are_refused():
     given = ready()
     other = Coordinator(given.sites, "sum 2")
     other.hide()
@@ -540,7 +540,7 @@ def test_a_replayed_sum_gives_the_same_bytes_and_no_more():
     assert {site: wire.encode(given.open(site)) for site in "abcd"} == first
 
 
-def test_an_old_answer_is_none_to_a_new_sum():
+def test_a_new_sum_accepts_no_old_replies():
     """Replies of the first sum, replayed in the second: the coordinator accepts none of them."""
     old = []
 

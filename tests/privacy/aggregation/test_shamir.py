@@ -51,7 +51,7 @@ def test_shares_are_values_of_the_polynomial(case):
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 129, 300])
-def test_shares_of_long_secrets_are_those_of_their_bytes(size):
+def test_long_secrets_are_shared_byte_by_byte(size):
     rng = np.random.default_rng(size)
     rows = [rng.bytes(size) for _ in range(4)]
     bytewise = [shares_of(7, [row[i : i + 1] for row in rows])[:, 0] for i in range(size)]
@@ -120,7 +120,7 @@ def test_shares_look_like_noise():
 
 
 @pytest.mark.parametrize(("n", "enough"), [(3, 4), (256, 3), (3, 0), (0, 0)])
-def test_shares_that_cannot_be(n, enough):
+def test_impossible_shares(n, enough):
     with pytest.raises(ValueError, match="cannot be split"):
         shamir.split(np.zeros(3, np.uint8), enough, bytes(3 * max(enough - 1, 0)), n)
 
