@@ -55,7 +55,7 @@ def test_it_is_the_same_again(found):
 
 
 def test_a_split_is_what_federating_its_rows_gives(found):
-    """Nothing of one split is left in the next."""
+    """Nothing of one split remains in the next."""
     _, got = found
     learner = sv.HistogramForest(n_estimators=6)
     alone = sv.compare(federate(parts(table(n=150), 3), test=0.25), {"exact": learner}, repeats=2)

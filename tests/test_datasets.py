@@ -1,4 +1,4 @@
-"""The tables that come with the package."""
+"""The tables in the package."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Errors carry what they are about, so that no program reads their texts."""
+"""Errors carry their data, so that no program parses their texts."""
 
 import polars as pl
 import pytest

@@ -1,7 +1,7 @@
-"""Several rows per person: no learner is evaluated on a person whom it trained on, and all counts are of persons.
+"""Several rows per person: no learner is evaluated on a person in its training set, and all counts are of persons.
 
 In the tables of visits a patient's label is a coin flip and the visits of a patient are nearly alike, so a model that
-learns from one visit of a patient knows the label of the next. A true AUC is 0.5.
+trains on one visit of a patient knows the label of the next. The true AUC is 0.5.
 """
 
 import re
@@ -49,7 +49,7 @@ def federation(grouped=True, test=0.3, seed=0, **options):
 
 
 def auc(model, fed):
-    """The largest AUC over all sites of any model, and how many rows it is of."""
+    """The largest AUC over all sites of any model, and its number of rows."""
     overall = model.evaluate(fed).filter(site="all")
     return overall["auc"].max(), overall["rows"].max()
 
@@ -69,7 +69,7 @@ def test_without_groups_the_same_learner_seems_to_know(learner):
 
 
 def out_of_bag_auc(fed, model, site="a"):
-    """The AUC of training rows, each by the trees that did not learn from it."""
+    """The AUC of training rows, each predicted by trees that did not sample it."""
     forest = model.forest_
     found = score_unseen(fed.site(site), fed.schema, forest, model.draws(fed, [])[forest.hash])
     known = ~np.isnan(found.scores).any(axis=1)
@@ -102,7 +102,7 @@ def test_a_site_left_out_counts_persons():
 
 
 def parts(fed, site="a"):
-    """The person of each row of the parts that a site has, by the row's cells."""
+    """The person of each row of the training and test sets at a site, by the row's cells."""
     table = fed.site(site).source
     person = {row: who for who, row in zip(table["patient"], table["x0"].cast(pl.Float32), strict=True)}
     one = fed.site(site)
@@ -141,7 +141,7 @@ def test_rows_split_off_are_of_other_persons():
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 @pytest.mark.parametrize("target", ["classes", "number"])
 def test_the_forest_is_that_of_all_rows_in_one_place(sums, target):
-    """With labels that differ between visits, so that a tree may have more rows of a class than one row each has."""
+    """With labels that differ between visits, so that a tree may have more rows of a class than one per person."""
     rng = np.random.default_rng(4)
     tables = {}
     for site in SITES:
@@ -242,7 +242,7 @@ def test_a_study_counts_persons(tmp_path, kind):
 
 
 def test_a_threshold_is_chosen_on_rows_of_other_persons():
-    """Out-of-bag scores of persons whom trees knew would make it nearly perfect in their eyes."""
+    """If trees knew the person, out-of-bag scores would look nearly perfect."""
     fed = federation(test=0.3)
     model = sv.HistogramForest(n_estimators=12, threshold="youden").fit(fed)
     assert 0.0 < model.threshold_ < 1.0
@@ -251,7 +251,7 @@ def test_a_threshold_is_chosen_on_rows_of_other_persons():
 
 
 def test_choices_of_sites_are_by_other_persons():
-    """A site that chose by rows of persons whom its own trees knew would take these trees."""
+    """A site that chose on rows of persons known to its own trees would choose these trees."""
     fed = federation(test=0.0)
     told = " ".join(sv.AutoForest(n_estimators=12).fit(fed).choices_.values())
     aucs = [float(text) for text in re.findall(r"AUC (0\.\d+) on", told)]

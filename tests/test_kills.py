@@ -2,7 +2,7 @@
 
 Here one study loses a process or two; `make faults` kills 100, which takes the better part of an hour.
 ``SILVAN_KILLS=n`` sets how many are killed, ``SILVAN_KILL_SEED=n`` which and when, and ``SILVAN_KILL_RESULTS=FILE``
-keeps a line a study, to go on from.
+keeps a line per study, to resume from.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Tables beyond memory: read in batches, kept in files, and the same forest to the bit."""
+"""Tables larger than memory: read in batches, kept in files, and the same forest bit for bit."""
 
 import gzip
 import os
@@ -40,7 +40,7 @@ def growing(federation):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_same_forest_whatever_the_memory(task):
-    """Binary, several classes and numbers, with categories, missing values and rows held out for evaluation."""
+    """Binary, several classes and numbers, with categories, missing values and held-out rows."""
     tables = parts(table(task, 300), 2)
     whole = sv.federate_rows(tables, test=0.2, n_jobs=1)
     model = sv.HistogramForest(9, max_depth=5).fit(whole)
@@ -97,7 +97,7 @@ def test_masked_sums_and_signed_messages(tmp_path):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_judged_in_pieces_the_figures_are_the_same(task):
-    """Thresholds of two classes too, which are chosen on training rows."""
+    """Also thresholds for two classes, which are chosen on training rows."""
     tables = parts(table(task, 300), 2)
     rows = {}
     for memory in (None, SMALL):
@@ -220,11 +220,11 @@ def test_malformed_sizes_are_refused(value):
         read_size(value)
 
 
-# -- parts that have a plain twin
+# -- parts with a naive version
 
 
 def plain_hold_out(label, share, seed):
-    """Draw the rows as it is done with all of them in memory."""
+    """Samples the rows with all of them in memory."""
     n = len(label)
     held = np.zeros(n, np.bool_)
     _, groups = np.unique(label.astype(str), return_inverse=True)
@@ -339,7 +339,7 @@ def test_a_table_ten_times_the_memory(tmp_path):
 
 
 def test_a_full_disk_is_told_and_tried_again(tmp_path, monkeypatch):
-    """Files that cannot grow are no fault of the table: the site says that its disk is full."""
+    """If files cannot grow, the table is not at fault: the site says that its disk is full."""
     fed = sv.federate_rows({"a": table(n=80)}, n_jobs=1, memory=SMALL)
     real, full = disk_arrays._write, [True]
 

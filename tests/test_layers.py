@@ -1,4 +1,4 @@
-"""The plan of the house, held by tests: layers, cycles, folders, names, lengths; and nothing is ever unpickled."""
+"""Tests of the package's structure: layers, cycles, folders, names, lengths; and nothing is ever unpickled."""
 
 import ast
 from collections import Counter
@@ -51,7 +51,7 @@ NAMES = {name_of(path): path for path in PATHS}
 
 
 def imports(path):
-    """Yield every import of a module, deferred and type-only ones included: the statement, and dotted names."""
+    """Yields every import of a module, deferred and type-only ones included: the statement, and dotted names."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield node, [alias.name for alias in node.names]
@@ -61,12 +61,12 @@ def imports(path):
 
 
 def module_in(dotted):
-    """The module that a dotted name is of, or that it names."""
+    """The module of a dotted name."""
     return dotted if dotted in NAMES else dotted.rpartition(".")[0]
 
 
 def imported_modules(path):
-    """Name the modules of this package that a module imports."""
+    """Returns the modules of this package that a module imports."""
     found = (module_in(dotted) for _, names in imports(path) for dotted in names)
     return {name for name in found if name in NAMES and NAMES[name] != path}
 
@@ -117,7 +117,7 @@ LAZY = (
 
 
 def folder_imports():
-    """The folders that each folder imports from; the package's own folder, which all import, is left out."""
+    """The folders that each folder imports from, without the package's top folder, which all import."""
     graph = {}
     for path in PATHS:
         if path.parent == SOURCES or path.name == "__init__.py":
@@ -128,7 +128,7 @@ def folder_imports():
 
 
 def test_no_cycle_between_folders():
-    """At every level: a folder does not import what imports it, however long the way round."""
+    """At every level: a folder does not import what imports it, directly or indirectly."""
     graph, left = folder_imports(), set()
     while free := [folder for folder in graph if folder not in left and graph[folder] <= left]:
         left.update(free)
@@ -174,7 +174,7 @@ def test_file_names_are_told_apart():
 
 
 def functions():
-    """Yield every function with its module's name, but for compiled ones and those that generate compiled code."""
+    """Yields every function with its module's name, except compiled and code-generating ones."""
     for path in PATHS:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
@@ -184,7 +184,7 @@ def functions():
 
 
 def length_of(function):
-    """Lines of a function without its docstring, which may be long where users read it."""
+    """The number of lines of a function without its docstring, which may be long where users read it."""
     doc = ast.get_docstring(function, clean=False)
     return function.end_lineno - function.lineno + 1 - (len(doc.split("\n")) if doc else 0)
 

@@ -1,4 +1,4 @@
-"""Mutants: each still applies, and tests notice a few of them; ``python tools/mutants.py`` runs all."""
+"""Mutants: each still applies, and tests detect a few of them; ``python tools/mutants.py`` runs all."""
 
 import importlib.util
 import json
@@ -46,7 +46,7 @@ def test_what_cannot_be_found_is_said(mutants):
 
 
 def test_tests_notice_some(mutants, tmp_path):
-    """And a change that breaks nothing survives: tests do not fail whatever is done to the sources."""
+    """And a harmless change survives: tests do not fail for every change of the sources."""
     some = mutants.chosen(mutants.read_mutants(mutants.LIST), FAST, None)
     listed = [*some, some[0]._replace(name="harmless", replace=some[0].find)]
     entries = [

@@ -1,4 +1,4 @@
-"""An objective of one's own takes a few lines: statistics of a row, gain of a split, value of a leaf."""
+"""A custom objective takes a few lines: statistics of a row, gain of a split, value of a leaf."""
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ from silvan.tree.objectives import Classes, Measure, Objective, register
 
 
 class Events(Objective):
-    """Events a year, seen for two years: Poisson deviance, a rate in a leaf, and a node without events is pure."""
+    """Events per year, observed for two years: Poisson deviance, a rate per leaf; a node without events is pure."""
 
     name = "events"
 
@@ -43,7 +43,7 @@ class Events(Objective):
 
 
 class PlainSquaredError(Objective):
-    """What the kernels do, without them."""
+    """A naive version of the kernels."""
 
     name = "plain squared error"
 
@@ -98,7 +98,7 @@ def test_one_table(events):
     ],
 )
 def test_gains_in_numpy_choose_what_kernels_choose(task, plain, compiled, parameters):
-    """The plain way has the rules of the kernels: missing values, sets of categories, ties, floors."""
+    """The naive version follows the rules of the kernels: missing values, sets of categories, ties, minimum sizes."""
     fed = federate(parts(table(task), 3))
     settings = {"n_estimators": 6, "max_depth": 5, **parameters}
     first, second = (sv.HistogramForest(criterion=name, **settings).fit(fed).forest_ for name in (plain, compiled))

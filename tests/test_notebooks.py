@@ -57,7 +57,7 @@ def read(html):
     parser = Tags()
     parser.feed(html)
     assert not parser.open
-    assert "b" not in parser.tags  # markup in names is shown, not obeyed
+    assert "b" not in parser.tags  # markup in names is shown, not interpreted
     return parser.text
 
 
@@ -67,7 +67,7 @@ def test_summaries_escape_names(fitted):
         text = read(thing._repr_html_())
         assert any(MARKUP in part for part in text)
     assert "three sites" in repr(fed)
-    assert "240" not in str(read(fed._repr_html_()))  # rows by site, of the training part
+    assert "240" not in str(read(fed._repr_html_()))  # rows by site, of the training set
     compared = sv.compare(fed, [sv.MergedForest(n_estimators=8, max_depth=2)], repeats=1)
     assert "site" in read(compared._repr_html_())
 

@@ -1,4 +1,4 @@
-"""Trees that see a share of the rows (``max_samples``), by every learner: forests and draws as of one table."""
+"""Trees that sample a share of the rows (``max_samples``), for every learner: as on one table."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ LEARNERS = {
 
 
 def requests(fed):
-    """All questions of a federation, without names and times."""
+    """All requests of a federation, without names and times."""
     envelopes = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "received"]
     return [(envelope.kind, envelope.body) for envelope in envelopes]
 
@@ -56,7 +56,7 @@ def test_a_site_alone_draws_as_in_the_study():
 
 
 def test_a_site_with_next_to_nothing_still_grows_trees():
-    """Where no tree would draw a row, all are taken."""
+    """If a tree would sample no row, it takes all."""
     tables = {**TABLES, "tiny": TABLES["site 0"][:1]}
     assert len(sv.MergedForest(4, max_samples=0.01).fit(federate(tables)).forest_) == 4
 

@@ -1,4 +1,4 @@
-"""The forest of parties that keep their columns is, node for node, the one of the joined table."""
+"""The forest of parties that keep their columns equals, node for node, that of the joined table."""
 
 from functools import cache
 
@@ -49,7 +49,7 @@ def test_number_of_parties(task, n_parties):
         {"bootstrap": False},
         {"feature_sampling": "tree"},
         {"max_features": None},
-        {"max_features": 1, "max_depth": 7},  # nodes that draw again
+        {"max_features": 1, "max_depth": 7},  # nodes that sample again
         {"max_features": 0.5, "min_samples_leaf": 7},
         {"min_samples_split": 20, "max_bins": 4},
         {"max_bins": 255},
@@ -102,7 +102,7 @@ def test_a_key_that_nobody_else_knows(cold):
 
 
 def test_other_draws_give_another_forest():
-    """Or the equalities here would say nothing."""
+    """Otherwise the equalities here would prove nothing."""
     tables = split(wide(), 2)
     fed = federate(tables)
     first = assert_same(fed).forest_

@@ -1,4 +1,4 @@
-"""Table 1: right numbers from sums, and nothing of a site that few of its rows have."""
+"""Table 1: correct numbers from sums, and nothing about values that few rows of a site have."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ SITES = ("a", "b", "c", "d")
 
 @cache
 def tables(n=300):
-    """Whole numbers, numbers with gaps, a common and a rare category, and a flag that four rows of each site have."""
+    """Integers, numbers with gaps, a common and a rare category, and a flag that four rows of each site have."""
     made = {}
     for place, site in enumerate(SITES):
         rng = np.random.default_rng(place)
@@ -69,7 +69,7 @@ def test_quartiles_of_all_sites_are_those_of_the_pooled_rows():
     pooled, table = pl.concat(tables().values()), sv.describe(federation())
     assert table.rows == {"all": 1200, **dict.fromkeys(SITES, 300)}
     age, bmi = line(table, "age").by_site["all"], line(table, "bmi").by_site["all"]
-    assert age.quartiles == tuple(pooled["age"].quantile(q) for q in (0.25, 0.5, 0.75))  # whole numbers are exact
+    assert age.quartiles == tuple(pooled["age"].quantile(q) for q in (0.25, 0.5, 0.75))  # integers are exact
     known = pooled["bmi"].drop_nans()
     assert bmi.quartiles == pytest.approx([known.quantile(q) for q in (0.25, 0.5, 0.75)], rel=0.016)
     assert (bmi.mean, bmi.deviation) == pytest.approx((known.mean(), known.std()), rel=0.016)
@@ -106,13 +106,13 @@ def test_nothing_of_a_site_counts_one_to_nine_rows():
             for count in (of.missing, *of.counts):
                 assert count in (0, None) or (count >= FLOOR and count % ROUNDED_TO == 0)
     flag = line(table, "flag")
-    assert flag.by_site["a"].mean is None  # four of 300, which a mean with three digits would tell
+    assert flag.by_site["a"].mean is None  # four of 300, which a mean with three digits would reveal
     assert flag.by_site["a"].quartiles == (0.0, 0.0, 0.0)
     assert line(table, "bmi").by_site["a"].mean is not None
 
 
 def test_sums_over_all_sites_do_not_give_a_hidden_count_away(monkeypatch):
-    """The attack: what all other sites show, taken off the sum. Without rounding it finds the hidden count."""
+    """The attack: subtract what all other sites show from the sum. Without rounding it finds the hidden count."""
 
     def attack():
         ward = line(sv.describe(federation()), "ward")

@@ -33,7 +33,7 @@ def say_by_site(model, owners=None):
     return {str(site): weights[owners == site].sum() / weights.sum() for site in np.unique(owners)}
 
 
-# -- equal say
+# -- equal weight
 
 
 def pretrained(n):
@@ -62,7 +62,7 @@ def test_no_more_trees_are_grown_than_are_taken():
 
 
 def test_merged_trees_of_sites_with_trees_that_saw_no_row():
-    """A site of a few rows has trees that drew none; the others of it speak for them."""
+    """At a site with few rows, some trees sampled none; its other trees carry the weight."""
     frames = tables() | {"site 0": tables()["site 0"][:2]}
     model = sv.MergedForest(40, equal=True).fit(federate(frames))
     owners = np.repeat(list(frames), 10)
@@ -72,7 +72,7 @@ def test_merged_trees_of_sites_with_trees_that_saw_no_row():
 
 @pytest.mark.parametrize("task", ["several", "number"])
 def test_what_a_site_chooses_among_is_what_it_gets(task):
-    """The figures by which a site chooses are those of the ensembles with equal say, made one by one."""
+    """The metrics for a site's choice equal those of the equally weighted ensembles, built one by one."""
     fed = federate(tables(task))
     model = sv.MergedForest(24).fit(fed)
     forest = replace(model.forest_, weights=np.ones(24))

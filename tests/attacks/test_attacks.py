@@ -1,4 +1,4 @@
-"""Attacks on what the documents claim, in small: none reads more than they allow.
+"""Small versions of the attacks on documented claims: none learns more than the documents allow.
 
 ``python -m experiments.attacks`` runs them in full.
 """

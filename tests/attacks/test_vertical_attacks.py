@@ -1,4 +1,4 @@
-"""Attacks on vertical studies work where the protection is switched off; ``test_attacks.py`` tries them where not."""
+"""Attacks on vertical studies succeed with the protection switched off; ``test_attacks.py`` runs them with it on."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ def test_labels_of_a_party_that_colludes_read_the_columns_of_another_unless_the_
 
 @pytest.mark.parametrize("each", [True, False])
 def test_changed_sums_read_labels_unless_they_are_signed(each):
-    """A decision for each level alone does not help: a coordinator may begin a task for each row."""
+    """One decision per level is not enough: a coordinator may begin a task for each row."""
     assert malleable_sums.unprotected(40, each=each) == 40
 
 

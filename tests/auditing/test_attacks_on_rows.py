@@ -1,4 +1,4 @@
-"""Attacks on the rows behind a forest: they succeed without the defence, and fall to chance with it."""
+"""Attacks on the training rows of a forest: they succeed without the defence, and fall to chance with it."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_a_forest_that_knows_nothing_tells_nothing():
 
 
 def test_no_attacker_beats_differential_privacy():
-    """The bound is met by the best attacker there is: randomised response, told by its answer."""
+    """The best possible attacker reaches the bound: randomised response, read from its answer."""
     epsilon = 1.5
     truth = 1 / (1 + np.exp(-epsilon))
     rng = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_thresholds_give_values_away_unless_they_are_on_the_grid():
 
 
 def test_round_values_are_not_held_against_a_release():
-    """Where all values are whole numbers, midpoints are met by coincidence, for outsiders as well."""
+    """If all values are integers, midpoints coincide, for outsiders as well."""
     rounded = replace(
         case(),
         members=replace(case().members, X=np.rint(4 * case().members.X)),
@@ -157,4 +157,4 @@ def test_the_sites_of_a_tree_say_whose_rows_are_in_its_equations():
 
 
 def test_requests_of_approved_kinds_reveal_labels_where_sites_do_not_know_the_text():
-    assert min(known_columns.unheld().values()) > 0.9  # tests/attacks tries the same where they do
+    assert min(known_columns.unheld().values()) > 0.9  # tests/attacks tries the same with these checks on

@@ -1,4 +1,4 @@
-"""Attacks on how a release is made: patients, labels, backdoors."""
+"""Attacks on the making of a release: patients, labels, backdoors."""
 
 import numpy as np
 import polars as pl
@@ -23,13 +23,13 @@ def fed():
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_patients_are_found_by_whoever_sees_parts_and_not_in_hidden_sums(sums):
     found = assign_patients(federate(parts(table(n=200), 4), sums=sums))
-    assert found.undefended == pytest.approx(0.75, abs=0.05)  # all of them, less one in four
+    assert found.undefended == pytest.approx(0.75, abs=0.05)  # all of them, minus one in four
     assert found.value == (found.undefended if sums == "trusted" else 0.0)
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_two_sums_that_differ_by_a_site(sums):
-    """All counts of the site are read off where sites remember nothing, and none where they do."""
+    """All counts of the site can be read if sites remember nothing, and none if they do."""
     found = difference_sums(federate(parts(table(), 4), sums=sums))
     assert found.undefended == 1.0
     assert found.value == 0.0
@@ -77,7 +77,7 @@ def test_tau_gives_crude_trees_no_say(fed):
     assert "with 0% of the say" in crude.note
     assert crude.value <= 0.03
     stealthy = backdoor_trees(model, fed, rows_of(fed))
-    assert "with 2" in stealthy.note  # about a quarter: no score tells such a tree from an honest one
+    assert "with 2" in stealthy.note  # about a quarter: no score distinguishes such a tree from an honest one
     assert stealthy.value > crude.value
 
 

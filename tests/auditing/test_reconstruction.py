@@ -1,4 +1,4 @@
-"""Tables rebuilt from what leaves tell: nearly whole from counts, hardly at all from bare trees of drawn rows."""
+"""Tables reconstructed from leaves: nearly whole from counts, hardly at all from bare trees on sampled rows."""
 
 from functools import cache
 
@@ -21,7 +21,7 @@ def few():
 
 @cache
 def from_all_rows():
-    """What exact shares give away if every tree sees every row."""
+    """What exact shares reveal if every tree uses every row."""
     return reconstruct_from_counts(on(2, bootstrap=False, **SMALL), few())
 
 
@@ -30,7 +30,7 @@ def test_counts_give_the_table_away():
 
 
 def test_without_counts_keyed_draws_hide_it():
-    """Exact shares alone give most of it away if every tree sees every row; who does not know the draws gets little."""
+    """Exact shares reveal most of the table if every tree uses every row; without the samples, they reveal little."""
     assert from_all_rows().value > 0.5
     assert reconstruct_from_counts(on(5, **SMALL), few()).value < 0.25
 

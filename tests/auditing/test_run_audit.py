@@ -1,4 +1,4 @@
-"""The audit as a whole: from Python and from the command line, with limits, reports and exit codes."""
+"""The whole audit: from Python and from the command line, with limits, reports and exit codes."""
 
 import json
 
@@ -82,7 +82,7 @@ def test_a_private_forest_is_held_to_its_bound():
     report = sv.audit(sv.HistogramForest(epsilon=1.0).fit(fed), fed)
     assert report["membership"].value < 0.731
     assert "no attacker is above 0.731" in report["membership"].note
-    assert report["lonely"].verdict == "not run"  # what leaves say has noise
+    assert report["lonely"].verdict == "not run"  # leaf values have noise
     assert report["leaf_labels"].low < 0 < report["leaf_labels"].undefended
 
 

@@ -1,4 +1,4 @@
-"""``silvan check``: columns by site, and questions about what looks odd."""
+"""``silvan check``: columns by site, and questions about odd values."""
 
 import json
 
@@ -92,7 +92,7 @@ def test_evaluate_needs_fill_for_absent_columns(study):
 
 
 def test_zeros_in_front_and_names_that_are_nearly_equal(tmp_path):
-    """Codes that would be read as numbers, and columns and categories that differ in case alone, are asked about."""
+    """Asks about codes that would be read as numbers, and about columns and categories that differ only in case."""
     for name, age, words in (("north", "Age", ("Yes", "no")), ("south", "age ", ("yes", "No "))):
         rows = [f"{i + 20},{i % 5:04},{words[i % 2]},{i % 2}" for i in range(40)]
         (tmp_path / f"{name}.csv").write_text("\n".join([f"{age},ward,smokes,label", *rows]) + "\n")
@@ -107,7 +107,7 @@ def test_zeros_in_front_and_names_that_are_nearly_equal(tmp_path):
 
 
 def test_sites_that_do_not_mean_the_same(tmp_path):
-    """Classes with other names, columns of other kinds, codes with points, words for missing, and a file twice."""
+    """Classes with other names, columns of other kinds, codes with points, missing words, a repeated file."""
     made = {
         "north": ("J", "N", "1", "f", "NA"),
         "south": ("yes", "no", "1.0", "m", "m"),
@@ -152,7 +152,7 @@ def test_sites_that_do_not_mean_the_same(tmp_path):
         ([200 + 23 * i for i in range(100)], 99, True),  # the lowest, and by far the most frequent
         ([i - 60 for i in range(100)], -99, True),
         ([10 * i for i in range(100)], 999, True),
-        ([20 + i % 60 for i in range(100)], 1900, True),  # no usual code, but far away and repeated
+        ([20 + i % 60 for i in range(100)], 1900, True),  # not a usual code, but far away and repeated
         ([200 + i for i in range(100)], 0, True),
         ([i % 5 for i in range(100)], -8, True),
         ([i - 10 for i in range(100)], -1, False),  # in the middle of the others
@@ -238,7 +238,7 @@ def test_a_column_that_may_be_called_otherwise(tmp_path):
 
 
 def test_a_label_that_no_table_has(study):
-    """The study stops there: ``check`` says so, and what may be meant."""
+    """The study stops there: ``check`` says so, and suggests what may be meant."""
     study.write_text(study.read_text().replace("[sites]", 'label = "labell"\n[sites]', 1))
     shown = " ".join(silvan("check", study).output.split())
     assert "labell at north, south: there is no such column to predict, and a study stops there" in shown
@@ -246,7 +246,7 @@ def test_a_label_that_no_table_has(study):
 
 
 def test_classes_that_are_folded_are_not_asked_about(tmp_path):
-    """Nor do warnings count them twice: what the study says of the label holds everywhere."""
+    """Warnings do not count them twice: what the study says about the label applies everywhere."""
     rng = np.random.default_rng(0)
     for site, words in (("a", ("no", "yes")), ("b", ("No", "YES"))):
         frame = pl.DataFrame({"x": rng.normal(size=60), "out": [words[i] for i in rng.integers(0, 2, 60)]})

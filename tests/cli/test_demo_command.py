@@ -1,4 +1,4 @@
-"""The demonstration, as a person runs it, and as the tutorial and the README show it."""
+"""The demonstration, as a user runs it, and as the tutorial and the README show it."""
 
 import os
 import re
@@ -59,7 +59,7 @@ def test_everybody_is_judged(demo):
 
 
 def shape(text):
-    """The lines of an output without what may differ: numbers, verdicts, widths, and where lines are broken."""
+    """The lines of an output without the parts that may differ: numbers, verdicts, widths and line breaks."""
     tables, _, rest = text.partition("\n\nWritten to ")
     tables, sentences = tables.rsplit("\n\n", 1)
     lines = [*tables.splitlines(), "Written to " + rest.splitlines()[0], *rest.splitlines()[1:]]
@@ -81,7 +81,7 @@ def shown_output():
 
 
 def test_the_tutorial_shows_what_it_prints(demo):
-    """Same introduction, tables, columns, employers and files; numbers and verdicts are those of more repeats."""
+    """The same introduction, tables, columns, employers and files; numbers and verdicts come from more repeats."""
     shown, sentences = shape(shown_output())
     printed, said = shape(demo[1])
     assert shown == printed

@@ -70,7 +70,7 @@ def test_other_learners(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["AutoForest", 'AutoForest"\ncalibrate = false #'], ids=["calibrated", "as it is"])
 def test_what_each_site_uses(kind, tmp_path):
-    """Of AutoForest: the choices are in the record and on the page, and the forests are evaluated again unchanged."""
+    """AutoForest: choices are in the record and on the page, and a second evaluation gives the same metrics."""
     tables = parts(table(n=240), 3)
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
     record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind=kind)
@@ -176,7 +176,7 @@ def test_interrupted_by_hand_then_resumed(tmp_path):
     resumed, whole = Run(tmp_path / "run").read(), Run(tmp_path / "whole").read()
     assert resumed.models == whole.models
     assert resumed.evaluation == whole.evaluation
-    assert resumed.bytes == whole.bytes  # what the first try sent counts too
+    assert resumed.bytes == whole.bytes  # what the first attempt sent counts too
     asked_before = len(asked)
     with mock.patch.object(InProcess, "_answer", lambda *a: asked.append(1) or answer(*a)):
         silvan("fit", path, "--output", tmp_path / "run")
@@ -184,7 +184,7 @@ def test_interrupted_by_hand_then_resumed(tmp_path):
 
 
 def test_killed_then_resumed(tmp_path):
-    """The process dies without a word; a new one goes on to the same forest."""
+    """The process dies without warning; a new one resumes and gets the same forest."""
     path, run = write_study(tmp_path), Run(tmp_path / "run")
     words = ["fit", str(path), "--output", str(run.folder)]
     killed = subprocess.run([sys.executable, "-c", DIES, *words], env={**os.environ, "LAST_ANSWER": "14"}, check=False)
@@ -193,7 +193,7 @@ def test_killed_then_resumed(tmp_path):
     command = [sys.executable, "-m", "silvan.cli.main", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout  # plain where there is no terminal
+    assert "\x1b" not in done.stdout  # plain without a terminal
     silvan("fit", path, "--output", tmp_path / "whole")
     assert run.read().models == Run(tmp_path / "whole").read().models
 

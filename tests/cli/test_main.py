@@ -1,4 +1,4 @@
-"""The command line itself: quick to help, clear when something is wrong."""
+"""The command line: fast help, and clear messages when something is wrong."""
 
 import sqlite3
 import subprocess
@@ -81,7 +81,7 @@ def test_time_left_is_said_only_when_known():
     assert "left" in str(step)
 
 
-# -- what happens on ordinary days
+# -- everyday failures
 
 
 def shell(line, cwd=None):
@@ -95,8 +95,8 @@ def test_a_reader_that_has_gone_is_no_error():
 
 
 def test_a_reader_that_goes_amid_the_output_is_no_error(tmp_path):
-    """What a failed write held is lost, so there is nothing left to flush that would fail a second time."""
-    # more than a pipe holds: the command writes on after its reader has gone
+    """The content of a failed write is discarded, so no flush can fail a second time."""
+    # more than a pipe holds: the command still writes after its reader has gone
     code = "import sys; from silvan.cli import main, plain_text; from silvan.cli.site_command import app\n"
     code += "app.command('much')(lambda: plain_text.print_lines(*['x' * 9000] * 100))\nmain.main()"
     (tmp_path / "much.py").write_text(code)

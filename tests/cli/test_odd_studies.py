@@ -1,4 +1,4 @@
-"""Studies that are odd as a whole: what ``silvan check``, ``fit`` and ``predict`` say of them."""
+"""Unusual studies: what ``silvan check``, ``fit`` and ``predict`` say about them."""
 
 import warnings
 
@@ -57,7 +57,7 @@ def test_a_study_of_one_site_says_that_nothing_is_federated(tmp_path):
 
 
 def test_warnings_on_the_command_line_are_plain_lines(tmp_path):
-    """BOFRF warns where no tree is above its threshold, and no path of a Python file is shown."""
+    """BOFRF warns if no tree is above its threshold, without the path of a Python file."""
     study = write_study(tmp_path, kind="BOFRF")
     study.write_text(study.read_text().replace("max_depth = 3", "tau = 0.999"))
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What people are shown at the command line: no word of Python's, right numbers of things, folders of any kind."""
+"""What people see on the command line: no Python jargon, correct counts, and any kind of folder."""
 
 import io
 import json
@@ -59,7 +59,7 @@ POLICY = ("epsilon", "approve", "min_sites", "messages", "min_leaf", "nonsense")
 
 
 def said(*words, code=None):
-    """Run a command that may fail; return what it showed, which has no words of Python's."""
+    """Runs a command that may fail; returns its output after checking that it contains no Python jargon."""
     result = silvan(*words, ok=False)
     text = result.stdout + result.stderr
     found = PYTHON.search(text)
@@ -229,11 +229,11 @@ def test_half_written_and_foreign_run_folders(small, tmp_path, spoil):
         said(*words)
 
 
-# -- what was trained on
+# -- training rows
 
 
 def test_rows_that_were_learnt_from_are_known(tmp_path):
-    """By keyed hashes in a file for the owner alone."""
+    """By keyed hashes in a file that only the owner can read."""
     fitted(tmp_path)
     run, learnt = tmp_path / "run", tmp_path / "run" / "learnt_rows.private"
     assert learnt.stat().st_mode & 0o077 == 0
@@ -252,10 +252,10 @@ def test_rows_that_were_learnt_from_are_known(tmp_path):
     ).write_csv(tmp_path / "mixed.csv")
     mixed = json.loads(silvan("evaluate", run, tmp_path / "mixed.csv", "--json").stdout)
     assert 0 < mixed["learnt_from"] <= 40
-    (tmp_path / "1.csv").unlink()  # the study's own tables need not be there
+    (tmp_path / "1.csv").unlink()  # the study's tables may be gone
     again = json.loads(silvan("evaluate", run, tmp_path / "0.csv", "--json").stdout)
     assert again["learnt_from"] == rows["north"]
-    learnt.unlink()  # as in a folder that was handed on
+    learnt.unlink()  # as in a folder that was passed on
     assert json.loads(silvan("evaluate", run, tmp_path / "0.csv", "--json").stdout)["learnt_from"] is None
 
 
@@ -300,7 +300,7 @@ def test_completion_is_there():
 
 
 def test_no_row_of_one_class_and_a_site_without_test_rows(tmp_path):
-    """Figures that cannot be computed are called undefined, and nothing fails."""
+    """Metrics that cannot be computed are shown as undefined, and nothing fails."""
     tables = dict(zip(("north", "east", "south"), parts(table(n=120), 3).values(), strict=True))
     tables["tiny"] = tables["north"][:1]
     fitted(tmp_path, tables=tables)
@@ -312,7 +312,7 @@ def test_no_row_of_one_class_and_a_site_without_test_rows(tmp_path):
 
 
 def test_two_hundred_sites(small, tmp_path):
-    """The page and the tables of the terminal are whole."""
+    """The page and the terminal's tables are complete."""
     shutil.copytree(small / "run", tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     names = [f"the university hospital of town {i}" for i in range(200)]
@@ -364,7 +364,7 @@ def test_predictions_with_ids_as_they_are_written(small, tmp_path):
 
 
 def commands(group=None, path=()):
-    """Yield the words of every command."""
+    """Yields the words of every command."""
     group = get_command(app) if group is None else group
     yield path
     for name, command in getattr(group, "commands", {}).items():
@@ -372,7 +372,7 @@ def commands(group=None, path=()):
 
 
 def test_help_pages_have_no_words_of_python():
-    """Neither types nor values, and they fit a terminal."""
+    """Without types or values, and they fit a terminal."""
     pages = {path: narrow(*path, "--help") for path in commands()}
     assert len(pages) > 40
     for path, page in pages.items():
@@ -396,7 +396,7 @@ def shown_in(width, *parts):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_figures_are_whole_in_terminals_of_any_width(small, width):
-    """What does not fit beside the rest goes on below; nothing is cut off."""
+    """What does not fit beside the rest continues below; nothing is cut off."""
     summary = summarise_run(small / "run")
     text = shown_in(width, results(summary), *further(summary))
     for name in (*map(str.capitalize, summary["models"]), "Brier", "Sens.", "Spec.", "Pos.", "Test", "95% CI"):
@@ -449,7 +449,7 @@ NAMES = ("[red]Klinik[/red] <b>", "בית החולים שערי צדק", "[bold]
 
 
 def test_names_of_any_kind_and_long_ones_at_80_columns(tmp_path):
-    """Nothing is cut off or wider than the terminal, no control character gets out, and pages escape all."""
+    """Nothing is cut off or too wide for the terminal, control characters are removed, and pages escape everything."""
     long = "a very long name of a column that is far wider than any terminal of eighty"
     frame = table(n=240).rename({"age": long, "noise": "a\N{RIGHT-TO-LEFT OVERRIDE}evil\x1b[2J"})
     tables = dict(zip(NAMES, parts(frame, 4).values(), strict=True))
@@ -478,7 +478,7 @@ def test_names_of_any_kind_and_long_ones_at_80_columns(tmp_path):
 
 
 def narrow(*words):
-    """Run a command in a terminal of 80 columns."""
+    """Runs a command in a terminal of 80 columns."""
     result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "80"})
     assert result.exit_code in (0, 1), result.output
     assert "silvan: " not in result.output, result.output
@@ -486,7 +486,7 @@ def narrow(*words):
 
 
 def test_names_from_right_to_left_turn_nothing_around():
-    """Each run of such letters in a line is isolated, in a terminal alone: what a program reads stays as it is."""
+    """Each run of such letters in a line is isolated, but only in a terminal: output for programs stays as it is."""
     assert isolate("Köln 3") == "Köln 3"
     assert isolate("בית חולים  35 rows") == "\u2068בית חולים\u2069  35 rows"
     assert isolate("מרפאה\n12") == "\u2068מרפאה\u2069\n12"
@@ -498,7 +498,7 @@ def test_names_from_right_to_left_turn_nothing_around():
 
 
 def test_no_article_stands_before_the_name_of_a_type():
-    """It would be wrong before some of them: "a AutoForest"."""
+    """Articles must agree with names, as in "an AutoForest"."""
     source = Path(sv.__file__).parent
     found = [
         (path.name, line.strip())

@@ -1,4 +1,4 @@
-"""Predictions and figures from a run."""
+"""Predictions and metrics from a run."""
 
 import csv
 import io
@@ -79,7 +79,7 @@ def test_cells_are_read_by_the_model_and_no_answer_is_a_formula(tmp_path):
     fed = sv.federate_rows({"a": frame, "b": frame}, schema=schema)
     forest = sv.HistogramForest(5, bootstrap=False, max_features=None).fit(fed).forest_
     forest.save(tmp_path / "model.silvan")
-    # without the text the column would be one of whole numbers, and "01" the ward "1"
+    # without the text this would be a column of integers, and "01" the ward "1"
     (tmp_path / "new.csv").write_text("age,ward\n1,01\n1,1\n")
     rows = read(silvan("predict", tmp_path / "model.silvan", tmp_path / "new.csv").stdout)
     assert [row["prediction"] for row in rows] == ["'=1+1", "-5"]
@@ -105,7 +105,7 @@ def test_the_class_is_what_the_trees_vote_for_and_some_may_abstain(folder, tmp_p
     shares = [float(row["probability_yes"]) for row in rows]
     assert shares == pytest.approx(forest.predict_proba(frame)[:, 1].tolist(), abs=1e-5)
     assert f"{split_on_age.sum()} of {len(forest)} trees abstained: the table lacks 'age'" in result.stderr
-    # counted as missing if asked: nobody abstains
+    # counted as missing on request: no tree abstains
     filled = silvan("predict", tmp_path / "voting.silvan", tmp_path / "narrow.csv", "--fill")
     empty = frame.with_columns(pl.lit(None, pl.Float64).alias("age"))
     assert [row["prediction"] for row in read(filled.stdout)] == forest.predict(empty).tolist()

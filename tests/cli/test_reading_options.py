@@ -1,4 +1,4 @@
-"""Tables that are evaluated or predicted are read as the study's own files, or as ``--reading`` says."""
+"""Tables for evaluation or prediction are read like the study's files, or as ``--reading`` says."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ LABEL = "rename.ergebnis=label"
 
 
 def german(frame):
-    """Write a table as some of the study's files are written."""
+    """Writes a table in the format of some of the study's files."""
     frame = frame.rename({"dose": "größe", "label": "ergebnis"}, strict=False)
     texts = [pl.col(c).cast(str).str.replace(".", ",", literal=True).fill_null("keine") for c in frame.columns]
     return frame.select(texts).write_csv(separator=";").encode("latin-1")
@@ -38,7 +38,7 @@ def with_gaps(frame):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of files that are written otherwise, and new rows both ways."""
+    """A run of files in an unusual format, and new rows in both formats."""
     path = tmp_path_factory.mktemp("reading")
     frame = with_gaps(table(n=150))
     study = write_study(path, {"north": frame[:60], "east": frame[60:120]}, more="")
@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
 
 
 def plain(*words):
-    """Options that say of a table that it is written plainly."""
+    """Options that say that a table has the plain format."""
     return [w for key in ("separator", "decimal", "encoding", "missing", "rename") for w in ("--reading", f"{key}=")]
 
 
@@ -77,7 +77,7 @@ def test_the_studys_own_options_are_kept_and_apply(folder):
     assert said.count("read as the study says") == 0
     found = judged(folder / "run", folder / "german.csv")
     assert found[0] == wanted
-    assert 0 < found[1] == learnt <= 20  # rows are known again, however they are written
+    assert 0 < found[1] == learnt <= 20  # rows are recognised in any format
     assert "german.csv is read as the study says of its own files: separator ';', decimal ',', encoding" in found[2]
     assert "rename 'ergebnis' to 'label' and 'größe' to 'dose' (--reading sets it otherwise)" in found[2]
 
@@ -164,7 +164,7 @@ def test_parties(tmp_path):
 
 
 def test_a_column_that_one_party_calls_otherwise(tmp_path):
-    """A new name is one party's, in a study and of new rows; one for all goes to the file that has the column."""
+    """A renaming belongs to one party, in a study and for new rows; a general one goes to the file with the column."""
     frame = table(n=80).with_row_index("id")
     frame.select("id", "age", "label").write_csv(tmp_path / "one.csv")
     two = frame.drop("age", "label")

@@ -1,4 +1,4 @@
-"""The commands of a federation of machines, as a person types them, against the real service on loopback."""
+"""The commands of a federation of machines, as a user types them, against the real service on loopback."""
 
 import pytest
 from helpers.joining import make_hub, serving, write_table
@@ -88,7 +88,7 @@ def test_a_table_that_is_not_what_was_agreed(hub, folder):
     missing = silvan("site", "join", hub.path / "south.invite", "--table", "no.csv", ok=False)
     assert "there is no such table" in said(missing)
     assert not (folder / "south").exists()
-    assert hub.read().sites["south"].invited  # the invitation is still good
+    assert hub.read().sites["south"].invited  # the invitation is still valid
 
 
 def test_a_policy_asks_for_approval_unless_told_otherwise(north):
@@ -120,7 +120,7 @@ def test_an_expired_certificate(hub, north):
 
 
 def test_a_port_in_use(hub, monkeypatch):
-    """The service of this test has it."""
+    """The service of this test uses it."""
     monkeypatch.setattr("silvan.deploy.service.start_stop.PORT_SECONDS", 0.1)
     refused = silvan("study", "start", "--in", hub.path, ok=False)
     assert "is in use by another program; stop that, or name another port" in said(refused)
@@ -152,7 +152,7 @@ def test_without_flare(hub, monkeypatch):
 
 
 def test_a_column_called_otherwise(tmp_path):
-    """A site joins though its table has a column under another name, if it says so; its settings keep that."""
+    """A site can join with another name for a column if it says so; its settings keep the mapping."""
     hub = make_hub(tmp_path, columns=["age", "label"])
     (tmp_path / "south.csv").write_text("alter;label\n40;0\n50;1\n60;0\n70;1\n")
     with serving(hub):

@@ -1,4 +1,4 @@
-"""Cells: each is read by itself, by the schema, whatever the other rows hold and wherever the table lies."""
+"""Cells: each is read by itself, by the schema, whatever the other rows contain and wherever the table is stored."""
 
 import csv
 import datetime
@@ -64,7 +64,7 @@ def schemas(draw):
 
 
 def keep(folder: Path, kind: str, rows: list) -> object:
-    """Keep rows as a table of some kind."""
+    """Stores rows as a table of some kind."""
     names = ["i", "a", "ward", "y"]
     if kind == "csv":
         text = io.StringIO()
@@ -94,7 +94,7 @@ def keep(folder: Path, kind: str, rows: list) -> object:
 
 
 def encoded(kind: str, rows: list, schema: sv.Schema, memory: int | None = None) -> tuple:
-    """Return what a site makes of a table."""
+    """Returns what a site makes of a table."""
     if kind == "arrays":
         names = ["x0", "x1", "x2"]
         features = (
@@ -144,7 +144,7 @@ def test_a_file_and_a_frame_of_its_texts_are_read_alike(words):
 @given(st.data())
 @examples(30)
 def test_distinct_whole_numbers(dtype, data):
-    """Close together, far apart, at the ends of their type, or missing: those there are, ascending, and where."""
+    """Close together, far apart, at the limits of their type, or missing: the values present, ascending, and where."""
     limits = np.iinfo(str(dtype).lower())
     near = st.sampled_from([limits.min, limits.max, max(0, limits.min)]).flatmap(
         lambda at: st.integers(max(limits.min, at - 3), min(limits.max, at + 3))

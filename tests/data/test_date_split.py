@@ -1,4 +1,4 @@
-"""Test rows by date: the latest ones, whole dates, and clear errors where the column does not say which."""
+"""Test rows by date: the latest ones, whole dates, and clear errors for columns that cannot be used."""
 
 from datetime import date, timedelta
 
@@ -67,7 +67,7 @@ def test_rows_read_in_batches_are_split_alike(tmp_path):
 
 
 def test_all_rows_of_a_person_count_as_the_first():
-    person = np.arange(100) // 2  # a person's rows are a week apart
+    person = np.arange(100) // 2  # the rows of a person are a week apart
     found = held(visits(), "seen", f"since {DAYS[20]}", person)
     assert (found[::2] == found[1::2]).all()
     assert found.tolist() == [min(DAYS[i - i % 2], DAYS[i - i % 2 + 1]) >= DAYS[20] for i in range(100)]
@@ -166,7 +166,7 @@ def test_a_site_whose_dates_have_gaps_is_named():
 
 
 def test_a_study_with_a_date_split_resumes(tmp_path):
-    """From a journal the same model and the same metrics, and with another split it is another study."""
+    """A journal gives the same model and the same metrics; with another split it is another study."""
     tables = {"a": visits(), "b": visits(seed=1)}
     made = {"split": {"by": "seen", "test": "last 20%"}, "journal": str(tmp_path / "journal"), "cold": True}
     found = []
@@ -181,7 +181,7 @@ def test_a_study_with_a_date_split_resumes(tmp_path):
 
 
 def test_comparing_on_other_splits_uses_all_rows():
-    """Repeated evaluation deals out all rows anew; a split by date is of one evaluation."""
+    """Repeated evaluation shuffles all rows anew; a split by date allows a single evaluation."""
     tables = {"a": visits(), "b": visits(seed=1)}
     by_date = federate(tables, split={"by": "seen", "test": "last 20%"})
     found = sv.compare(by_date, [sv.HistogramForest(n_estimators=2)], repeats=1)
@@ -203,7 +203,7 @@ def test_a_person_s_rows_stay_together():
 
 
 def test_other_dates_are_another_table():
-    """A journal of one split is not gone on with for another, though the features are the same."""
+    """A journal of one split cannot be resumed with another, although the features are the same."""
     split = {"by": "seen", "test": "last 20%"}
     one, other = (
         federate({"a": visits(days), "b": visits(seed=1)}, split=split).site("a").fingerprint()

@@ -250,7 +250,7 @@ def test_numbers_and_their_text_get_the_same_codes(values, make):
 
 @pytest.mark.parametrize("dtype", ["float32", "Float32", "float32[pyarrow]"])
 def test_floats_of_32_bits_are_those_of_64(dtype):
-    """Also with cells that are missing, and where a library has types of its own for that."""
+    """Also with missing cells, and with a library's own types for them."""
     cells = pd.DataFrame({"x": pd.Series([1.5, None, -0.0, 1e-40, 3e38], dtype=dtype)})
     schema = Schema((Feature("x"),), Label("y"))
     narrow, wide = (encode_features(read_table(frame), schema) for frame in (cells, cells.astype("float64")))

@@ -1,4 +1,4 @@
-"""Labels: classes or targets are found, matched across types, and never shown in an error."""
+"""Labels: classes and targets are recognised, matched across types, and never shown in an error."""
 
 import numpy as np
 import pandas as pd

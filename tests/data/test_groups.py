@@ -1,4 +1,4 @@
-"""Rows of persons: keys derived from persons, all rows of one held out or none, one row of each where rows count."""
+"""Several rows per person: persons give the keys, all rows of a person are held out or none, and one counts."""
 
 import numpy as np
 import polars as pl

@@ -1,4 +1,4 @@
-"""Rows that are held out: folds share no row and are of one size, and something is left to learn from."""
+"""Held-out rows: folds are disjoint and of equal size, and some training rows remain."""
 
 import numpy as np
 import polars as pl

@@ -1,7 +1,7 @@
-"""Odd files: each is read rightly, or one clear line says what to do. Nothing changes its meaning without a word.
+"""Odd files: each is read correctly, or one clear line says what to do. Nothing changes its meaning silently.
 
-Every case is a table with a column ``a`` and a label; what is expected is the values of ``a`` as they are learned
-from, the categories, or the text of the error. A case is read whole and in batches.
+Every case is a table with a column ``a`` and a label; it expects the values of ``a``, its categories, or the text of
+the error. Each case is read whole and in batches.
 """
 
 import datetime
@@ -27,7 +27,7 @@ LABEL = [i % 2 for i in range(12)]
 
 
 def text(cells, name="a", separator=",", end="\n", label=None, before="", after=""):
-    """Return a text file of one column and the label."""
+    """Returns a text file with one column and the label."""
     rows = [f"{c}{separator}{y}{after}" for c, y in zip(cells, LABEL if label is None else label, strict=False)]
     return before + end.join([f"{name}{separator}label{after}", *rows, ""])
 
@@ -96,7 +96,7 @@ BOTH = {"alter": "a", "y": "label"}
 EXCHANGED = text(LABEL, label=NUMBERS)
 
 CASES = {
-    # how text is written
+    # formats of text files
     "byte order mark": (raw("\ufeff" + text(NUMBERS)), NUMBERS),
     "utf-16": (raw(text(NUMBERS).encode("utf-16")), NUMBERS),
     "utf-16 big end": (raw(b"\xfe\xff" + text(NUMBERS).encode("utf-16-be")), NUMBERS),
@@ -169,7 +169,7 @@ CASES = {
     "blank lines at the end": (raw(text(NUMBERS) + "\n\r\n\n"), NUMBERS),
     "blank lines and categories": (raw(text(TWO, end="\r\n\r\n")), ["f", "m"]),
     "a long cell": (raw("a,label,note\n1,0," + "x" * 200_000 + "\n2,1,\n"), [1, 2]),
-    # what is no table
+    # not a table
     "packed without saying so": (raw(gzip.compress(text(NUMBERS).encode())), "is packed; let its name end in .csv.gz"),
     "Excel without saying so": (raw(b"PK\x03\x04" + bytes(99)), "is an archive or an Excel file; let its name end in"),
     "a web page": (raw("<html><table>"), "is a web page or XML, not CSV"),
@@ -248,7 +248,7 @@ CASES = {
     "nothing at all": (csv(twelve("NA", "")), [NAN] * 12),
     "one number that is none": (csv(twelve(*range(11), ">600")), MIXED + r"1 of its 12 cells \(row 12\) is no number"),
     "0, 1, unknown": (csv(twelve(0, 1, "unknown")), MIXED + r"4 of its 12 cells \(rows 3, 6, 9, ...\) are no numbers"),
-    # what columns are
+    # types of columns
     "ISO dates": (csv(twelve("2020-01-31", "2020-02-01")), twelve(DAY, DAY + 1)),
     "German dates": (csv(twelve("31.01.2020", "1.2.2020")), twelve(DAY, DAY + 1)),
     "dates with slashes": (csv(twelve("01/31/2020", "02/01/2020")), "whether the day or the month comes first"),
@@ -341,7 +341,7 @@ def test_odd_files(tmp_path, case, memory):
     feature = fed.schema.features[0]
     if isinstance(expected[0], str):
         assert feature.categorical
-        if feature.categories:  # fewer than ten rows of a category are not named
+        if feature.categories:  # categories with fewer than ten rows are not named
             assert list(feature.categories) == expected
     else:
         assert not feature.categorical
@@ -350,7 +350,7 @@ def test_odd_files(tmp_path, case, memory):
 
 @pytest.mark.parametrize("cells", [("1.234", "2.500"), ("1,5", "1.234")])
 def test_numbers_that_may_mean_two_things_are_not_predicted(tmp_path, cells):
-    """A table that is read by a schema, or holds all sites, stops too; categories are no numbers."""
+    """A table that is read by a schema, or that holds all sites, stops too; categories are not numbers."""
     path = csv(twelve(*cells), separator=";")(tmp_path)
     model = sv.ForestClassifier(2).fit(pl.DataFrame({"a": NUMBERS}), LABEL)
     with pytest.raises(sv.SchemaError, match="writes numbers"):
@@ -366,7 +366,7 @@ def test_blank_lines_are_no_rows_to_predict(tmp_path):
     forest = sv.ForestClassifier(2).fit(pl.DataFrame({"a": NUMBERS, "b": TWO}), LABEL).forest_
     path = tmp_path / "t.csv"
     path.write_text("a,b\n\n1.5,f\n,\n\n2.5,m\n\n\n")
-    assert len(forest.predict(path)) == 3  # a row without values is one
+    assert len(forest.predict(path)) == 3  # a row without values counts as one
     named = sv.federate_rows({"x": raw(text(TWO, end="\n\n", label=twelve("1", "2")))(tmp_path)}, label="a")
     assert len(named.site("x").part(named.schema)) == 12
 
@@ -452,7 +452,7 @@ def test_options_in_a_study_file(tmp_path):
 
 
 def test_a_column_called_otherwise_at_one_site(tmp_path):
-    """The forest is the one of tables that call it alike, and `silvan check` shows what is read as what."""
+    """The forest equals that of tables with uniform names, and `silvan check` shows how columns are read."""
     from helpers.runs import silvan
 
     from silvan.study.study_file import make_federation, read_study
@@ -488,7 +488,7 @@ def test_tables_can_be_compared_and_kept_in_sets(tmp_path):
 
 
 def test_an_archive_that_is_made_to_fill_the_memory(tmp_path, monkeypatch):
-    """2.3 MB took 4 GB; here in small."""
+    """2.3 MB used to take 4 GB; here in small."""
     monkeypatch.setattr(table_file, "_LARGE", 1 << 16)
     for path, cells in (
         ("bomb.zip", ["0"] * 100_000),

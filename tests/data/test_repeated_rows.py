@@ -1,4 +1,4 @@
-"""Copies of rows are pointed out, and people who are merely alike are not."""
+"""Duplicate rows are reported, and people who merely look alike are not."""
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ def grades(n=1000):
 
 
 def rare(n=1000):
-    """Truth values, most of them rare: 32 rows are possible."""
+    """Booleans, most of them rarely true: 32 rows are possible."""
     rng = random()
     columns = {f"b{i}": (rng.random(n) < p).astype(int) for i, p in enumerate((0.01, 0.05, 0.5, 0.9))}
     return pl.DataFrame({**columns, "label": rng.integers(0, 2, n)})

@@ -1,4 +1,4 @@
-"""Schemas: what contradicts itself is refused, and JSON gives back the same schema."""
+"""Schemas: contradictions are refused, and JSON gives back the same schema."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What an owner is shown of a study, what an approval of it holds, and that a site keeps to it."""
+"""What an owner sees of a study, what an approval contains, and that a site respects it."""
 
 import threading
 
@@ -30,7 +30,7 @@ def study(learner='kind = "HistogramForest"', top="", schema=""):
 
 
 def test_the_id_is_bound_to_the_whole_text():
-    """Texts whose digests begin with the same 48 bits are two studies."""
+    """Texts whose digests share their first 48 bits are two studies."""
     one, other = (parse_remote_study(text) for text in (approval_collision.HARMLESS, approval_collision.HARMFUL))
     assert one.digest[:12] == other.digest[:12]
     assert one.unique_name != other.unique_name
@@ -63,7 +63,7 @@ def test_an_approval_holds_what_was_shown(member):
 
 @pytest.mark.parametrize("private", ["tables", "levels", "input"])
 def test_a_private_study_is_shown_too(member, private):
-    """Whatever its rows times epsilon come to, no kind is asked that was not shown."""
+    """Whatever the rows and epsilon, no message kind is requested that was not shown."""
     plan = study(f'kind = "HistogramForest"\nepsilon = 0.1\nprivate = "{private}"', 'sums = "masked"', SCHEMA)
     kinds = {
         "tables": {"CountPeople", "CountColumns", "CountTables", "CountScores"},
@@ -93,7 +93,7 @@ def test_a_policy_that_forbids_what_a_study_asks(member):
 
 
 def test_a_budget_that_forbids_what_a_study_asks(member):
-    """What is answered without noise is refused by a site with a privacy budget, whatever its owner approves."""
+    """A site with a privacy budget refuses replies without noise, whatever its owner approves."""
     settings = 'table = "x.csv"\n[policy]\napprove = true\nepsilon = 1.0\nmessages = ["*", "CountGrid"]\n'
     (member.path / "site.toml").write_text(settings)
     again, plan = JoinedSite(member.path), study()
@@ -123,7 +123,7 @@ def test_a_command_is_not_made_of_what_a_coordinator_wrote(member):
 
 
 def test_a_study_that_an_owner_declines(member):
-    """With a reason, which the coordinator learns; it withdraws an approval, and a later one takes it back."""
+    """The coordinator learns the reason; a refusal withdraws an approval, and a later approval reverts it."""
     plan = study()
     member.note_study(plan)
     approve_study(member, plan)
@@ -156,7 +156,7 @@ def test_a_site_answers_the_study_that_it_was_made_for():
 
 
 def test_approvals_that_are_made_at_once(tmp_path):
-    """By several processes: none is lost."""
+    """By several processes: no decision is lost."""
     known = [Approvals(tmp_path / APPROVALS) for _ in range(6)]
     threads = [
         threading.Thread(target=approvals.approve, args=(Approval(study=f"study {i}", messages=["*"]),))
@@ -176,7 +176,7 @@ def test_a_site_does_not_read_a_learner_with_wrong_parameters(line):
 
 
 def test_parameters_that_do_not_go_together_are_shown_as_such(member):
-    """A site's process does not load learners; its owner reads why, and other studies are shown as ever."""
+    """A site's process does not load learners; its owner reads why, and other studies are shown as usual."""
     plan = study('kind = "HistogramForest"\nepsilon = 1.0\nvote = "hard"', schema=SCHEMA)
     member.note_study(plan)
     shown = explain(member, plan)
@@ -203,7 +203,7 @@ def test_parameters_that_do_not_go_together_are_shown_as_such(member):
     ],
 )
 def test_how_many_models_are_judged_is_the_texts_word(member, learner, models, to_fit):
-    """``to_fit``: without test rows, those that are evaluated on training rows."""
+    """``to_fit``: without test rows, models are evaluated on training rows."""
     plan = study(learner, "test = 0.25")
     member.note_study(plan)
     assert member.gate(plan).terms.models == models

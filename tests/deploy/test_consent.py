@@ -10,7 +10,7 @@ SITES = ["north", "south", "west"]
 
 
 def answers(text, sites=SITES, **policy):
-    """Return the three answers about a study, each as one text."""
+    """Returns the three answers about a study, each as one text."""
     study = parse_remote_study(f'name = "heart"\n{text}')
     return [" ".join(texts) for _, texts in consent(study, sites, Policy(**policy)).parts()]
 

@@ -1,4 +1,4 @@
-"""A site's owner hears of a study that waits, once."""
+"""A site's owner is notified once of a waiting study."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Keys that others can read are refused wherever they are used, and logs do not grow for ever."""
+"""Keys that others can read are refused everywhere, and logs do not grow without limit."""
 
 import logging.handlers
 import shutil

@@ -1,4 +1,4 @@
-"""Processes in the background and in the foreground: both are known by their folder, and there is one of each."""
+"""Processes in the background and in the foreground: a folder identifies each, and there is only one per folder."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def background(tmp_path):
 
 
 def in_foreground(folder):
-    """Start another process that becomes the folder's."""
+    """Starts another process that becomes the folder's."""
     code = (
         f"from pathlib import Path; from silvan.deploy.service.process import Background; "
         f"Background(Path({str(folder)!r}), 'site').become({SLEEP!r}, Path({str(folder)!r}))"
@@ -69,7 +69,7 @@ def test_a_second_one_is_refused_with_a_word_to_both(tmp_path, background, first
 
 
 def test_a_process_that_ended_by_itself_is_reaped(tmp_path, background):
-    """Or it stays in the list of processes for as long as the one that started it."""
+    """Otherwise it stays in the process list as long as its parent runs."""
     pid = background.start(["-c", "pass"], tmp_path)
     wait_for(lambda: background.pid is None)
     assert is_running(pid)  # ended, and still listed

@@ -1,4 +1,4 @@
-"""A process that is ready for a job takes it; where there is none, or it has ended, a new one is started."""
+"""A waiting process takes over a job; if there is none, or it has ended, a new one is started."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ STUDY = {"job_id": "one"}
 
 
 class _Context:
-    """What a launcher asks FLARE's context for: where the job's own code would be, and no arguments."""
+    """What a launcher needs of FLARE's context: the place of the job's own code, and no arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.workspace = SimpleNamespace(get_app_custom_dir=lambda job: str(folder / "custom"))
@@ -52,7 +52,7 @@ def test_the_studies_that_load_what_is_compiled_run() -> None:
 
 
 def test_what_a_site_loads_before_a_job_holds_nothing_that_only_a_coordinator_needs() -> None:
-    """Learners and scikit-learn, with what that loads, would take 90 MB of every site."""
+    """Learners and scikit-learn, with their imports, would take 90 MB at every site."""
     load = "silvan.deploy.jobs.ready_process.load('nvflare.private.fed.app.client.worker_process')"
     names = ["sklearn", "pandas", "silvan.learners.base", "silvan.tree.grow", "silvan.deploy.jobs.tiny_studies"]
     loaded = f"print([m for m in {names} if m in sys.modules])"

@@ -1,4 +1,4 @@
-"""What a site's owner may get wrong in site.toml and silvan.toml: one clear line each, with its place in the file."""
+"""Mistakes of owners in site.toml and silvan.toml: one clear line each, with its place in the file."""
 
 import msgspec
 import pytest
@@ -8,7 +8,7 @@ from silvan.cli.main import app
 from silvan.deploy.membership.coordinator_folder import Membership
 
 TABLE = 'table = "t.csv"\n'
-WRONG = [  # what the file says, the line that is pointed to (0: none), what is said
+WRONG = [  # content of the file, the line of the error (0: none), the message
     ("table = 5", 1, "table must be text, got 5"),
     ('tabel = "t.csv"', 1, "unknown key 'tabel'; did you mean 'table'?"),
     ("", 1, "table is missing: a path, or the address of a database"),

@@ -1,4 +1,4 @@
-"""The coordinator's process that runs studies: whoever submits one may leave, and whatever was begun goes on."""
+"""The coordinator's process that runs studies: submitters may leave, and interrupted studies continue."""
 
 import errno
 import threading
@@ -26,7 +26,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def hub(made, monkeypatch):
-    """A coordinator's folder whose site need not have joined; a study is run by ``Short`` and by nobody else."""
+    """A coordinator's folder without a site; only ``Short`` runs the study."""
     monkeypatch.setattr(type(made), "roster", lambda self, needed=None: None)
     monkeypatch.setattr(studies, "PAUSE", 0.01)
     monkeypatch.setattr(studies, "_FULL", 0.01)
@@ -38,7 +38,7 @@ def hub(made, monkeypatch):
 
 
 class Short(Supervisor):
-    """Runs a study in no time, to one outcome after the other."""
+    """Runs a study in no time, with one outcome after the other."""
 
     def run_to_end(self):
         self.begun.append(self.study.name)

@@ -1,4 +1,4 @@
-"""How often a study is handed in again, and when a job is taken for gone."""
+"""How often a study is resubmitted, and when a job is considered lost."""
 
 import msgspec
 import pytest
@@ -39,7 +39,7 @@ def test_one_new_answer_and_it_begins_anew():
 
 
 class Followed(Supervisor):
-    """Follows a job whose status FLARE would tell, in a run folder without a federation."""
+    """Follows a job with a given FLARE status, in a run folder without a federation."""
 
     def __init__(self, folder, statuses):
         self.run, self.said, self._statuses, self.ended = Run(folder), [], list(statuses), []
@@ -71,7 +71,7 @@ def test_a_job_that_waits_behind_others_is_not_gone(tmp_path):
 
 
 def test_a_job_that_is_silent_but_alive_is_not_gone(tmp_path):
-    """It holds the lock of its run folder; when it lets go, it has said how it ended."""
+    """It holds the lock of its run folder; when it releases it, it has recorded how it ended."""
     followed = Followed(tmp_path, ["RUNNING"] * 20 + ["FINISHED:COMPLETED"])
     followed.write(stage="training")
     with lock_folder(tmp_path):
@@ -83,7 +83,7 @@ def test_a_job_that_is_silent_but_alive_is_not_gone(tmp_path):
 
 @pytest.mark.parametrize(("stage", "said"), [("training", True), (INTERRUPTED, False)])
 def test_a_job_without_a_process_is_ended(tmp_path, stage, said):
-    """One that said that it was interrupted is not called gone; FLARE is told in any case."""
+    """A job that reported an interruption is not called lost; FLARE is told to stop it anyway."""
     followed = Followed(tmp_path, ["RUNNING"])
     followed.write(stage=stage)
     assert followed._follow("job").stage == stage
@@ -101,7 +101,7 @@ def test_a_job_without_a_process_is_ended(tmp_path, stage, said):
     ],
 )
 def test_a_job_that_has_said_its_last_word_is_not_of_the_next_run(tmp_path, monkeypatch, statuses, final, found, ended):
-    """A site refused, its owner put that right and ran the study again while FLARE was still ending the job."""
+    """A site refused; its owner fixed that and reran the study while FLARE was still ending the job."""
     monkeypatch.setattr(supervise, "SILENT", 60.0 if "FINISHED:COMPLETED" in statuses else 0.0)
     followed = Followed(tmp_path, statuses)
     followed.run.file("job").write_text("job\n")
@@ -111,7 +111,7 @@ def test_a_job_that_has_said_its_last_word_is_not_of_the_next_run(tmp_path, monk
 
 
 class Bringing(Supervisor):
-    """Brings results to sites of a study that is done; each job hands them to those of its sites that take them."""
+    """Brings results to the sites of a finished study; each job delivers to those of its sites that take them."""
 
     def __init__(self, folder, connected, away=(), refusing=()):
         self.run, self.study, self.said, self.jobs = Run(folder), parse_remote_study("[learner]\n"), [], []
@@ -143,7 +143,7 @@ class Bringing(Supervisor):
     ],
 )
 def test_results_are_brought_to_who_is_there(tmp_path, monkeypatch, connected, away, jobs, said):
-    """Who took part has a moment to come back; who was away all along is not waited for."""
+    """A participating site has a moment to come back; a site that was always away is not waited for."""
     monkeypatch.setattr(supervise.time, "sleep", lambda seconds: None)
     bringing = Bringing(tmp_path, connected, away)
     assert bringing._bring_results() is bringing.run

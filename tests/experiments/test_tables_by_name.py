@@ -1,4 +1,4 @@
-"""Named tables: the three places they come from, and which one wins."""
+"""Named tables: the three places they come from, and their order of precedence."""
 
 import gzip
 import os
@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def nothing(monkeypatch):
-    """No folder and no package."""
+    """Neither folder nor package."""
     monkeypatch.delenv("SILVAN_DATA", raising=False)
     monkeypatch.setattr(tables, "has_package", lambda: False)
 
@@ -159,7 +159,7 @@ def test_every_file_of_the_folder_loads():
     assert files <= set(tables.names())
     for name in sorted(files):
         data = tables.load(name)
-        if len(data.frame.columns) > 1:  # one file is a second label for another's rows
+        if len(data.frame.columns) > 1:  # one file has a second label for another's rows
             check_usable(data)
             assert data.label == "label"
         assert (data.task == "regression") == (name.endswith("_regression") or name.startswith("superconductivity"))

@@ -1,4 +1,4 @@
-"""A question on its way: what sites are sent, and what is made of what comes back."""
+"""A request on its way: what sites receive, and how replies are handled."""
 
 import pytest
 
@@ -15,7 +15,7 @@ NORTH, EAST = Owner("north", "a model", b"1"), Owner("east", "a model", b"2")
 
 
 class Scripted(Transport):
-    """Answers messages as a function of all of them says."""
+    """Replies to messages with a function of all of them."""
 
     def __init__(self, answer):
         self.answer, self.messages = answer, {}
@@ -78,7 +78,7 @@ def test_what_went_wrong_is_an_outcome():
     assert outcomes == [("north", lost), ("east", Missing(["a hash"]))]
 
 
-# -- blobs: known by what they hold, sent once to each site, each with the sites that made it
+# -- blobs: identified by content, sent once to each site, each with the sites that made it
 
 
 def test_the_same_content_is_the_same_blob():

@@ -1,4 +1,4 @@
-"""The coordinator's two verbs: silence and quorum, books, events."""
+"""The coordinator's two verbs: failing sites and quorum, records, events."""
 
 import numpy as np
 import pytest
@@ -170,7 +170,7 @@ def test_only_integer_arrays_are_added():
 
 
 def test_counters_are_added_as_they_were_sent():
-    """Into a wide sum, up to what that can hold; only counters of its type."""
+    """Into a wide sum, up to its capacity; only counters of its type."""
 
     def sent(*values, dtype=np.int32):
         return wire.decode(wire.encode(GridCounts(cells=np.array(values, dtype), label=none)), GridCounts, narrow=True)

@@ -1,4 +1,4 @@
-"""Federations in one process: how they are made, and sites that are slow."""
+"""Federations in one process: how they are created, and slow sites."""
 
 import threading
 
@@ -120,11 +120,11 @@ def test_all_learners_were_asked():
     assert {learner.__name__ for learner in LEARNERS} >= {"AutoForest", "BOFRF", "MultBoost", "VerticalLinear"}
 
 
-# -- sites that are slow
+# -- slow sites
 
 
 class Stuck(Site):
-    """Never answers, until it is let go."""
+    """Does not reply until it is released."""
 
     gate = threading.Event()
 
@@ -153,7 +153,7 @@ def test_a_late_site_and_a_quorum(stuck):
     stuck.quorum = 2
     assert list(stuck.ask(CountRows())) == ["site 0", "site 2"]
     assert stuck.lost == {"site 1": "site 'site 1': did not answer CountRows within 0.25 s"}
-    Stuck.gate.set()  # too late: what it says now is to nobody's question
+    Stuck.gate.set()  # too late: its reply belongs to no open request
     assert list(stuck.ask(CountRows())) == ["site 0", "site 2"]
     stuck.timeout = None
     assert list(sv.HistogramForest(n_estimators=2, max_depth=2).fit(stuck).forests_) == ["site 0", "site 2"]

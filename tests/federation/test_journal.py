@@ -44,7 +44,7 @@ def test_all_or_none(path):
     with pytest.raises(FormatError):
         journal.keep("q", {"a": FIRST["a"], "b": Entry(None, b"", 0, 0)})
     assert journal.find("q") == {}
-    journal.keep("q", FIRST)  # and it goes on
+    journal.keep("q", FIRST)  # and it continues
     assert journal.find("q") == FIRST
     journal.close()
 
@@ -93,7 +93,7 @@ def test_a_journal_belongs_to_one_study(path):
 
 
 def test_a_journal_without_an_answer_binds_nobody(path):
-    """A database that was down when the study began: its table is another one once it is up."""
+    """A database that was down when the study began: its table is a different one once it is up."""
     journal = Journal(path)
     journal.belongs_to("one")
     journal.close()
@@ -140,7 +140,7 @@ def test_other_tables_or_settings_are_another_study(path, tables, settings):
         federate(tables, journal=str(path), **settings)
 
 
-# -- files that are no journals, or were
+# -- files that are not journals, or are damaged
 
 
 def test_there_is_no_such_folder(tmp_path):
@@ -167,7 +167,7 @@ def test_a_database_of_something_else(path):
 
 
 def test_damage_is_noticed(path):
-    """Whatever is done to the file: what is found is what was kept, or an error."""
+    """Whatever is done to the file, reading returns what was kept, or an error."""
     journal = Journal(path)
     kept = {f"q{i}": {"a": Entry("Kind", bytes([i]) * 700, i, 2 * i)} for i in range(4)}
     for question, entries in kept.items():

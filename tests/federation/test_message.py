@@ -1,4 +1,4 @@
-"""Messages: every kind says what it discloses, and to whom."""
+"""Messages: every kind declares what it discloses, and to whom."""
 
 import msgspec
 import numpy as np
@@ -36,7 +36,7 @@ def test_messages_are_frozen(kind):
 
 @kinds
 def test_messages_are_typed(kind):
-    """No field takes just anything."""
+    """No field accepts just anything."""
     for struct in (kind, kind.reply):
         for field in msgspec.structs.fields(struct):
             assert field.type not in (object, dict, list), field.name

@@ -1,4 +1,4 @@
-"""Sites whose rows are partitions on a Dask cluster: the same forest to the bit, one site to everybody else."""
+"""Sites whose rows are partitions on a Dask cluster: the same forest bit for bit, one site to everybody else."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ CUTS = (0, 40, 40, 95, 120)
 
 @pytest.fixture(scope="module")
 def client():
-    """Two workers, each a process of its own."""
+    """Two workers, each in its own process."""
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
@@ -48,7 +48,7 @@ def client():
 
 
 def write_parts(frame, folder, cuts=CUTS):
-    """Write a table as Parquet files."""
+    """Writes a table as Parquet files."""
     folder.mkdir(exist_ok=True)
     for i, (start, stop) in enumerate(zip(cuts, [*cuts[1:], len(frame)], strict=True)):
         frame[start:stop].write_parquet(folder / f"{i:03}.parquet")
@@ -60,7 +60,7 @@ def model(**settings):
 
 
 def judged(learner, fed):
-    """Figures of the federated forest, with no column of what sites have alone."""
+    """Metrics of the federated forest, without the columns of local models."""
     return learner.evaluate(fed).filter(pl.col("model") == "federated").drop("gain", "gain_low", "gain_high", "use")
 
 
@@ -91,7 +91,7 @@ def test_the_same_forest_and_figures_as_in_one_process(task, client, tmp_path):
 
 
 def test_columns_of_numbers_are_described_where_they_lie(client, tmp_path):
-    """Their sizes are those of one pass over all rows, also of a column that is empty in some partitions."""
+    """Their sizes equal those of one pass over all rows, also for a column that is empty in some partitions."""
     frame = table("binary", 200).with_columns(
         rare=pl.when(pl.int_range(200) > 150).then(pl.int_range(200) * 3.5), none=pl.lit(None, pl.Float64)
     )
@@ -144,7 +144,7 @@ def test_more_partitions_than_are_added_up_at_once(client, tmp_path):
 
 
 def test_few_rows_of_a_partition_are_not_few_rows_of_a_site(client, tmp_path):
-    """Trees may draw a small share of the rows of a large table, however it is cut."""
+    """Trees may sample a small share of the rows of a large table, however it is partitioned."""
     tables = parts(table("binary", 400), 2)
     files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 30, 60)))
     small = {"max_samples": 0.08, "max_depth": 2}
@@ -189,7 +189,7 @@ def test_a_site_of_real_machines_names_a_cluster(client, tmp_path):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_what_a_site_has_alone_is_not_judged_there(task, client, tmp_path):
-    """Between machines a coordinator asks for it, since it does not know how a site keeps its rows."""
+    """Between machines a coordinator requests it, because it does not know how a site stores its rows."""
     tables = parts(table(task, 200), 2)
     files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 30)))
     fed = sv.federate_rows({**tables, "site 0": files}, test=0.3)
@@ -297,7 +297,7 @@ def test_a_cluster_that_fails(error, text):
 
 
 def test_a_worker_that_cannot_do_its_work():
-    """What goes wrong is a value, whatever it is, and what was to use the result passes it on."""
+    """Every failure is returned as a value, and later steps pass it on."""
     failed = on_worker(int, "a cell")
     assert on_worker(len, [1, failed]) == on_worker(len, failed) == failed
     assert isinstance(failed.raised(), RuntimeError)
@@ -305,7 +305,7 @@ def test_a_worker_that_cannot_do_its_work():
 
 
 def test_rows_that_come_out_differently_are_noticed():
-    """Dask works out again what a lost worker had; a table that depends on chance would be another one."""
+    """Dask recomputes what a lost worker had; a table that depends on chance would change."""
     frame = table("binary", 40)
     schema = sv.federate_rows({"a": frame}).schema
     names = [*schema.columns, "label"]
@@ -321,7 +321,7 @@ def test_rows_that_come_out_differently_are_noticed():
 
 
 def test_no_cell_is_in_the_logs_of_workers(client, tmp_path):
-    """A function that raises would be logged by Dask with what it was given."""
+    """Dask would log a function that raises together with its arguments."""
     frame = pd.DataFrame({"age": np.arange(40.0), "label": ["a", "b"] * 20})
     broken = frame.assign(label=["a secret class"] + [None] * 39)
     schema = sv.federate_rows({"x": frame}).schema
@@ -343,11 +343,11 @@ def test_errors_that_quote_cells_are_in_no_log_of_a_worker(tmp_path, caplog):
     assert "secret" not in caplog.text
 
 
-# -- workers that die; last, since the next one has to import everything
+# -- workers that die; last, because the next worker imports everything again
 
 
 def test_a_worker_that_is_killed_is_replaced(client, tmp_path, monkeypatch):
-    """While a question is answered: rows are encoded again, and brought to their nodes again."""
+    """While a request is handled: rows are encoded again and sent down the trees again."""
     tables = parts(table("binary", 400), 2)
     learnt = model().fit(sv.federate_rows(tables))
     files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows"))

@@ -41,7 +41,7 @@ def test_nothing_else_is(counted):
 
 
 def test_one_sites_proof_tells_nothing_of_its_counts():
-    """It is a number under a key that is new for every site and every thing counted."""
+    """A number under a key that is new for every site and every count."""
     zero, one = np.zeros((1, 10), np.int32), np.ones((1, 10), np.int32)
     proofs = [prove(KEY, [*NAME, str(i)], "a", counts).tolist() for i in range(3) for counts in (zero, one)]
     assert len({tuple(proof) for proof in proofs}) == len(proofs)

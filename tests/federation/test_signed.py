@@ -43,7 +43,7 @@ def asking(request, study="study", **changes):
 
 
 def opened(data):
-    """What a site answered, whoever it is for."""
+    """A site's reply, whoever it is for."""
     signed = wire.decode(data, SignedMessage)
     assert is_signed(HERE.public, signed.signature, signed.signed_bytes())
     return wire.decode(signed.body, Envelope)
@@ -55,7 +55,7 @@ def opened(data):
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_the_same_study_signed(sums, cold):
-    """Every algorithm's questions and answers, through every way of summing."""
+    """The requests and replies of every algorithm, with every way of summing."""
     outcomes = []
     for signed in (False, True):
         fed = federate(TABLES, Recorded, sums=sums, cold=cold, signed=signed, test=0.25)
@@ -84,7 +84,7 @@ def test_columns_signed():
 
 
 def test_an_interrupted_study_goes_on_signed(tmp_path):
-    """Keys are made anew, and the site's memory of the last message is not a stranger's."""
+    """Keys are new, and the site does not keep the last message of somebody else."""
     path = str(tmp_path / "journal")
     forests = []
     for _ in range(2):
@@ -238,7 +238,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("how", FORGERIES)
 def test_a_forged_answer_changes_nothing(how):
-    """What comes in a site's name is ignored until the site itself speaks; if it never does, it has not answered."""
+    """Messages in a site's name are ignored until the site itself replies; if it never does, it has failed."""
 
     def before(site, data):
         return [*(FORGERIES[how](site, data) if site == "site 1" else []), (site, data)]
@@ -249,7 +249,7 @@ def test_a_forged_answer_changes_nothing(how):
 
 
 def test_an_older_answer_changes_nothing():
-    """All answers of a site again, each time, before the right one."""
+    """All replies of a site again, each time, before the right one."""
     voting = []
 
     def twist(site, data):
@@ -379,7 +379,7 @@ def test_describe_is_signed_too():
 
 
 class Forger(InProcess):
-    """Somebody on the wire who breaks the signature of every message to a site, from the sixth on."""
+    """An attacker on the wire who breaks the signature of every message to a site, from the sixth on."""
 
     waves = 0
 
@@ -392,7 +392,7 @@ class Forger(InProcess):
 
 
 def test_a_forger_cannot_have_a_site_end_a_study():
-    """The site's refusal answers no message of the coordinator's, so it is silence."""
+    """The site's refusal does not reply to any message of the coordinator's, so it counts as silence."""
     fed = federate(parts(table(n=90), 3), Forger, signed=True, quorum=2)
     sv.HistogramForest(2, max_depth=3).fit(fed)
     assert list(fed.lost) == ["site 1"]

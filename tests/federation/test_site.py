@@ -1,4 +1,4 @@
-"""What crosses a site's border: answers to what may be asked, and never a value when something goes wrong."""
+"""What leaves a site: replies to permitted requests, and never a value when something fails."""
 
 import logging
 from typing import ClassVar
@@ -50,7 +50,7 @@ def test_the_verb_is_the_sites_to_enforce():
 
 def test_unknown_messages_are_refused():
     assert trouble(send(site(), CountRows(), kind="Nonsense")).code == "refused"
-    assert trouble(send(site(), CountRows(), kind="Size")).code == "refused"  # a reply is no request
+    assert trouble(send(site(), CountRows(), kind="Size")).code == "refused"  # a reply is not a request
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", wire.encode(Trouble("a", "b")), b"\xff" * 1000])
@@ -61,7 +61,7 @@ def test_bytes_that_are_no_message(data):
 
 
 def requests():
-    """A request of each kind that can be asked of a single site at once."""
+    """One request of each kind that can be sent to a single site."""
     named, data = schema_blob()
     settings = Settings(n_estimators=3, max_depth=3)
     key = np.arange(2, dtype=np.uint64)
@@ -79,7 +79,7 @@ def requests():
 
 @pytest.mark.parametrize("i", range(len(requests())), ids=lambda i: type(requests()[i][0]).__name__)
 def test_the_same_question_twice(i):
-    """Warm, asked anew, and at a site that was restarted: the same bytes."""
+    """Cached, repeated, and at a restarted site: the same bytes."""
     request, blobs = requests()[i]
     first = site(test=0.2)
     answers = [send(first, request, blobs=blobs) for _ in range(2)]
@@ -125,7 +125,7 @@ def test_a_schema_that_is_none(data):
 
 
 class Breaks(Request, frozen=True, kw_only=True):
-    """Goes wrong in some way."""
+    """Fails in some way."""
 
     verb = "ask"
     reply = CountRows.reply
@@ -212,10 +212,10 @@ def test_no_reply_holds_the_values_of_a_row(i):
 
 
 def test_two_messages_with_one_name():
-    """The second would silently be answered in place of the first."""
+    """Otherwise the second would silently be used in place of the first."""
 
     class Describe(Request, frozen=True, kw_only=True):  # as one of the agreement's
-        """How many rows there are."""
+        """The number of rows."""
 
         verb: ClassVar = "ask"
         reply: ClassVar = Reply

@@ -1,4 +1,4 @@
-"""A site's rules on what leaves it, its rows, and how much it remembers."""
+"""A site's rules about what leaves it, its rows, and how much it remembers."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""How trees make an answer: votes with abstention and stages, against twins that count by hand."""
+"""How trees are combined: votes with abstention and stages, compared with naive versions."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ several = st.sampled_from([n for n in CLASSES if n > 0])
 
 
 def voting(seed, **parameters):
-    """A forest whose trees vote, with few different weights: so votes are often equal, and some count nothing."""
+    """A forest whose trees vote, with few distinct weights: votes are often equal, and some weights are 0."""
     forest = random_forest(seed, **parameters)
     weights = np.random.default_rng(seed).integers(0, 3, len(forest)).astype(float)
     return replace(forest, combine="vote", weights=weights if weights.any() else weights + 1)
@@ -83,7 +83,7 @@ def test_stages_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
 
 
 def leaves_only(values, **parameters):
-    """Trees that are one leaf each: what they say is known without walking."""
+    """Trees with a single leaf: their output is known without walking."""
     values = np.array(values, float)
     n = len(values)
     return Forest(
@@ -141,7 +141,7 @@ def test_trees_abstain_for_a_table_without_their_column(n_classes):
         rest = forest.take(others)
         np.testing.assert_array_equal(forest.predict(frame.drop(name)), rest.predict(X))
         np.testing.assert_array_equal(forest.scores(frame.drop(name)), rest.scores(X))
-        # an empty column is there: nobody abstains
+        # an empty column is present: no tree abstains
         empty = frame.with_columns(pl.lit(None, pl.Float32).alias(name))
         X_empty = X.copy()
         X_empty[:, f] = np.nan
@@ -164,7 +164,7 @@ def test_other_trees_need_all_columns(combine):
     forest = staged(3) if combine == "stages" else random_forest(3)
     with pytest.raises(SchemaError, match="lacks 'dose', 'height'"):
         forest.predict(pl.DataFrame({"age": [1.0]}))
-    # by number: to trees that do not abstain an absent value is a missing one
+    # by number: for trees that do not abstain, an absent value is a missing one
     X = random_rows(forest, 3)
     np.testing.assert_array_equal(
         predict.scores(forest, X, absent=np.array([True, False, True])), predict.scores(forest, X)
@@ -189,10 +189,10 @@ def test_importances_follow_the_vote():
     used = sure.uses.any(axis=0)
     assert all(drops[name] == 0 for name, u in zip(sure.schema.names, used, strict=True) if not u)
     assert max(drops.values()) > 0
-    assert min(drops.values()) >= 0  # all are right before anything is shuffled
+    assert min(drops.values()) >= 0  # all are right before shuffling
 
 
-# -- parts of a forest, and forests put together
+# -- parts of a forest, and forests joined
 
 
 def test_take_keeps_stages_whole():

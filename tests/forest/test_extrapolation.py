@@ -1,4 +1,4 @@
-"""Numbers far beyond all thresholds of a forest are counted; those that training rows have are not."""
+"""Numbers far beyond all thresholds of a forest are counted; those in the range of training rows are not."""
 
 import numpy as np
 import polars as pl

@@ -1,4 +1,4 @@
-"""The arrays of a forest: what follows from them, what is refused, predictions against the naive twin."""
+"""The arrays of a forest: derived properties, validation, and predictions compared with a naive version."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from silvan.forest.forest import Forest, join_forests
 
 
 def naive_structure(forest):
-    """Left child and depth of every node, by handing out places in order."""
+    """Left child and depth of every node, assigning positions in order."""
     left, depth = np.full(len(forest.feature), -1), np.zeros(len(forest.feature), int)
     for begin, end in zip(forest.offsets[:-1], forest.offsets[1:], strict=True):
         free = begin + 1
@@ -46,7 +46,7 @@ def test_scores_match_the_naive_twin(schema, n_classes):
     for seed in range(3):
         forest = random_forest(seed, schema=schema, n_classes=n_classes, equal_weights=seed == 0)
         X = random_rows(forest, seed)
-        # not to the bit: the twin divides by weights that NumPy adds up in another order
+        # not bit for bit: the naive version divides by weights that NumPy adds in another order
         np.testing.assert_allclose(forest.scores(X, n_jobs=1), vote_answers(forest, X)[0], rtol=0, atol=1e-14)
 
 
@@ -102,7 +102,7 @@ def test_hash_sees_every_array_and_name_but_not_gain():
     renamed = Schema((Feature("years"), *forest.schema.features[1:]), forest.schema.label)
     assert replace(forest, schema=renamed) != forest
     relabelled = Schema(forest.schema.features, Label("other name", forest.schema.label.classes))
-    assert replace(forest, schema=relabelled) == forest  # the label's own name decides nothing
+    assert replace(forest, schema=relabelled) == forest  # the label's own name has no effect
 
 
 def test_minus_zero_is_zero():

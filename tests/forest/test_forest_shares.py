@@ -1,4 +1,4 @@
-"""Forests in shares: leaf sets against sets of numbers, and where they meet is where the whole forest's rows fall."""
+"""Forests in shares: leaf sets compared with Python sets; their intersection is the leaf of the whole forest."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def goes_left(share, k, value):
 
 
 def reach_naive(share, x):
-    """What ``reach_leaves`` computes, for one row with Python sets."""
+    """A naive ``reach_leaves``, for one row with Python sets."""
     leaves = set(range(share.n_leaves))
     for k in range(len(share)):
         left = goes_left(share, k, x[share.feature[k]])
@@ -39,7 +39,7 @@ def reach_naive(share, x):
 
 
 def cut_up(forest: Forest, columns: tuple[int, ...]) -> tuple[Structure, dict[str, Share]]:
-    """Take a forest apart into shares, the slow way."""
+    """Splits a forest into shares, the slow way."""
     names = tuple(f"p{k}" for k in range(len(columns)))
     bounds = np.cumsum([0, *columns])
     owner = np.where(forest.feature >= 0, np.searchsorted(bounds, forest.feature, side="right") - 1, -1)
@@ -110,7 +110,7 @@ def test_sets_meet_where_rows_fall(n_classes, columns, depth):
         bits &= found
     leaves = meet(bits, structure, 1)
     answer = leaf_scores(structure.leaf_row[leaves], structure.value, structure.weights)
-    np.testing.assert_array_equal(answer, scores(forest, X, 1))  # to the bit
+    np.testing.assert_array_equal(answer, scores(forest, X, 1))  # bit for bit
     assert put_together(structure, shares) == forest
 
 

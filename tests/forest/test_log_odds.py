@@ -1,4 +1,4 @@
-"""Forests that add log-odds: what they answer, how they are kept, and what is refused."""
+"""Forests that add log-odds: predictions, file format, and invalid input."""
 
 import re
 from dataclasses import replace
@@ -32,7 +32,7 @@ def added(n_classes=3, seed=0, n_knots=4):
 
 
 def naive(forest, X):
-    """Scores as docs/format.md says, row by row."""
+    """Scores as docs/format.md defines them, row by row."""
     answers = []
     for x in X:
         sums = np.zeros(forest.n_outputs)

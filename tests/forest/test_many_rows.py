@@ -1,4 +1,4 @@
-"""Thousands of rows go down trees in another way than a few do: the answers are the same to the last bit."""
+"""Thousands of rows use another code path than a few: the predictions are the same bit for bit."""
 
 import numpy as np
 import polars as pl

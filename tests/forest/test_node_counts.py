@@ -1,4 +1,4 @@
-"""Rows at nodes, against a walk row by row."""
+"""Rows at nodes, compared with a walk row by row."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Trees scored one by one, against twins that take each row down each tree."""
+"""Trees scored one by one, compared with a naive version that sends each row down each tree."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ schemas = st.sampled_from([NUMBERS, MIXED])
 
 
 def unseen_scores(forest, X, seen, absent=None, n_jobs=None, trees=None):
-    """Means and votes by the trees that did not see a row."""
+    """Means and votes of the trees that did not sample a row."""
     lines = None
     if trees is not None:
         lines = np.full(len(forest), -1)
@@ -63,7 +63,7 @@ def test_errors_match_the_naive_twin(seed, schema, n_rows, bits):
 
 
 def many_rows(forest, n):
-    """A few rows over and over, and the leaf of each in each tree."""
+    """A few rows repeated, and the leaf of each in each tree."""
     few = random_rows(forest, 1, n=997)
     again = np.arange(n) % len(few)
     return few[again], naive.leaves(forest, few)[:, again]
@@ -157,7 +157,7 @@ def test_leaves_are_noted_while_trees_are_scored(seed, schema, n_classes, n_tree
     expected = naive.leaves(forest, X[noted.rows]) - first[:, None]
     asked = np.ones(n_trees, bool) if absent is None else ~predict.abstaining(forest, absent)
     np.testing.assert_array_equal(noted.leaves, np.where(asked[:, None], expected, 0))
-    # answers are the same to a bit, whether rows go down again or not
+    # predictions are equal bit for bit, with and without recorded leaves
     seen, lines = rng.random((3, len(noted.rows))) < 0.5, rng.integers(-1, 3, n_trees)
     weights, rows = np.where(asked, rng.random(n_trees), 0.0), X[noted.rows]
     if asked.any() and len(rows):
@@ -170,7 +170,7 @@ def test_leaves_are_noted_while_trees_are_scored(seed, schema, n_classes, n_tree
 
 
 def test_leaves_of_deep_trees_with_few_splits_are_noted():
-    """A comb of more turns than a path has bits: its rows go down as lists."""
+    """A comb with more turns than a path has bits: its rows are passed as lists."""
     n = 40
     feature = np.full(2 * n + 1, -1)
     feature[[0, *range(2, 2 * n, 2)]] = 0

@@ -1,4 +1,4 @@
-"""Federations with masked sums, and a coordinator that takes their steps by hand, honest or not."""
+"""Federations with masked sums, and a coordinator that performs their steps by hand, honestly or not."""
 
 from dataclasses import dataclass, field
 
@@ -41,14 +41,14 @@ def masked_of(parts, kind=InProcess, neighbours=None, **settings):
 
 
 def read(reply):
-    """An answer without its envelope."""
+    """A reply without its envelope."""
     answer = wire.decode(reply, Envelope)
     return wire.decode(answer.body, REPLIES[answer.kind])
 
 
 @dataclass
 class Coordinator:
-    """Sends single steps; what sites answered so far is at hand."""
+    """Sends single steps; the replies so far are available."""
 
     sites: dict[str, Site]
     sum: str = "sum 1"
@@ -74,7 +74,7 @@ class Coordinator:
         return read(self.sites[site].receive(wire.encode(sent), verb))
 
     def hide(self, *sites, names=(), which=0, **changes):
-        """Have sites hide their parts, all of them unless some are named."""
+        """Makes sites mask their parts, all of them by default."""
         for site in sites or self.sites:
             reply = self.send(site, self.turn("hide", names, **changes), which=which)
             if not isinstance(reply, Hidden):
@@ -83,7 +83,7 @@ class Coordinator:
         return reply
 
     def confirm(self, *sites, survivors=None, **changes):
-        """Tell sites whose parts are in the sum: of all that were hidden, unless it says otherwise."""
+        """Sends sites the list of parts in the sum: by default, of all masked ones."""
         survivors = list(self.hidden) if survivors is None else survivors
         for site in sites or survivors:
             reply = self.send(site, self.turn("confirm", survivors=survivors, **changes))
@@ -93,7 +93,7 @@ class Coordinator:
         return reply
 
     def opening(self, site, survivors=None, **changes):
-        """The step that opens the sum, with what others made out for the site."""
+        """The step that opens the sum, with the boxes of the others for the site."""
         survivors = list(self.hidden) if survivors is None else survivors
         others = [name for name in survivors if name != site]
         given = {
@@ -115,7 +115,7 @@ def words(hidden):
 
 
 def recovered(opened, turn, survivors):
-    """What a coordinator makes of enough shares: keys of own masks by site, and of masks with lost ones by pair."""
+    """What a coordinator reconstructs from enough shares: keys of self-masks by site, and of masks with lost sites."""
     names = [member.site for member in turn.members]
     places = [names.index(name) for name in opened]
     near = turn.neighbour_places("study")
@@ -135,7 +135,7 @@ def keys_of(turn, joined):
 
 
 def without(hidden, plus, minus=()):
-    """A masked part after some masks are taken off."""
+    """A masked part after some masks are removed."""
     left = words(hidden).copy()
     mask(left, minus, plus)
     return left

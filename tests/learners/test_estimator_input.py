@@ -1,4 +1,4 @@
-"""Tables for the estimators: data frames of any library, columns that change, what cannot be used."""
+"""Tables for the estimators: data frames of any library, columns that change, unusable input."""
 
 import numpy as np
 import pandas as pd
@@ -80,7 +80,7 @@ def test_a_column_may_lose_all_its_values_later():
 
 @libraries
 def test_the_order_of_columns(library):
-    """scikit-learn's estimators want the order they were fitted with; a forest finds columns by name."""
+    """scikit-learn's estimators need the columns in the fitted order; a forest finds columns by name."""
     table, turned = library(columns()), library(dict(reversed(columns().items())))
     model = ForestClassifier(10).fit(table, Y)
     with pytest.raises(ValueError, match="same order"):
@@ -102,7 +102,7 @@ def test_columns_without_names():
 
 
 def test_codes_for_categories():
-    """An array stands for a table with text if it holds codes; scikit-learn warns about the names."""
+    """An array of codes stands for a table with text; scikit-learn warns about the names."""
     table = pd.DataFrame(columns())
     model = ForestClassifier(10).fit(table, Y)
     code = {"east": 0, "north": 1, "south": 2}
@@ -117,7 +117,7 @@ def test_codes_for_categories():
         model.predict(table.to_numpy())
 
 
-# -- what works though it is odd
+# -- odd but valid input
 
 
 @both
@@ -149,7 +149,7 @@ def test_labels_of_any_type(labels):
         assert model.forest_.schema.label.classes == tuple(labels)
 
 
-# -- what cannot be used
+# -- unusable input
 
 
 @both

@@ -24,7 +24,7 @@ def fed(tmp_path):
 
 
 def test_it_proves_what_the_coordinator_asked(fed, tmp_path):
-    """To anybody who has the coordinator's public key; and the ledger says where it is."""
+    """It proves the deviation to anybody with the coordinator's public key; and the ledger says where it is."""
     with pytest.raises(RefusedError, match="the study's text says otherwise: task of Describe"):
         fed.ask(OTHER)
     (path,) = (tmp_path / "sites" / "site 0" / EVIDENCE).iterdir()

@@ -1,4 +1,4 @@
-"""Fingerprints of sums: the kernel is its naive twin, they add up, and any difference changes them."""
+"""Fingerprints of sums: equal to a naive version, additive, and changed by any difference."""
 
 import msgspec
 import numpy as np
@@ -35,7 +35,7 @@ TYPES = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64]
 
 @given(st.data())
 def test_the_kernel_is_its_naive_twin(data):
-    """For every width and sign, every size of counters, over the end of a block and of a field."""
+    """For every width and sign, every size of counters, across the end of a block and of a field."""
     dtype = data.draw(st.sampled_from(TYPES))
     some = hnp.arrays(dtype, hnp.array_shapes(max_dims=2, max_side=9))
     reply = counts(data.draw(some), data.draw(hnp.arrays(np.int64, st.integers(0, 5))))
@@ -81,7 +81,7 @@ def test_counts_that_change_places_or_fields_are_found():
 
 
 def test_even_differences_are_found():
-    """Modulo 2^64, differences by large powers of two vanish in products with even numbers; a prime has no such."""
+    """Modulo 2^64, differences by large powers of two vanish in products with even numbers; modulo a prime none do."""
     before = fingerprint_of(counts(np.zeros(8, np.int64)), (2, 4)).values
     other = np.zeros(8, np.int64)
     other[[1, 6]] = 1 << 58, 1 << 57
@@ -90,7 +90,7 @@ def test_even_differences_are_found():
 
 @pytest.mark.parametrize("value", [ROOM, -ROOM - 1, -(1 << 63)])
 def test_counters_that_could_hide_a_difference_are_noticed(value):
-    """A difference of p is none modulo p: so whoever compares must know how large counters can be."""
+    """A difference of p vanishes modulo p, so the comparison needs a bound on counters."""
     honest, lied = counts([value]), counts([value + PRIME])
     assert fingerprint_of(honest, POINTS).values == fingerprint_of(lied, POINTS).values
     assert max(fingerprint_of(one, POINTS).largest for one in (honest, lied)) >= ROOM

@@ -1,4 +1,4 @@
-"""Which sites have a column is known by their signatures, and a sum over many sites is of columns that many have."""
+"""Signatures show which sites have a column, and a sum over many sites uses columns that many have."""
 
 import msgspec
 import pytest

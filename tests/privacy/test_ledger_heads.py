@@ -1,4 +1,4 @@
-"""A copy of a site's folder, or one that was put back, is found by what others remember of its ledger."""
+"""Other sites' records of a ledger reveal a copied or restored folder."""
 
 import shutil
 
@@ -21,7 +21,7 @@ FIRST = next(iter(TABLES))
 
 @pytest.fixture
 def open_study(tmp_path):
-    """Open a study over sites with folders; each is another study of the same sites."""
+    """Opens a study over sites with folders; each is another study of the same sites."""
     opened = []
 
     def make():
@@ -35,7 +35,7 @@ def open_study(tmp_path):
 
 @pytest.fixture
 def known(open_study, tmp_path):
-    """What the coordinator knows after a study, of which the first site's folder was copied before it."""
+    """What the coordinator knows after a study; the first site's folder was copied before it."""
     shutil.copytree(tmp_path / "sites" / FIRST, tmp_path / "copy")
     fed = open_study()
     fed.ask(CountRows())
@@ -49,7 +49,7 @@ def put_copy_in_place(folder):
 
 @pytest.fixture(autouse=True)
 def begun(open_study):
-    """Sites that have answered something before the copy is made."""
+    """Sites that have replied before the copy is made."""
     open_study().ask(CountRows())
 
 
@@ -71,7 +71,7 @@ def test_a_copy_that_lacks_what_the_coordinator_knows_stops_itself(open_study, k
 
 
 def test_a_copy_is_found_by_what_another_site_remembers(open_study, known, tmp_path):
-    """A coordinator that was put back as well knows of nothing."""
+    """A coordinator that was restored as well knows nothing."""
     put_copy_in_place(tmp_path)
     fed = open_study()
     other = list(TABLES)[1]

@@ -1,4 +1,4 @@
-"""A site's policy: approval before anything is answered, and no metrics of a handful of rows."""
+"""A site's policy: approval before any reply, and no metrics of a handful of rows."""
 
 import numpy as np
 import polars as pl
@@ -35,7 +35,7 @@ def approve(fed, *sites, **what):
 
 def test_nothing_is_answered_before_the_owner_approves():
     fed = approving()
-    assert not fed.transport.record  # not even what the columns are called
+    assert not fed.transport.record  # not even the names of columns
     with pytest.raises(
         RefusedError, match="site 'site 0' refused Describe: the site's owner has not approved this study"
     ):
@@ -89,7 +89,7 @@ def test_an_approval_names_with_whom():
 
 
 def test_a_table_that_changed_answers_nothing_of_its_rows():
-    """What tells nothing of rows is answered all the same: a site still takes the results of a study."""
+    """Requests that reveal nothing about rows are handled anyway: a site still accepts the results of a study."""
     fed = sv.federate_rows(parts(table(n=120), 3), signed=True)
     for site in fed.local_sites.values():
         site.outbox.close_rows("its table has changed")
@@ -118,7 +118,7 @@ def test_an_approval_cannot_go_beyond_the_policy():
 
 
 def test_approvals_on_disk_by_command(tmp_path):
-    """The owner approves in another process; the site reads that at the next question."""
+    """The owner approves in another process; the site reads that at the next request."""
     fed = approving(ledgers=tmp_path)
     with pytest.raises(RefusedError):
         sv.HistogramForest(2, max_depth=1).fit(fed)
@@ -145,7 +145,7 @@ GROWN = [sv.HistogramForest, sv.MergedForest, sv.BOFRF, sv.AdaBoostPL]
 
 @pytest.mark.parametrize("learner", GROWN)
 def test_a_policy_caps_trees_and_bins(learner):
-    """Of forests, the site's share of trees counts."""
+    """For forests, the site's share of trees counts."""
     model = learner(6, max_bins=16)
     for allowed in ({"max_trees": 6}, {"max_bins": 16}):
         model.fit(federate(TABLES, policy=sv.Policy(**allowed)))
@@ -193,7 +193,7 @@ def figures(fed, learner=None):
 
 
 def test_without_the_floor_one_row_tells_its_class():
-    """Two models that say the same to everybody: accuracy is 0 or 1, and so the label is known."""
+    """Two models that predict the same for everybody: accuracy is 0 or 1, and so the label is known."""
     fed = federate({"small": table(n=4), "big": table(n=120)}, test=0.25)
     frame, _ = figures(fed)
     assert frame["rows"].unique().to_list() == [1]
@@ -229,7 +229,7 @@ def test_the_label_holder_judges_no_handful_of_rows():
 
 
 def test_scores_are_judged_once():
-    """Whoever may try scores row by row reads the labels off the figures."""
+    """Anyone who can score single rows can read labels from the metrics."""
     fed = federate_by_columns(split(wide(n=160), 2), test=0.25)
     digests = fed.columns.test
     scores = np.full((len(digests), 2), 0.5)
@@ -245,7 +245,7 @@ def test_scores_are_judged_once():
 
 
 def test_scores_that_set_a_row_apart_do_not_tell_its_label():
-    """The coordinator scores rows as it likes: figures and counts are of rows in groups, with few digits, and few."""
+    """With arbitrary scores of the coordinator: metrics and counts use groups, few digits, and few models."""
     told = {}
     for groups in (1, 5):
         policy = sv.Policy() if groups == 1 else PolicyBetweenMachines()
@@ -261,7 +261,7 @@ def test_scores_that_set_a_row_apart_do_not_tell_its_label():
         assert all(value == round(value, 3) for value in row.metrics.values()) == (groups > 1)
         with fed.working_on("a third"), pytest.raises(RefusedError, match="2 at most"):
             ask_label_holder(fed, holder, schema, digests, RowScores(scores))
-    assert told[1].confusion[:, 1].sum() == 1  # of this row: whether it is of the class
+    assert told[1].confusion[:, 1].sum() == 1  # of this row: whether it has the class
     assert told[5].confusion[:, 1].sum() == 0
 
 

@@ -1,4 +1,4 @@
-"""What a study's text fixes is all that may be asked: fields are declared, compared, and refused if they differ."""
+"""The study's text limits all requests: fields are declared, compared, and refused if they differ."""
 
 import random
 from contextlib import nullcontext
@@ -35,16 +35,16 @@ def test_every_field_of_a_request_says_what_decides_it(kind):
 
 
 def test_a_coordinator_reads_what_the_text_does_not_say_where_sites_do_not_know_it():
-    assert min(beyond_the_text.unheld(n=400).values()) > 0  # tests/attacks tries the same where they do
+    assert min(beyond_the_text.unheld(n=400).values()) > 0  # tests/attacks tries the same with this check on
 
 
 def test_a_coordinator_reads_names_and_cells_where_sites_do_not_check_them():
-    assert min(agreement.open_to(n=200).values()) > 0  # tests/attacks tries the same where they do
+    assert min(agreement.open_to(n=200).values()) > 0  # tests/attacks tries the same with this check on
 
 
 @pytest.mark.parametrize("between_machines", [True, False])
 def test_local_models_reveal_labels_where_sites_do_not_check_fields(between_machines):
-    """Each tells how many of some rows are of a class; tests/attacks tries the same where sites check them."""
+    """Each reveals how many of some rows have a class; tests/attacks tries the same at sites that check."""
     read, by_columns = local_candidates.unheld(340, 36, between_machines=between_machines)
     assert read >= by_columns + 8
 
@@ -66,7 +66,7 @@ OF_COLUMNS = {
 
 @pytest.mark.parametrize("learner", OF_COLUMNS)
 def test_a_changed_field_is_refused_by_parties(learner, monkeypatch):
-    """Whoever fits holds the coordinator to the learner's parameters, in one process too."""
+    """The caller of fit holds the coordinator to the learner's parameters, in one process too."""
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     X, y = load_breast_cancer(return_X_y=True)
     bank = pl.DataFrame(X[:90, :3]).with_columns(person=pl.Series(range(90)), label=pl.Series(y[:90]))
@@ -133,7 +133,7 @@ def test_two_studies_of_nearly_the_same_rows_reveal_a_row_by_their_difference():
 
 
 def leaving_out(federation, *kinds):
-    """Leave the last site out of the sums of some kinds, and return what comes out of all sums."""
+    """Leaves the last site out of the sums of some kinds, and returns the results of all sums."""
     total, found = federation.total, {}
 
     def some(request, over=None, **how):
@@ -150,13 +150,13 @@ def leaving_out(federation, *kinds):
 def test_two_kinds_of_sums_are_over_the_same_sites(losses, held, monkeypatch):
     """Rows at leaves over five sites, labels at the same leaves over four: the difference is the fifth site's.
 
-    Where a site may be lost, it cannot tell that nobody was.
+    If a site may be lost, it cannot know that nobody was.
     """
     X, y = load_breast_cancer(return_X_y=True)
     tables = {f"site {i}": (X[i::5, :4], y[i::5]) for i in range(5)}
     federation = sv.federate_rows(tables, policy=sv.Policy(losses=losses), n_jobs=1)
     found = leaving_out(federation, "CountLeafLabels")
-    if not held:  # sites that do not know the text must reckon with clusters
+    if not held:  # sites that do not know the text must allow for clusters
         monkeypatch.setattr(sv.MergedForest, "held_to_text", lambda *_, **__: nullcontext())
     model = sv.MergedForest(5, max_depth=1, refit_leaves=True)
     if losses is None:
@@ -169,7 +169,7 @@ def test_two_kinds_of_sums_are_over_the_same_sites(losses, held, monkeypatch):
 
 
 def test_a_study_without_clusters_sums_over_all_of_its_sites():
-    """Sums that a study with clusters takes over some of the sites: both of them leave the same site out."""
+    """Sums that a study with clusters takes over some of the sites: both leave the same site out."""
     X, y = load_breast_cancer(return_X_y=True)
     tables = {f"site {i}": (X[i::5, :4], y[i::5]) for i in range(5)}
     federation = sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1)

@@ -1,4 +1,4 @@
-"""The page: one file that loads nothing, shows what was found and lets no name do harm."""
+"""The page: one file that loads nothing, shows the results and is safe with any names."""
 
 import re
 import subprocess
@@ -165,7 +165,7 @@ def test_report_command(tmp_path):
 
 
 def browse(path: Path, folder: Path):
-    """Open a page in Chromium; give its tree as it stands then, and what the console says."""
+    """Opens a page in Chromium; returns its final tree and the console output."""
     words = [
         CHROMIUM,
         "--headless",

@@ -1,4 +1,4 @@
-"""Sections of the page: curves by site, columns, weights, distances, a tree, the audit beside it, the model card."""
+"""Sections of the page: curves by site, columns, weights, distances, a tree, the audit, the model card."""
 
 import json
 import re
@@ -34,7 +34,7 @@ RISING = [(0.1, 9.0, 1.0), (0.5, 5.0, 5.0), (0.9, 1.0, 9.0)]
 
 
 def record(n_sites=2, **more):
-    """Make a record of sites with counts, without running anything."""
+    """Makes a record of sites with counts, without running anything."""
     names = [*(f"s{i}" for i in range(n_sites)), "all"]
     figures = {"auc": 0.8}
     further = {"auc_low": 0.7, "auc_high": 0.9, "calibration_slope": 1.1, "threshold": 0.4, "sensitivity": 0.8}
@@ -50,7 +50,7 @@ def record(n_sites=2, **more):
     return Record(name="r", sites=sites, evaluation=rows, counts=counts, **{**made, **more})
 
 
-# -- curves and figures
+# -- curves and metrics
 
 
 def test_a_roc_curve_of_groups():
@@ -249,7 +249,7 @@ def test_subgroups():
 
 
 def forest(**more):
-    """Make a forest of a stump and of a tree that splits by a number and by category."""
+    """Makes a forest of a stump and of a tree that splits by a number and by category."""
     schema = Schema.of(
         [Feature("age"), Feature("ward", "categorical", categories=("a", "b", "c"))], Label("sick", ("no", "yes"))
     )
@@ -282,7 +282,7 @@ def test_trees_that_say_nothing_are_not_shown():
     assert outline(forest(weights=[1.0, 0.0])) is None
 
 
-# -- what lies beside the run
+# -- files beside the run
 
 
 def test_an_audit_of_another_model_is_left_out(tmp_path):

@@ -1,4 +1,4 @@
-"""What is said about a run: sentences that agree with the figures, numbers as a person writes them."""
+"""Sentences about a run: they agree with the metrics, and numbers are formatted for people."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 def record(figures, metric="auc", **more):
-    """Make a record of sites with figures (local, federated), the last of them overall."""
+    """Makes a record of sites with metrics (local, federated), the last of them overall."""
     sites = [SiteRows(f"s{i}", 100, 60) for i in range(len(figures) - 1)]
     names = [*(site.name for site in sites), "all"]
     rows = [
@@ -42,7 +42,7 @@ def test_without_intervals_nothing_is_claimed(figures, said):
 
 
 def sure(*intervals, gain=0.03, local=0.7, metric="auc", **more):
-    """Make a record of sites whose gains have intervals; None for none."""
+    """Makes a record of sites whose gains have intervals; None for no interval."""
     sign = -1 if metric == "rmse" else 1
     made = record([(local, local + sign * gain)] * (len(intervals) + 1), metric, **more)
     rows = []
@@ -173,7 +173,7 @@ def test_the_mean_of_sites_leads_where_rows_are_ranked():
 
 
 def test_one_ranking_of_all_rows_is_explained():
-    """Where only one site has a figure, all rows lead; that sites' own forests know their shares is said then too."""
+    """If only one site has a metric, all rows come first; the page also says that local forests know class shares."""
     text = summarise(record([(0.8, 0.9), (None, None), (0.95, 0.85)]))["sentences"][0]
     assert "from 0.950 to 0.850" in text
     assert "In one ranking of all rows sites' own forests can also gain from knowing how common" in text

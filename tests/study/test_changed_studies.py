@@ -1,4 +1,4 @@
-"""What changes between the approval of a study and its end: each fits the study's terms, or ends in one sentence."""
+"""Changes between the approval and the end of a study: each fits the study's terms, or ends with one sentence."""
 
 from dataclasses import replace
 from functools import partial
@@ -108,7 +108,7 @@ def test_a_site_that_knows_another_by_another_key_refuses(tmp_path, whose, said,
 
 @pytest.mark.parametrize("sums", ["trusted", "masked"])
 def test_two_sites_that_share_no_key_leave_sums_unverified_or_unmade(tmp_path, sums):
-    """The key by which site 1 knows site 2 hides parts and fingerprints: with another one, masks do not cancel."""
+    """The key by which site 1 knows site 2 masks parts and fingerprints: with another one, masks do not cancel."""
     study = study_of(HISTOGRAM, f'sums = "{sums}"')
     federation = make_federation(study, tmp_path)
     site = sites_of(federation)["site 1"]
@@ -122,7 +122,7 @@ def test_two_sites_that_share_no_key_leave_sums_unverified_or_unmade(tmp_path, s
     assert not verify_study(tmp_path).passed
 
 
-# -- a study that is resumed, and a site that starts anew
+# -- a study that is resumed, and a restarted site
 
 
 def test_sites_that_start_anew_for_each_message_hold_the_coordinator_to_the_same_terms(tmp_path):
@@ -131,11 +131,11 @@ def test_sites_that_start_anew_for_each_message_hold_the_coordinator_to_the_same
     assert verify_study(tmp_path).sentence == "sums and decisions verified by Ada"
 
 
-# -- a site that is lost
+# -- a lost site
 
 
 def losing(federation, site, kind):
-    """Have a site fall silent when it is first asked for a kind of message."""
+    """Makes a site fail at its first request of a kind."""
     honest, gone = federation.transport.deliver, []
 
     def deliver(messages, verb, timeout):
@@ -163,7 +163,7 @@ def test_a_lost_site(tmp_path, quorum):
 
 
 def test_more_sites_lost_than_the_text_allows_are_named(tmp_path):
-    """The coordinator's own program goes on with two of three sites; the sites' lists of sums do not tell."""
+    """The coordinator's own program continues with two of three sites; the sites' lists of sums do not reveal it."""
     study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrefit_leaves = false\n')
     federation = make_federation(study, tmp_path, exclude=["sex"], quorum=2)
     losing(federation, "site 2", "GrowTrees")

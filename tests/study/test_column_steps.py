@@ -1,4 +1,4 @@
-"""Studies of parties that hold columns: fitted, judged and asked from the command line."""
+"""Studies over columns from the command line: fitting, evaluation and prediction."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Studies that ask what columns do: in the study file, in approvals, and in the run folder."""
+"""Studies that explain columns: in the study file, in approvals, and in the run folder."""
 
 import re
 
@@ -39,7 +39,7 @@ def test_a_run_has_what_was_asked_for(tmp_path, kind):
 
 
 def test_a_run_by_subgroups(tmp_path):
-    """What is printed fits 80 columns; all figures are there on request."""
+    """The output fits 80 columns; all metrics are available on request."""
     tables = dict(zip(("north", "east"), parts(table(n=240), 2).values(), strict=True))
     path = written(tmp_path, '\n[evaluation]\nby = ["sex"]\n', tables=tables)
     words = ["fit", str(path), "--output", str(tmp_path / "run")]
@@ -74,7 +74,7 @@ def test_without_a_forest_for_all_sites(tmp_path):
 
 
 def test_too_few_test_rows(tmp_path):
-    """There is a model and figures all the same."""
+    """The model and the metrics are there anyway."""
     silvan("fit", written(tmp_path, f"{ASKS}\n[policy]\nmin_test = 30\n"), "--output", tmp_path / "run")
     record = Run(tmp_path / "run").read()
     assert record.status == "done"

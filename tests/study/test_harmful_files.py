@@ -1,4 +1,4 @@
-"""Texts and files that are made to harm whoever reads them: they are errors, and cost no more than their length."""
+"""Malicious texts and files: reading them ends in an error, at a cost in proportion to their length."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_study_that_is_made_to_harm(text, said):
 
 
 def test_lists_of_many_lines():
-    """Each line was read once for every line before it."""
+    """Each line used to be read once for every line before it."""
     text = 'name = "x"\nexclude = [\n' + '  "a column", # ]\n' * 20_000 + ']\nlabel = """\n]"""\ntest = 0.5\n'
     assert key_lines(text) == {("name",): 1, ("exclude",): 2, ("label",): 20_004, ("test",): 20_006}
 

@@ -51,7 +51,7 @@ COLUMNS = 'name = "heart"\nsites = ["bank", "shop"]\n[learner]\nkind = "Vertical
 def test_a_study_over_columns():
     study = parse_remote_study(COLUMNS)
     assert study.by_columns
-    assert not study.secret  # the label holder draws rows
+    assert not study.secret  # the label holder samples rows
     assert (study.match, study.names, study.predict) == ("psi", "coded", None)
     assert parse_remote_study('match = "keyed"\nnames = "shown"\n' + COLUMNS).names == "shown"
     assert not parse_remote_study(GOOD).by_columns
@@ -93,7 +93,7 @@ def test_a_prediction_is_a_study_of_its_own():
 
 
 def test_the_name_does_not_depend_on_the_file(tmp_path):
-    """Sites have the text of a study and not its file: all must call it the same."""
+    """Sites have the text of a study and not its file: all must use the same name for it."""
     path = tmp_path / "heart.toml"
     path.write_text('[learner]\nkind = "HistogramForest"\n')
     assert read_remote_study(path).unique_name == parse_remote_study(path.read_text()).unique_name

@@ -1,4 +1,4 @@
-"""Studies that judge every row, as the command line runs and shows them."""
+"""Studies that evaluate every row, as the command line runs and shows them."""
 
 import csv
 import html
@@ -85,7 +85,7 @@ def test_what_repeats_cannot_be(tmp_path, line, said):
 
 
 def test_an_interrupted_run_goes_on_with_the_next_split(run, tmp_path, monkeypatch):
-    """Splits that were evaluated are in the journal; what comes out is what an undisturbed run gives."""
+    """The journal has the evaluated splits; the result equals that of an uninterrupted run."""
     study = study_with_repeats(tmp_path)
     made, judged = [], compare._evaluate_split
 

@@ -1,4 +1,4 @@
-"""The study file: what is in it is read, what is wrong with it is said with its line, and all of it is documented."""
+"""The study file: keys are read, mistakes are reported with their line, and everything is documented."""
 
 import importlib.util
 import inspect
@@ -69,7 +69,7 @@ def test_the_reference_has_every_key():
 
 
 def test_a_key_stands_in_one_place():
-    """Its type, range, default and documentation are one declaration, and a new one needs no other file."""
+    """One declaration has its type, range, default and documentation, and a new key needs no other file."""
     for field in msgspec.structs.fields(Study):
         assert (field.name in typed_keys(Study)) == (field.name not in ("path", "text", "lines", "tables"))
     for key in ("exclude", "approval_days"):
@@ -82,7 +82,7 @@ def test_parameters_are_those_of_the_learner(spec):
     signature = {name: one.default for name, one in inspect.signature(spec.load()).parameters.items()}
     assert signature == defaults(spec.parameters)
     assert set(descriptions(spec.parameters)) == set(signature)
-    # every default can be written in a study file, but for None, which is "none"
+    # every default can be written in a study file; None is written "none"
     for name, hint in typed_keys(spec.parameters).items():
         assert msgspec.convert(signature[name], hint) == signature[name]
 

@@ -1,4 +1,4 @@
-"""Columns in other units at some sites are asked about, and columns of other people are not."""
+"""Asks about columns in other units at some sites, but not about columns of other populations."""
 
 import numpy as np
 import polars as pl
@@ -48,7 +48,7 @@ def test_sites_of_other_people_are_not_asked_about_units(frame, site, label):
 
 
 def test_uneven_shares_of_a_class_are_no_other_units_and_no_leak():
-    """Malignant tumours are larger by up to 2.5 times, and some measurement ranks a small clinic's rows by chance."""
+    """Malignant tumours are up to 2.5 times larger, and some measurement separates a small clinic's rows by chance."""
     data = load_breast_cancer(as_frame=True)
     frame = pl.DataFrame(data.data).with_columns(label=pl.Series(1 - data.target.to_numpy()))
     for n in (2, 5, 8):
@@ -82,7 +82,7 @@ def test_wide_and_odd_columns(draw):
         assert about_units(tables) == []
 
 
-# -- true mistakes
+# -- real mistakes
 
 FACTORS = {
     2.54: " 2.54 (centimetres and inches)",
@@ -176,7 +176,7 @@ def test_what_is_unique_by_chance_at_a_small_site_is_no_identifier():
 
 @pytest.mark.parametrize(("others", "suspected"), [(0.0, True), (1.0, True), (2.2, False), (9.0, True)])
 def test_a_column_that_knows_the_label_at_one_site(others, suspected):
-    """Where others have it as a good measurement it may be one that does very well by chance."""
+    """If it is a good measurement elsewhere, it may do very well here by chance."""
     rng = np.random.default_rng(0)
     truth = np.arange(200) % 2
     tables = {s: pl.DataFrame({"x": rng.normal(0, 1, 200) + others * truth, "label": truth}) for s in "bcd"}

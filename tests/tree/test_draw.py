@@ -1,4 +1,4 @@
-"""Keyed draws: the hash is SipHash-2-4, draws are fair, and key, tree, row and path alone decide them."""
+"""Keyed sampling: the hash is SipHash-2-4, samples are fair, and depend only on key, tree, row and path."""
 
 import math
 import struct
@@ -72,7 +72,7 @@ def features_drawn(seed, attempt, feature_order, size):
 
 
 def fair(counts, expected):
-    """Chi-square, at a level that one fair draw in ten thousand fails; all random choices here are fixed by keys."""
+    """Chi-square, at a level that one fair sample in ten thousand fails; all random choices here are fixed by keys."""
     freedom = len(counts) - 1
     statistic = sum((c - expected) ** 2 / expected for c in counts)
     return statistic < freedom + 4 * math.sqrt(2 * freedom) + 6
@@ -120,7 +120,7 @@ def test_rows_do_not_depend_on_the_rows_beside_them():
 
 
 def test_rows_by_hand():
-    """Four trees share a hash, sixteen bits each, tagged as a draw of rows."""
+    """Four trees share a hash, sixteen bits each, with a tag for row sampling."""
     keys = u64(0, 1, 99, MASK)
     key = KEY.astype("<u8").tobytes()
     for tree in range(10):
@@ -131,7 +131,7 @@ def test_rows_by_hand():
 
 
 def test_the_share_of_rows_is_exact():
-    """Rows whose sixteen bits are the last to be drawn and the first not to be."""
+    """Rows whose sixteen bits are the last to be sampled and the first not to be."""
     limit = round(2**16 * (1 - 1 / math.e))
     message = np.uint64(1 << 56)
     found = {}
@@ -165,7 +165,7 @@ def test_listed_rows(seed, n_trees, n_rows):
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.999])
 def test_draws_of_two_shares_are_independent(share):
-    """A row is in a tree with probability 1 - exp(-share), whatever trees of another share drew."""
+    """A tree samples a row with probability 1 - exp(-share), whatever trees with another share sampled."""
     keys = np.arange(20_000, dtype=np.uint64)
     drawn, others = rows_of_trees(KEY, keys, 0, 8, share), rows_of_trees(KEY, keys, 0, 8, share + 0.0005)
     expected = 1 - math.exp(-share)
@@ -250,7 +250,7 @@ def test_a_nodes_seed_depends_on_its_path():
     seen = set(level.tolist())
     for _ in range(9):
         below = child_seeds(level)
-        np.testing.assert_array_equal(child_seeds(level[::-1]), below[::-1])  # whatever else is asked
+        np.testing.assert_array_equal(child_seeds(level[::-1]), below[::-1])  # whatever else is requested
         level = below.reshape(-1)
         seen |= set(level.tolist())
     assert len(seen) == 5 * (2**10 - 1)

@@ -1,4 +1,4 @@
-"""Partitions as bits: the kernels against masks, rows are neither lost nor shuffled, and bits are counted."""
+"""Partitions as bits: the kernels compared with masks, rows are neither lost nor reordered, and bits are counted."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The split search: kernels against a twin that tries everything; rules for ties and missing values."""
+"""The split search: kernels compared with an exhaustive search; rules for ties and missing values."""
 
 from inspect import unwrap
 from itertools import chain, combinations, permutations
@@ -28,7 +28,7 @@ def make_rule(criterion=GINI, lead=0, min_split=2, min_leaf=1, min_mass=0, class
 
 
 def choose(hists, rule, categorical, ties=TIES):
-    """Run the kernel on one node that draws every feature."""
+    """Runs the kernel on one node that samples every feature."""
     features = [
         Feature(f"x{f}", "categorical", categories=tuple(map(str, range(len(h) - 1)))[:254], other=len(h) == 256)
         if categorical[f]
@@ -48,7 +48,7 @@ def left_set(splits):
 
 
 def chosen(hist, rule, categorical, ties=TIES):
-    """What the kernel makes of one feature, as the twin would say it; the value undone from the decrease."""
+    """The kernel's result for one feature in the naive version's terms; the value follows from the decrease."""
     splits = choose([hist], rule, [categorical], ties)
     if splits.feature[0] < 0:
         return None
@@ -105,7 +105,7 @@ def test_best_split_of_a_feature(case):
 
 @given(cases(), st.sampled_from([-1, 0, 1]), st.floats(-2, 2), st.floats(-2, 2))
 def test_best_monotonic_split_of_a_feature(case, sign, low, high):
-    """Sides in the right order and within the node's bounds; the best of what is left."""
+    """Sides in the right order and within the node's bounds; the best of the remaining splits."""
     hist, rule, categorical = case
     if is_closed(hist.sum(axis=0), rule) or len(rule.class_weight) > 2:
         return
@@ -183,7 +183,7 @@ def test_no_subset_beats_the_sets_by_mean(case):
     values = [value for value in values if value is not None]
     if best is not None:
         assert best.value == pytest.approx(max(values), rel=1e-12, abs=1e-5)
-    elif values:  # all means are equal, so no set is any good
+    elif values:  # all means are equal, so no set helps
         assert max(values) == pytest.approx(gain(total, total, rule), rel=1e-12, abs=1e-5)
 
 
@@ -214,7 +214,7 @@ def test_unseen_categories_follow_missing_values():
 @pytest.mark.parametrize("categorical", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_values_can_be_told_from_missing_ones(categorical, n_classes):
-    """Missing values may say more than all others: informative missingness, for every kind of feature."""
+    """Missing values may be the most informative, for every kind of feature."""
     hist = np.zeros((6, n_classes), np.int64)
     hist[0, 0] = 30
     hist[1:4, 1:] = 10
@@ -222,7 +222,7 @@ def test_values_can_be_told_from_missing_ones(categorical, n_classes):
     assert splits.left[0].tolist() == [0] + [30] * (n_classes - 1)
     assert not splits.missing_left[0]
     if not categorical:
-        assert splits.bin[0] == 5  # larger values that nobody has seen are no missing ones
+        assert splits.bin[0] == 5  # larger values that nobody has seen are not missing
 
 
 # -- cuts
@@ -341,7 +341,7 @@ def test_categories_of_equal_means_are_parted_by_their_codes():
 
 
 def test_features_that_disagree_about_rows_are_not_read_beyond_their_bins():
-    """Whoever sends such counts would have the kernel go on to memory of others; uncompiled, NumPy checks places."""
+    """Such counts would make the kernel read foreign memory; uncompiled, NumPy checks indices."""
     bins = make_bins(Schema.of(["a", "b"]), [np.zeros(1, np.float32)] * 2).in_histograms
     hist = np.array([[0, 0], [100, 90], [0, 10], [0, 0], [0, 0], [100, 50]], np.int64)
     splits, scratch = Splits.empty(1, 2), make_scratch(2, 2)

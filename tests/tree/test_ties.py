@@ -1,4 +1,4 @@
-"""Splits of equal gain: no column is favoured for its place, in one table, over rows and over columns."""
+"""Splits of equal gain: no column is favoured for its position, in one table, over rows and over columns."""
 
 import numpy as np
 import polars as pl
@@ -44,9 +44,9 @@ def test_sites_with_the_same_column_twice_split_by_either():
 
 
 def test_a_node_whose_columns_vary_without_a_split_is_a_leaf():
-    """As in scikit-learn: it draws again only where all that it drew is constant."""
+    """As in scikit-learn: a node samples again only where all sampled columns are constant."""
     X = np.zeros((40, 2), np.float32)
-    X[0, 0] = 1  # varies, but its one split leaves a single row
+    X[0, 0] = 1  # varies, but its only split leaves a single row
     X[:, 1] = np.arange(40) % 2
     y = X[:, 1].astype(int)
     settings = {"max_features": 1, "min_samples_leaf": 5, "bootstrap": False, "max_depth": 1}

@@ -1,4 +1,4 @@
-"""CSV text: no cell is a formula, and all others are as they were."""
+"""CSV text: no cell is a formula, and all others are unchanged."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Compiled kernels are kept while all files with kernels stay as they are, and no longer."""
+"""Compiled kernels are reused while all files with kernels are unchanged, and no longer."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ PAIR = "from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    a: float\n
 
 
 def run(folder, state, module, **more):
-    """Add two numbers of a class out of a module by a kernel; say whether it was compiled before."""
+    """Adds two numbers of a class from a module by a kernel; says whether it was compiled before."""
     (folder / "kernel.py").write_text(KERNEL.format(module=module))
     command = [sys.executable, "kernel.py", state]
     environment = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(SOURCES.parent), **more}
@@ -35,7 +35,7 @@ def run(folder, state, module, **more):
 
 
 def test_what_an_earlier_version_compiled_is_not_read(tmp_path):
-    """The class of an argument has moved to another module: numba fails to read what names the old one."""
+    """The class of an argument has moved to another module: numba cannot read a cache that names the old one."""
     (tmp_path / "first.py").write_text(PAIR)
     assert run(tmp_path, "before", "first").stdout == "3.0 0\n"
     assert run(tmp_path, "before", "first").stdout == "3.0 1\n"

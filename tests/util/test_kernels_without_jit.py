@@ -22,7 +22,7 @@ SOME = [
 
 
 def test_kernels_run_without_the_compiler():
-    """A few tests in a process of its own; by hand, all of tests/tree and tests/forest can be run like this."""
+    """A few tests in a separate process; by hand, all of tests/tree and tests/forest can be run like this."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile", "few", *SOME]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     run = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Database files of our own: made once, opened again, and never taken for another program's."""
+"""Our database files: created once, opened again, and never mistaken for another program's."""
 
 import os
 import sqlite3
@@ -55,7 +55,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 
 
 def test_only_its_owner_may_read_it(tmp_path):
-    """Made so whatever the process lets others do, and closed to them if it was open."""
+    """Created with closed permissions whatever the umask, and closed if they were open."""
     path, mask = tmp_path / "file", os.umask(0)
     try:
         db = open_database(path, "the file", MARK, TABLES)

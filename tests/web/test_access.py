@@ -1,4 +1,4 @@
-"""Who gets to see the page, and what every answer carries."""
+"""Who may see the page, and which headers every response carries."""
 
 import pytest
 from helpers.browsing import ADDRESS, client_of, form_of, open_page
@@ -86,7 +86,7 @@ def test_a_wrong_cookie_gives_no_access(folder):
     "host", ["evil.example", "evil.example:8100", "127.0.0.1", "127.0.0.1:81", "127.0.0.1.nip.io:8100"]
 )
 def test_other_names_of_this_machine_open_nothing(folder, host):
-    """A name that leads here, as DNS rebinding makes one, is not the page's."""
+    """A name that resolves to this machine, as in DNS rebinding, is not the page's."""
     client, access = open_page(folder)
     answer = client.get("/", headers={"host": host})
     assert answer.status_code == 421

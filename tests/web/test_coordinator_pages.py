@@ -1,4 +1,4 @@
-"""A coordinator's folder as pages: how studies stand, and what may be started, without any other machine."""
+"""A coordinator's folder as pages: the state of studies, and what may be started, without any other machine."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Named people: each has a token and a right, and what they do is on record by name; also behind a reverse proxy."""
+"""Named people: each has a token and a right, and their actions are recorded by name; also behind a reverse proxy."""
 
 import json
 import stat
@@ -17,7 +17,7 @@ PUBLIC = "https://apps.example.org"
 
 
 class Counting:
-    """A folder with a page, and an action that notes who did it."""
+    """A folder with a page, and an action that records who did it."""
 
     name = "counting"
     links = (("/", "Here"), ("/more", "More"))
@@ -104,7 +104,7 @@ def test_a_person_who_was_removed_is_out_at_once(people):
     client, _ = client_for(Counting(), people)
     client.get(f"/?token={people.add('anna', 'approve')}")
     assert client.get("/").status_code == 200
-    people.add("anna", "view")  # another token: the first one is none any more
+    people.add("anna", "view")  # another token: the first one is no longer valid
     assert client.get("/").status_code == 401
     people.remove("anna")
     with pytest.raises(InputError, match="there is nobody called 'anna'"):
@@ -115,7 +115,7 @@ def test_a_person_who_was_removed_is_out_at_once(people):
 
 
 def test_a_proxy_says_who_somebody_is(people):
-    """By its own token and a documented header; the header alone is nothing."""
+    """By its own token and a documented header; the header alone has no effect."""
     folder = Counting()
     client, access = client_for(folder, people)
     proxy = {"authorization": f"Bearer {people.add('sign-on', 'proxy')}"}
@@ -142,7 +142,7 @@ def test_a_persons_token_is_no_proxys_and_a_proxys_opens_no_page(people):
 
 @pytest.mark.parametrize("strips", [True, False])
 def test_a_page_below_a_path_of_another_server(people, strips):
-    """Links, forms, redirects and the cookie are below the path, whether the proxy takes it off or not."""
+    """Links, forms, redirects and the cookie are below the path, whether or not the proxy strips it."""
     folder, root = Counting(), Root.parse(f"{PUBLIC}/north/")
     client, access = client_for(folder, people, root, PUBLIC)
     before = "" if strips else "/north"

@@ -1,4 +1,4 @@
-"""Runs on this machine as pages: what moves, what is half written or foreign, names that are made to mislead."""
+"""Runs on this machine as pages: progress, half-written or foreign folders, misleading names."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ HOSTILE = '<script>alert(1)</script> "\u202ekcab\u202c" `<img src=x>` שלום'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A study that was run, and others that are half written, foreign, or called as nobody would."""
+    """A finished study, and others that are half written, foreign, or oddly named."""
     folder = tmp_path_factory.mktemp("runs")
     fitted(folder)
     for name in ("torn", "foreign", "newer"):
@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def page(folder):
-    (folder / "hostile" / PROGRESS).touch()  # it is at work now
+    (folder / "hostile" / PROGRESS).touch()  # it is running now
     return open_page(RunsFolder(folder))
 
 
@@ -110,7 +110,7 @@ def moving(folder, path):
 
 
 def events(folder, path):
-    """Yield what a stream of events sends."""
+    """Yields the events of a stream."""
     import asyncio
 
     from silvan.web.access import Access
@@ -138,7 +138,7 @@ def test_events_show_what_is_new_and_begin_with_how_it_stands(folder):
     assert "round 7 of at most 12" in next(stream)
     path.write_bytes(msgspec.json.encode(StudyProgress("", "training", 8, rounds=12)))
     assert "round 8 of at most 12" in next(stream)
-    again = events(folder, "studies/hostile")  # a browser that comes back begins with the present
+    again = events(folder, "studies/hostile")  # a browser that reconnects starts with the current state
     assert "round 8 of at most 12" in next(again)
     (folder / "hostile" / "run.json").rename(folder / "kept")
     assert "This page is gone" in next(again)

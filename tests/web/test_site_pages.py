@@ -1,4 +1,4 @@
-"""A site's folder as pages: approvals with the plain words, the ledger as it grows, nothing of a table."""
+"""A site's folder as pages: approvals in plain words, the growing ledger, nothing about a table."""
 
 import re
 
@@ -50,7 +50,7 @@ def study(name=HOSTILE, trees=3):
 
 
 def shown(client, plan):
-    """Return what the page would approve."""
+    """Returns what the page would approve."""
     text = client.get(f"/studies/{plan.digest}/explanation").text
     found = re.search(r'name="shown" value="([0-9a-f]+)"', text)
     return text, found and found[1]
@@ -160,7 +160,7 @@ def test_a_study_that_is_damaged(member, page):
 
 
 def test_nothing_of_a_table_is_shown(member, page, monkeypatch):
-    """Not even where it cannot be read: an error of a cell is for the terminal."""
+    """Not even an error of a cell that cannot be read, which is for the terminal."""
 
     def not_a_table(*_, **options):
         raise InputError(f"age: {CELL} is not a number")
@@ -204,7 +204,7 @@ def test_results_that_are_not_the_coordinators(member, page):
 
 
 def test_a_folder_that_is_damaged_while_it_is_shown(member, page):
-    """The page says so, and goes on when the folder is mended."""
+    """The page says so, and recovers when the folder is repaired."""
     client, _ = page
     pages = Pages(SiteFolderPages(member.path), Access(8100))
     path = member.path / "member.json"

@@ -1,4 +1,4 @@
-"""Advice before training: who is near whom, and when clusters are not worth suggesting."""
+"""Advice before training: which sites are similar, and when clusters are not suggested."""
 
 import numpy as np
 import polars as pl
@@ -11,7 +11,7 @@ import silvan as sv
 from silvan.algorithms.bofrf.clusters import find_clusters
 from silvan.errors import InputError
 
-pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # as ``unlike`` means it
+pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # see the docstring of ``unlike``
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_as_a_table(five):
 
 
 def test_no_clusters_among_rows_dealt_out_at_random():
-    """Some division always looks best; it is suggested only if the sites are farther apart than chance has it."""
+    """Some division always looks best; it is suggested only if sites are farther apart than chance explains."""
     for seed in range(8):
         fed = federate(parts(table("binary", n=600, seed=seed), 6, seed=seed + 1000))
         advised = sv.advise(fed)
@@ -146,7 +146,7 @@ def test_advice_needs_a_federation():
 
 @pytest.mark.needs("data")
 def test_hospitals_with_their_own_ways():
-    """One hospital wrote cholesterol down as 0."""
+    """One hospital recorded cholesterol as 0."""
     data = tables_by_name.load("heart_disease_4sites")
     fed = federate(data.frame.to_native(), site=data.site, label=data.label)
     advised = sv.advise(fed)

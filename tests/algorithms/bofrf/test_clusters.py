@@ -1,4 +1,4 @@
-"""Characteristic vectors: what a site says of itself, on which scale, and what it refuses to say."""
+"""Characteristic vectors: what a site discloses, on which scale, and what it refuses."""
 
 import math
 
@@ -33,11 +33,11 @@ from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 
-pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # as ``unlike`` means it
+pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # see the docstring of ``unlike``
 
 
 def unlike(n=80, seed=0):
-    """Five sites: two old, three young; one of the young has no heights, and wards differ."""
+    """Five sites: two old, three young; one of the young ones has no heights, and wards differ."""
     rng = np.random.default_rng(seed)
     tables = {}
     for name, age in {"old 1": 70, "young 1": 20, "old 2": 72, "young 2": 30, "young 3": 36}.items():
@@ -69,7 +69,7 @@ def five():
 def test_bounds_are_the_outer_ends_of_cells_with_enough_rows_beyond():
     table_grid = Grid.for_columns(3)
     values = np.arange(1, 101, dtype=np.float32)
-    values[[0, -1]] = -5000.0, 86753.0625  # outliers, which must not show
+    values[[0, -1]] = -5000.0, 86753.0625  # outliers, which must not be disclosed
     counts = grid.coarse_counts(grid.images(values), table_grid.coarse, table_grid.n_cells)
     low, high = grid_bounds(counts, table_grid)
     tenth, ninetieth = np.sort(values)[[FLOOR - 1, -FLOOR]]
@@ -164,7 +164,7 @@ def test_missing_values_and_other_categories():
 
 
 def test_only_training_rows_are_described():
-    """The test part is not looked at, so a division is no peek at what models are evaluated by."""
+    """Test rows are not used, so clustering does not leak the test set into training."""
     frame = unlike()["old 1"]
     schema = Schema.of([Feature("age", bounds=(0, 120))], Label("label", ("no", "yes")))
     fed = federate({"a": frame, "b": frame}, schema=schema, test=0.4)
@@ -175,7 +175,7 @@ def test_only_training_rows_are_described():
 
 
 def test_a_few_values_are_not_told():
-    """A mean of nine rows is as good as a row; nine values count as none."""
+    """A mean of nine rows is withheld; nine values count as none."""
     rng = np.random.default_rng(0)
     x = np.full(50, None)
     x[: FLOOR - 1] = rng.normal(size=FLOOR - 1)
@@ -281,7 +281,7 @@ def test_a_lost_site_is_left_out():
 
 
 def lied(change):
-    """A federation in which one site's vector is something else."""
+    """A federation in which one site's vector is replaced."""
 
     def lie(site, data):
         envelope = wire.decode(data, Envelope)
@@ -307,7 +307,7 @@ def put(vector, at, value):
         (lambda v: put(v, 0, 1.01), "between 0 and 1"),
         (lambda v: put(v, 0, -0.01), "between 0 and 1"),
         (lambda v: put(v, 0, math.inf), "between 0 and 1"),
-        (lambda v: put(v, 2, math.nan), "between 0 and 1"),  # one share of three
+        (lambda v: put(v, 2, math.nan), "between 0 and 1"),  # a single share out of three
         (lambda v: put(v, slice(1, 4), [0.9, 0.9, 0.9]), "do not add up"),
     ],
 )
@@ -318,7 +318,7 @@ def test_a_vector_that_cannot_be_is_refused(change, said):
 
 
 def test_the_truth_passes():
-    """The test above, tested."""
+    """Shows that the test above can fail."""
     fed = lied(lambda v: v)
     assert list(find_clusters(fed, fed.schema, 2, first="old 2").members.values()) == TOGETHER
     fed = lied(lambda v: put(v, slice(1, 4), math.nan))
@@ -357,7 +357,7 @@ def test_a_site_refuses_malformed_bounds(bounds):
 
 
 def test_a_site_is_not_asked_on_ever_new_scales():
-    """Shares above a threshold that moves would tell where each row lies."""
+    """Shares above a moving threshold would locate each row."""
     site = Site("here", unlike()["old 1"], n_jobs=1)
     scales = [[[t, t + 1e-6], NAN] for t in np.linspace(60, 80, SCALES + 1)]
     first = [asked(site, scale).body for scale in scales[:SCALES]]
@@ -365,7 +365,7 @@ def test_a_site_is_not_asked_on_ever_new_scales():
     assert refused.code == "refused"
     assert f"at most {SCALES} scales" in refused.text
     again = site.rebuilt()
-    assert [asked(again, scale).body for scale in scales[:SCALES]] == first  # what it said before it says again
+    assert [asked(again, scale).body for scale in scales[:SCALES]] == first  # it repeats what it disclosed before
     assert trouble(asked(again, scales[SCALES])).code == "refused"
 
 

@@ -1,4 +1,4 @@
-"""Distances and clusters of sites: the thesis's tables, an independent clustering, and what is refused."""
+"""Distances and clusters of sites: compared with the thesis's tables and an independent clustering; bad input."""
 
 import math
 
@@ -25,7 +25,7 @@ def test_clusters_of_the_thesis(metric, first):
 
 
 def test_three_clusters_by_the_rule():
-    """Germany's cluster of Table 7.12 loses the site farthest from it, Czechia; Table 7.13 has other ones."""
+    """Germany's cluster of Table 7.12 loses the site farthest from it, Czechia; Table 7.13 has different clusters."""
     found = sv.cluster_sites(VECTORS, k=3, metric="euclidean", first="DE")
     assert found == {"DE": ["DE", "FI", "IT", "NL"], "EN": ["EN", "FR", "IL"], "CZ": ["CZ"]}
 
@@ -46,7 +46,7 @@ def test_metrics_are_those_of_scipy(metric, p, named, more):
 
 
 def naive_clusters(vectors, k, metric, first):
-    """Farthest first, word for word, with sets and loops."""
+    """Farthest-first clustering, written literally with sets and loops."""
     apart = dict(zip(vectors, sv.site_distances(vectors, metric), strict=True))
     place = {name: i for i, name in enumerate(vectors)}
     centroids = [first]
@@ -66,7 +66,7 @@ def naive_clusters(vectors, k, metric, first):
 @given(st.data())
 def test_clusters_against_a_naive_twin(data):
     n, size = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 4))
-    # few different figures, so that ties and equal sites are common
+    # few distinct values, so that ties and equal sites are common
     figures = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0]), min_size=size, max_size=size)
     vectors = {f"site {i}": data.draw(figures) for i in range(n)}
     k, metric = data.draw(st.integers(1, n)), data.draw(st.sampled_from(METRICS))
@@ -133,9 +133,7 @@ def test_a_lacking_feature_is_made_up_for_by_the_others():
     table = np.array([[0.1, 0.2, 0.7, 0.3], [0.4, 0.9, 0.1, 0.5], [0.2, nan, nan, 0.9]])
     apart = distances(table, "manhattan", feature=[0, 1, 1, 2])
     assert apart[0, 1] == pytest.approx(0.3 + 0.7 + 0.6 + 0.2)
-    assert (
-        apart[0, 2] == apart[2, 0] == pytest.approx((0.1 + 0.6) * 3 / 2)
-    )  # two of three features, not of four figures
+    assert apart[0, 2] == apart[2, 0] == pytest.approx((0.1 + 0.6) * 3 / 2)  # two of three features, not of four values
     assert distances(table, "euclidean", feature=[0, 1, 1, 2])[0, 2] == pytest.approx(math.sqrt(0.37 * 3 / 2))
 
 
@@ -158,7 +156,7 @@ def test_nothing_in_common_has_no_distance():
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_chance_is_what_chance_gives(metric):
-    """Shares of sites that draw from the same source are, on average, as far apart as foretold."""
+    """Sites that sample the same population are, on average, as far apart as predicted."""
     rng, share, n = np.random.default_rng(0), np.linspace(0.1, 0.9, 12), np.array([150, 400])
     found, expected = [], []
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""Leaves that a site notes while it scores trees: the same choice with and without, and never those of others."""
+"""Leaves that a site records while it scores trees: choices are the same with and without these records."""
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ PARAMETERS = {"n_estimators": 12, "max_depth": 4, "random_state": 3, "personal":
 
 @pytest.fixture
 def used(monkeypatch):
-    """Whether each choice had noted leaves."""
+    """Records whether each choice used recorded leaves."""
     found = []
     score = choosing.score_candidates
 
@@ -61,7 +61,7 @@ def test_sites_answer_the_same_to_a_byte_with_and_without(parameters, noted, use
 
 
 def requests(fed, site):
-    """The questions that a site was asked: to score trees, and to choose."""
+    """The requests that a site received: to score trees, and to choose."""
     asked = {e.kind: e.body for e in envelopes(fed, "received", site)}
     return wire.decode(asked["ScoreTrees"], ScoreTrees), wire.decode(asked["Choose"], Choose)
 

@@ -1,4 +1,4 @@
-"""BOFRF: weights against scikit-learn, abstention, what travels, trees and scores that are not what they should be."""
+"""BOFRF: weights compared with scikit-learn, abstention, messages, and invalid trees and scores."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def fit(fed, **parameters):
 
 
 def trees_of(forest):
-    """Every tree as a forest of its own, its weight 1 whatever it was."""
+    """Every tree as a separate forest of weight 1."""
     plain = replace(forest, weights=np.ones(len(forest)), combine="mean")
     return [plain.take([t]) for t in range(len(forest))]
 
@@ -41,7 +41,7 @@ def training(fed, sites=None):
 
 @pytest.mark.parametrize("task", ["binary", "several"])
 def test_weights_are_those_of_scikit_learn(task):
-    """By another road: all rows in one place, each tree's votes by its own forest, the correlation by scikit-learn."""
+    """Computed independently: all rows in one place, one forest per tree, and scikit-learn's correlation."""
     fed = federate(parts(table(task), 3), test=0.25)
     model = fit(fed)
     X, y = training(fed)
@@ -61,7 +61,7 @@ def test_skill_is_that_of_scikit_learn():
 @pytest.mark.parametrize("shift", [0.0, 1e9, -1e-9])
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 def test_skill_of_numbers_of_any_size(shift, scale):
-    """The fixed point follows the trees' answers; it does not matter in which unit the label is."""
+    """The fixed point follows the values of the trees; the unit of the label does not matter."""
     frame = table("number")
     other = frame.with_columns(label=(pl.col("label") - 1000) * scale + shift * scale)
     one = fit(federate(parts(frame, 3)))
@@ -111,7 +111,7 @@ def test_no_tree_above_tau():
 
 
 def test_prediction_is_the_weighted_vote():
-    """The sign of the sum of weighted votes of -1 and 1, as published; 0 is the first class."""
+    """The sign of the sum of weighted votes of -1 and 1, as published; 0 means the first class."""
     fed = federate(parts(table(), 3))
     model, X = fit(fed), table(seed=5).drop("label")
     votes = [2.0 * tree.scores(X).argmax(axis=1) - 1.0 for tree in trees_of(model.forest_)]
@@ -143,7 +143,7 @@ def test_trees_abstain_where_a_column_is_lacking(task):
         expected = matthews_corrcoef(y, answer.argmax(axis=1)) if task == "binary" else r2_score(y, answer[:, 0])
         assert model.weights_[t] == pytest.approx(expected, abs=1e-6)
     if task == "binary":
-        # there, what is predicted comes from the trees that do not ask about it
+        # there, predictions come from the trees that do not use it
         forest, X = model.globals_["site 1"], tables["site 1"].drop("label")
         able = forest.take(~uses & (forest.weights > 0))
         full = X.with_columns(age=pl.lit(40.0)).select(fed.schema.names)
@@ -153,7 +153,7 @@ def test_trees_abstain_where_a_column_is_lacking(task):
 
 
 def test_a_site_with_one_class():
-    """Its trees know one answer and weigh nothing; on its test part there is no AUC."""
+    """Its trees have one class and no weight; its test set has no AUC."""
     frame = table(n=300)
     yes = frame.filter(pl.col("label") == "yes")
     fed = federate({"yes": yes[:60], "a": frame[:100], "b": frame[100:220]}, test=0.3)
@@ -199,7 +199,7 @@ def test_three_rounds_and_trees_travel_once():
         if (site, way) == ("site 1", "received")
     ]
     assert [envelope.kind for envelope in asked] == ["BringTrees", "ScoreTrees", "Choose"]
-    assert [len(envelope.blobs) for envelope in asked] == [1, 4, 0]  # the schema, everybody's trees, nothing new
+    assert [len(envelope.blobs) for envelope in asked] == [1, 4, 0]  # the schema, the trees of all sites, nothing new
 
 
 def test_trees_leave_without_counts_and_on_the_grid():
@@ -269,7 +269,7 @@ def test_parameters_are_checked():
 
 
 def test_clusters_learn_by_themselves():
-    """Each cluster is a federation of its own, in the same rounds."""
+    """Each cluster is a separate federation, in the same rounds."""
     frame = table(n=360)
     near, far = frame[:180], frame[180:].with_columns(age=pl.col("age") + 60)
     tables = {f"n{i}": t for i, t in enumerate(parts(near, 3).values())}
@@ -293,7 +293,7 @@ def test_clusters_learn_by_themselves():
     assert set(model.evaluate(fed)["model"]) == {"local", "own", "global", "personalised", "federated", "pooled"}
 
 
-# -- rows to choose on, split off
+# -- validation rows
 
 
 def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
@@ -303,7 +303,7 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
     X, y = np.concatenate([p.X for p in rows]), np.concatenate([p.y for p in rows])
     expected = [matthews_corrcoef(y, tree.scores(X).argmax(axis=1)) for tree in trees_of(model.forest_)]
     assert np.allclose(model.weights_, expected, rtol=0, atol=1e-12)
-    # change the labels of the rows split off, and nothing changes but the choice
+    # changing labels of the validation rows changes only the choice
     tables = parts(table(), 3)
     held = learning_rows(fed.site("site 1"), fed.schema, 0.25)[1]
     frame = tables["site 1"]
@@ -315,7 +315,7 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
     fake = fed.site("site 1").rebuilt()
     fake.source = frame.with_columns(label=pl.Series(labels.tolist()))
     fake.__dict__["held_out"] = fed.site("site 1").held_out
-    # which rows are split off depends on the class: they are given
+    # which rows are validation rows depends on the class, so they are given
     with pytest.MonkeyPatch.context() as patch:
         truth = weigh.learning_rows
 
@@ -371,7 +371,7 @@ def test_tuned_at_each_site():
 
 
 def test_a_site_that_is_lost():
-    """With a quorum the study goes on; the trees of a site that fell silent later stay."""
+    """With a quorum the study continues; the trees of a site that fails later are kept."""
     tables = parts(table(), 4)
     silent = disturbed(lambda site, data: [] if site == "site 2" and b"TreeScores" in data else [(site, data)])
     fed = federate(tables, silent, quorum=3)
@@ -385,7 +385,7 @@ def test_a_site_that_is_lost():
 
 
 def test_to_bytes_is_what_travels():
-    """One forest has one form: what the coordinator passes on is what the site sent."""
+    """A forest has a single representation: the coordinator forwards exactly what the site sent."""
     fed = federate(parts(table(), 2), Recorded)
     fit(fed)
     sent = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]

@@ -1,4 +1,4 @@
-"""Weights of trees by another metric, and clusters too small for sums that hide their parts."""
+"""Tree weights by another metric, and clusters too small for secure aggregation."""
 
 import numpy as np
 import polars as pl

@@ -1,4 +1,4 @@
-"""How predictions depend on a column, from sums: what brute force says."""
+"""Partial dependence from sums equals a brute-force computation."""
 
 import numpy as np
 import polars as pl
@@ -51,7 +51,7 @@ def test_values():
 
 
 def test_splits_of_missing_cells_make_no_values():
-    """A tree tells rows with a number from those without by a threshold above all numbers; no row has that one."""
+    """A threshold above all numbers separates rows with a number from those without; no row has such a value."""
     frame = table(n=300)
     gone = frame.with_columns(age=pl.when(pl.col("label") == "no").then(pl.col("age")))
     fed = federate(parts(gone, 3), test=0.4)
@@ -95,7 +95,7 @@ def test_few_rows_say_nothing():
 
 
 def singling_out(schema, age, low=0.0, high=128.0, step=0.25):
-    """Make a forest of one tree that scores 0, but rows of an age by their noise."""
+    """Makes a forest of one tree that scores 0, except for rows of one age, which it scores by their noise."""
     asked, told = schema.names.index("age"), schema.names.index("noise")
     nodes, values, level = [], [], [(asked, age - 1e-3, 0.0, (asked, age + 1e-3, (low, high), 0.0))]
     while level:
@@ -121,7 +121,7 @@ def singling_out(schema, age, low=0.0, high=128.0, step=0.25):
 
 
 def test_a_model_that_is_made_for_it_tells_what_one_row_holds():
-    """Neither hidden parts nor groups of rows stop it: docs/security.md, what these rules do not stop."""
+    """Neither masked sums nor groups of rows stop this: see docs/security.md, what these rules do not stop."""
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"age": rng.permutation(180.0 + np.arange(180)), "noise": rng.uniform(0, 120, 180)})
     frame = frame.with_columns(other=rng.normal(size=180), label=rng.integers(0, 2, 180))

@@ -1,4 +1,4 @@
-"""Details beside metrics: what scikit-learn says of the same rows, without the rows."""
+"""Details beside the metrics equal scikit-learn's on the same rows, without using the rows."""
 
 import numpy as np
 import polars as pl
@@ -76,14 +76,14 @@ def test_the_calibration_line_is_a_logistic_regression(scored):
     intercept, slope = metrics.calibration_line(*counted(score, y))
     model = LogisticRegression(C=1e12, tol=1e-12, max_iter=1000).fit(odds[:, None], y)
     assert slope == pytest.approx(model.coef_[0, 0], abs=1e-5)
-    # with the slope held at 1, as many rows are expected as there are
+    # with the slope held at 1, as many rows are expected as observed
     assert (1 / (1 + np.exp(-intercept - odds))).sum() == pytest.approx(y.sum(), abs=1e-6)
     assert np.isnan(metrics.calibration_line(np.array([0.2, 0.8]), np.array([5, 0]), np.array([0, 5]))[1])
     assert np.isnan(metrics.calibration_line(np.array([0.2, 0.8]), np.array([5, 3]), np.zeros(2))).all()
 
 
 def test_the_interval_of_an_auc_is_delongs(scored):
-    """The variance by its definition: of the shares of the other class that each row is ahead of."""
+    """The variance by definition: of the share of the other class that each row ranks above."""
     score, y = scored
     above = (score[y == 1][:, None] > score[y == 0]) + 0.5 * (score[y == 1][:, None] == score[y == 0])
     variance = above.mean(axis=1).var(ddof=1) / (y == 1).sum() + above.mean(axis=0).var(ddof=1) / (y == 0).sum()
@@ -203,7 +203,7 @@ def test_groups_keep_the_floors_of_the_policy():
 
 @pytest.mark.parametrize("learner", [sv.HistogramForest, sv.MergedForest, sv.BOFRF])
 def test_thresholds_are_chosen_on_rows_that_trees_did_not_see(learner):
-    """And on no test row: with other labels of the test rows they are the same."""
+    """Thresholds do not depend on test rows: other test labels give the same thresholds."""
     fed, model = fitted(learner=learner)
     site, draws = fed.site("site 1"), model.draws(fed, [])[model.forest_.hash]
     (answer, labels), part = unseen_rows(site, fed.schema, model.forest_, draws), site.part(fed.schema)
@@ -224,7 +224,7 @@ def test_thresholds_are_chosen_on_rows_that_trees_did_not_see(learner):
 
 
 def test_figures_at_thresholds_say_of_how_many_sites_they_are():
-    """A site whose training rows are of one class chooses none; then `all` is not of all sites, and says so."""
+    """A site whose training rows have one class chooses no threshold; then `all` leaves it out, and says so."""
     tables = parts(table("binary", n=300), 3)
     tables["site 2"] = tables["site 2"].filter(pl.col("label") == "no")
     fed = federate(tables, test=0.4)
@@ -247,7 +247,7 @@ def test_no_threshold_where_nobody_knows_what_trees_saw():
 
 
 def test_a_threshold_is_chosen_by_groups_of_rows():
-    """A model made to single out a training row finds it among others."""
+    """A model built to isolate a training row finds it only among others."""
     fed, model = fitted(policy=in_groups_of(20))
     answer, _ = unseen_rows(fed.site("site 0"), fed.schema, model.forest_, RowSamples((12,)))
     _, rows = np.unique(answer.scores[:, 1], return_counts=True)
@@ -256,7 +256,7 @@ def test_a_threshold_is_chosen_by_groups_of_rows():
     assert unseen_rows(fed.site("site 0"), fed.schema, model.forest_, RowSamples((12,))) is None
 
 
-# -- words in place of numbers
+# -- words instead of numbers
 
 
 def test_a_site_without_test_rows_and_one_of_one_class():
@@ -314,7 +314,7 @@ def test_details_that_are_not_possible(task):
 
 
 def test_groups_of_one_number_are_left_out():
-    """The mean of rows that have the same number, all or all but one, may tell each of them."""
+    """The mean of rows that have the same number, all or all but one, could reveal each of them."""
     y = np.concatenate([np.zeros(10), [*np.zeros(9), 7.0], [*np.zeros(8), 7.0, 9.0], np.arange(10.0)])
     answer = Answer(np.arange(40.0)[:, None], np.zeros(40, np.int64))
     [shown] = detail_of(*answer, y, 0, Floors()).groups

@@ -1,4 +1,4 @@
-"""Figures per site and overall: what scikit-learn says of the same rows, without the rows."""
+"""Metrics per site and overall equal scikit-learn's on the same rows, without moving the rows."""
 
 from dataclasses import replace
 
@@ -36,17 +36,17 @@ def fitted(task, n_sites=3, n=400, **settings):
 
 
 def judged(fed, site):
-    """The rows a site judges on, encoded."""
+    """The test rows of a site, encoded."""
     return fed.site(site).part(fed.schema, test=True)
 
 
 def answered(forest, part):
-    """What a forest answers to the rows of a site: scores and decisions."""
+    """The predictions of a forest for the rows of a site: scores and decisions."""
     return answer_of(forest, part.X, np.zeros(part.X.shape[1], bool))
 
 
 def by_sklearn(forest, parts_, least=1):
-    """Judge a forest on the rows themselves, which each site scores and counts in groups."""
+    """Evaluates a forest on the actual rows, which each site scores and counts in groups."""
     found = [in_groups(answered(forest, p), p.y, forest.schema.n_classes, least) for p in parts_]
     scores, votes, y = (np.concatenate(all_) for all_ in zip(*((*answer, y) for answer, y in found), strict=True))
     if not forest.schema.n_classes:
@@ -143,7 +143,7 @@ def test_gains_over_what_a_site_has_alone(task):
         alone, joined, pooled = (figures(frame, site, name) for name in ("local", "federated", "pooled"))
         assert [alone[name] for name in GAINS] == [None, None, None, False]
         better = alone[first] - joined[first] if task == "number" else joined[first] - alone[first]
-        assert joined["gain"] == pytest.approx(better)  # of figures that are rounded
+        assert joined["gain"] == pytest.approx(better)  # of rounded metrics
         part, at = judged(fed, site), fed.site(site)
         answers = [answered(forest, part).scores for forest in (local[site], model.forest_)]
         between = intervals(answers, 0, part.y, fed.schema.n_classes, at.sampling_key)[1]
@@ -174,7 +174,7 @@ def test_few_test_rows_show_no_interval():
 
 
 def test_votes_decide_classes_and_scores_rank():
-    """A forest whose trees vote is right where its votes are, which need not be where its scores are."""
+    """A forest whose trees vote is right where its votes are, which may differ from where its scores are."""
     fed, _ = fitted("binary", n=600)
     model = sv.HistogramForest(n_estimators=5, max_depth=2, max_features=1).fit(fed)
     voting = replace(model.forest_, combine="vote", gain=None)
@@ -198,7 +198,7 @@ def test_votes_decide_classes_and_scores_rank():
 @pytest.mark.parametrize("task", ["binary", "number"])
 @pytest.mark.filterwarnings("ignore:.* absent at")
 def test_a_site_that_lacks_columns(task):
-    """Trees that ask about a column which a site lacks abstain there; if all do, there are no figures, and no crash."""
+    """Trees that use a column which a site lacks abstain there; if all do, there are no metrics and no crash."""
     tables = parts(table(task, n=400), 3)
     tables["site 1"] = tables["site 1"].drop("age")
     fed = federate(tables, test=0.3)
@@ -227,7 +227,7 @@ def test_a_site_that_lacks_columns(task):
 
 
 def lying(change):
-    """Make a kind of federation whose first site changes its figures before they leave."""
+    """Makes a kind of federation whose first site changes its metrics before they leave."""
 
     def twist(site, data):
         envelope = wire.decode(data, Envelope)
@@ -266,7 +266,7 @@ def test_gains_against_a_model_that_is_not_there():
             fed.ask(EvaluateModels(schema=named, candidates=own, feature_key=np.zeros(2, np.uint64), against=against))
 
 
-# -- parts on which little can be said
+# -- parts with too few rows
 
 
 def test_a_test_part_of_one_class_shows_what_is_undefined():
@@ -305,7 +305,7 @@ def test_before_it_is_fitted():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_on_a_table(task):
-    """Every model is evaluated on the same rows, a path or a frame."""
+    """Every model is evaluated on the same rows, from a path or a data frame."""
     fed, model = fitted(task)
     other = table(task, n=150, seed=5)
     evaluated = model.evaluate(fed, other)
@@ -328,7 +328,7 @@ def test_on_a_table(task):
         assert repr(same[0]) == repr(same[1])
 
 
-# -- what is told, and to whom
+# -- what is disclosed, and to whom
 
 
 def test_only_figures_and_counts_leave_a_site():
@@ -351,7 +351,7 @@ def test_models_travel_once():
 
 @pytest.mark.parametrize("kind", [EvaluateModels, CountByScore])
 def test_a_model_of_another_schema_is_refused(kind):
-    """Its features may be more than the rows have: walking it would read beyond them."""
+    """It may have more features than the rows: walking it would read beyond them."""
     fed, model = fitted("binary")
     few = replace(model.forest_, gain=None)
     schema = fed.schema
@@ -372,7 +372,7 @@ def test_a_model_of_another_schema_is_refused(kind):
 def test_a_question_without_a_model_is_refused():
     fed, _ = fitted("binary")
     named = fed.blob(fed.schema.to_json().encode())
-    for candidate in (named, LocalModel(Settings(n_estimators=2))):  # of no known kind, and of one
+    for candidate in (named, LocalModel(Settings(n_estimators=2))):  # of unknown kind, and of a single one
         question = EvaluateModels(schema=named, candidates=[candidate], feature_key=np.zeros(2, np.uint64))
         if candidate is named:
             with pytest.raises(sv.SiteError, match="could not read what it was sent"):
@@ -382,7 +382,7 @@ def test_a_question_without_a_model_is_refused():
 
 
 def test_rows_of_one_class_have_no_figures_in_groups():
-    """Nor those with one row of another class: groups do not tell the two apart. All rows are counted in sums."""
+    """Nor groups with one row of another class: the two cannot be distinguished. Sums count all rows."""
     frames = parts(table(), 2)
     for other in (0, 1):
         first = pl.int_range(pl.len()) < other

@@ -1,4 +1,4 @@
-"""Whether a gain is more than noise: DeLong against its definition, resamples against the rows they stand for."""
+"""Significance of gains: DeLong against its definition, resampling against explicit rows."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ KEY = make_key(0, "rows")
 
 
 def two(n, seed, levels=10**6, strength=(1.0, 0.5)):
-    """Scores of two models that share some of their noise, with ties if levels are few; classes as bools."""
+    """Scores of two models that share some noise, with ties if levels are few; classes as bools."""
     rng = np.random.default_rng(seed)
     positive = rng.permutation(np.arange(n) < max(2, n // 3))
     shared = rng.normal(size=n)
@@ -39,7 +39,7 @@ def columns(scores):
 
 
 def delong_naive(a, b, positive):
-    """By the definition: every pair of a positive and a negative row, O(n^2)."""
+    """By definition: every pair of a positive and a negative row, O(n^2)."""
 
     def psi(scores):
         x, y = scores[positive][:, None], scores[~positive][None, :]
@@ -77,7 +77,7 @@ def test_midranks():
 
 @pytest.mark.parametrize("strength", [(0.8, 0.8), (1.2, 0.6)])
 def test_intervals_hold_the_truth_as_often_as_they_say(strength):
-    """Over many row sampling, 95 in 100 intervals hold the true difference."""
+    """Over many samples, 95 in 100 intervals contain the true difference."""
     from math import erf
 
     def auc(s):
@@ -96,7 +96,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(strength):
 
 
 def naive_resamples(answers, y, n_classes, numbers):
-    """Write out the rows that were drawn, and evaluate them with scikit-learn."""
+    """Writes out the sampled rows and evaluates them with scikit-learn."""
     groups = [np.flatnonzero(y == c) for c in range(n_classes)] if n_classes else [np.arange(len(y))]
     starts, members = np.cumsum([0, *map(len, groups)]), np.concatenate(groups)
     found = []
@@ -151,7 +151,7 @@ def test_rows_come_equally_often():
 
 @pytest.mark.parametrize("n_classes", [0, 3])
 def test_intervals_of_resamples(n_classes):
-    """A clear gain is clear, of smaller errors too; none is none; and nothing depends on the order of models."""
+    """A clear gain is significant, also for errors; no gain is not; and the order of models does not matter."""
     answers, y = several(300, 3) if n_classes else numbers(300)
     found = intervals([*answers, answers[0]], 0, y, n_classes, KEY)
     assert np.isnan(found[0]).all()
@@ -167,7 +167,7 @@ def test_very_many_rows_are_drawn_less_often(monkeypatch):
     assert len(resampled_metrics(answers, y, 0, KEY, 1)) == 250
 
 
-# -- where there is none
+# -- where there is no interval
 
 
 def test_few_rows_have_no_interval():
@@ -209,7 +209,7 @@ def test_a_model_that_says_nothing():
 
 
 def test_a_spread_of_zero_is_no_certainty():
-    """Two models that rank all rows right differ in scores; that they are equally good is not known for sure."""
+    """Two models that rank all rows correctly have different scores; that they are equally good is not certain."""
     y = np.array([0, 1] * 10, np.int32)
     right, other = columns(y * 0.5 + 0.25), columns(y * 0.8 + 0.1)
     assert np.isnan(intervals([right, other], 0, y, 2, KEY)[1]).all()

@@ -1,4 +1,4 @@
-"""Rare classes: weights, thresholds chosen on training rows, and a word where a class is never predicted."""
+"""Rare classes: weights, thresholds chosen on training rows, and a note if a class is never predicted."""
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ LEARNERS = [sv.HistogramForest, sv.MergedForest, sv.BOFRF]
 
 
 def rare(n=600, seed=0):
-    """A table in which 25 rows are of the second class, which hardly shows."""
+    """A table in which 25 rows have the second class, which is hard to predict."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) < 25
     X = rng.normal(size=(n, 4)) + 0.7 * y[:, None]
@@ -31,7 +31,7 @@ def rare_federation(**settings):
 @pytest.mark.parametrize("threshold", ["youden", 0.2])
 @pytest.mark.parametrize("learner", [sv.HistogramForest, sv.AutoForest])
 def test_sensitivity_is_at_the_threshold_that_decides(learner, threshold):
-    """Where a threshold is set, all figures are of what ``predict`` answers."""
+    """With a threshold set, all metrics follow what ``predict`` returns."""
     fed = rare_federation()
     model = learner(**SMALL, threshold=threshold).fit(fed)
     found = model.evaluate(fed).filter(model="federated")
@@ -45,7 +45,7 @@ def test_sensitivity_is_at_the_threshold_that_decides(learner, threshold):
 
 
 def test_many_classes_that_are_never_predicted_are_one_warning():
-    """A number that is taken for classes has hundreds."""
+    """A numeric label read as classes has hundreds of them."""
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"a": rng.normal(size=300), "label": rng.integers(0, 90, 300)})
     fed = federate(parts(frame, 2), test=0.4, schema=sv.Schema.of(["a"], sv.Label("label", tuple(range(90)))))

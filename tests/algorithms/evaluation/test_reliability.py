@@ -1,4 +1,4 @@
-"""Calibrated scores, intervals and sets of classes: from rows that trees did not learn from."""
+"""Calibrated scores, intervals and prediction sets, all from out-of-bag rows."""
 
 from dataclasses import replace
 
@@ -135,7 +135,7 @@ def test_an_interval_holds_the_conformal_share_of_errors(coverage):
     knots = np.stack([np.concatenate([[errors[0] - 1e-9], errors]), np.arange(200.0)])
     reach = interval_reach(knots, coverage)
     needed = int(np.ceil(200 * coverage))
-    # between two errors rows count in part: the exact rule is within a row of it
+    # rows between two errors count in part: the exact rule is within one row of it
     assert abs(np.sum(np.abs(errors) <= reach) - needed) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Many splits: every row is evaluated, intervals that hold, and figures that are the means of those of the splits."""
+"""Repeated splits: every row is evaluated, intervals hold, and metrics are means over the splits."""
 
 import numpy as np
 import pytest
@@ -103,7 +103,7 @@ def test_a_forest_that_knows_rows_is_refused():
 
 
 def test_coverage_in_small():
-    """Of a rule trained on few rows against another: the interval holds the true gain about as often as it says."""
+    """A rule trained on few rows against another: the interval contains the true gain about as often as it claims."""
     rng = np.random.default_rng(0)
 
     def accuracies(x, y, new, truth):

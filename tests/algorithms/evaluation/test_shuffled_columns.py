@@ -1,4 +1,4 @@
-"""Columns that matter, from sums of losses: what brute force says, and that labels tell nothing more by them."""
+"""Importance of columns from sums of losses: equal to brute force, and without revealing more about labels."""
 
 from collections import defaultdict
 from itertools import product
@@ -30,7 +30,7 @@ def fitted(task="binary", learner=sv.HistogramForest, n=300, **settings):
 
 
 def by_brute_force(fed, forest, repeats):
-    """Shuffle as sites do, but with all rows and labels at hand."""
+    """Shuffles as sites do, but with all rows and labels available."""
     found, rows = dict.fromkeys(fed.schema.names, 0.0), 0
     for name in fed.sites:
         part = fed.site(name).part(fed.schema, test=True)
@@ -60,7 +60,7 @@ def test_row_by_row_it_is_what_brute_force_says(task):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("learner", [sv.MergedForest, sv.BOFRF])
 def test_in_groups_it_is_nearly_the_same(task, learner):
-    """Of trees of sites, which carry no gains. What groups take away from a figure, many rows give back."""
+    """For trees of sites, which carry no gains. With many rows, groups cost little accuracy."""
     fed, model = fitted(task, learner, n=4800, policy=GROUPS)
     found, wanted = model.permutation_importance(fed, repeats=2), by_brute_force(fed, model.forest_, 2)
     most = max(wanted.values())
@@ -86,15 +86,15 @@ def asked(fed, learner, repeats=1, **changes):
 
 
 def told(answer, labels):
-    """What the judgement of a model counts."""
+    """What the evaluation of a model counts."""
     columns = np.column_stack([answer.scores, answer.decided, labels])
     return columns[np.lexsort(columns.T)].tobytes()
 
 
 def test_labels_tell_nothing_more_than_the_judgement_does():
-    """Of all labels of seven rows in ten, those that the judgement of the model tells alike have the same losses.
+    """Among all labels of seven rows out of ten, those with the same evaluation have the same losses.
 
-    One row is unlike all others in a column, so that shuffling it moves little but this row.
+    One row differs from all others in a column, so that shuffling it moves little but this row.
     """
     fed, model = fitted(n=90, policy=GROUPS)
     model.permutation_importance(fed, 1)  # so that the site has the model
@@ -116,7 +116,7 @@ def test_labels_tell_nothing_more_than_the_judgement_does():
 
 
 def test_it_counts_as_the_model_that_is_judged():
-    """One model may be evaluated: its columns may be shuffled, those of another not."""
+    """If one model may be evaluated, its columns may be shuffled, and those of no other model."""
     fed, model = fitted()
     limited(fed, models=1)  # that of pooled rows is the same
     model.evaluate(fed)
@@ -132,7 +132,7 @@ def test_floors_of_the_policy():
 
 
 def test_numbers_that_are_nearly_all_the_same():
-    """Of rows in groups of one number, the number is not told; a site without others says nothing."""
+    """A number shared by all rows of a group is not disclosed; a site without other rows replies nothing."""
     frame = table("number", n=200).with_columns(label=pl.when(pl.col("age") > 60).then(pl.col("label")).otherwise(0.0))
     fed = federate(parts(frame, 2), test=0.4, policy=GROUPS)
     model = sv.MergedForest(**SMALL).fit(fed)

@@ -1,4 +1,4 @@
-"""Figures of subgroups: what brute force says, floors, and that no row's label is told by them."""
+"""Metrics of subgroups: equal to brute force, with minimum sizes, and without disclosing any label."""
 
 from collections import defaultdict
 from itertools import product
@@ -98,7 +98,7 @@ def test_missing_values_and_several_columns():
     assert "ward = missing, sex = f" not in found  # too few
 
 
-# -- what it tells
+# -- what is disclosed
 
 
 def told(answer, labels, cells):
@@ -108,13 +108,13 @@ def told(answer, labels, cells):
 
 @pytest.mark.parametrize("codes", [[0] * 5 + [1] * 5, [0, 1] * 5, [0] * 7 + [1] * 3])
 def test_no_row_has_its_label_told(codes):
-    """Of all labels that there could be, those that are told alike, in each subgroup, leave every row two classes."""
+    """Labellings that give the same report, in each subgroup, leave every row two possible classes."""
     rng = np.random.default_rng(0)
     score = rng.random(10)
     before = Answer(np.column_stack([1 - score, score]), (score > 0.5).astype(int))
     place = np.array(codes)
     cells = cells_of(place[:, None].astype(np.float32), (0,), sv.Policy())._replace(place=place, shown=[[0], [1]])
-    if min(np.bincount(place)) < 4:  # as sites do: what is too small is with others
+    if min(np.bincount(place)) < 4:  # as sites do: small subgroups are merged with others
         cells = cells._replace(place=np.zeros(10, int), shown=[])
     alike = defaultdict(list)
     for labels in product(range(2), repeat=10):
@@ -142,7 +142,7 @@ def test_counts_over_all_are_of_the_same_groups():
         count_by_score(site, asked)
 
 
-# -- what cannot be meant
+# -- bad input
 
 
 def test_bad_columns():

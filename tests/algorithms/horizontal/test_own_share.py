@@ -1,4 +1,4 @@
-"""AutoForest: the mean of a federated and a merged forest, and more of a site's own trees and rows where that helps."""
+"""AutoForest: the mean of a federated and a merged forest, with more local trees and rows where that helps."""
 
 import re
 from typing import NamedTuple
@@ -23,7 +23,7 @@ SMALL = {"n_estimators": 8, "max_depth": 4}
 
 
 def turned(n=300, task="binary"):
-    """Three sites; at the last the label means the opposite."""
+    """Three sites; at the last one the label means the opposite."""
     tables = parts(table(task, n=n), 3)
     if task == "number":
         return tables | {"site 2": tables["site 2"].with_columns(label=2060 - pl.col("label"))}
@@ -91,7 +91,7 @@ def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
 
 
 def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
-    """Predictions and what is known of draws, of a site between the shared forest and its own trees."""
+    """Predictions and known samples, for a site between the shared forest and its local trees."""
     half = MIXES.index((0.5, 0.0))
     monkeypatch.setattr("silvan.algorithms.evaluation.personal_forest.likely_mix", lambda judged, y: half)
     frame = table(n=240)
@@ -107,7 +107,7 @@ def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
 
 
 def test_rows_are_scored_by_trees_that_did_not_see_them():
-    """Of the trees from sums and of the site's own, those that drew a row are silent on it; others' never are."""
+    """Trees from sums and local trees abstain on rows in their sample; trees of other sites never do."""
     fed = federate(parts(table(n=60), 2))
     model = sv.AutoForest(**SMALL, calibrate=False, refit_leaves=False).fit(fed)
     site, forest = fed.site("site 0"), model.forest_
@@ -123,7 +123,7 @@ def test_rows_are_scored_by_trees_that_did_not_see_them():
 
 
 def judged_mixes(n, shared, own, numbers=False):
-    """The label of rows, and mixes of two scores that hold so much of it, as a site judges them."""
+    """Labels, and mixes of two scores that contain a share of them, as a site evaluates them."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=n) if numbers else rng.integers(0, 2, n)
     both = [rng.normal(size=n) * (0.5 if numbers else 1.0) + y * strength for strength in (shared, own)]
@@ -132,7 +132,7 @@ def judged_mixes(n, shared, own, numbers=False):
 
 
 def judged(mixes, y, n_classes):
-    """Scores of mixes as a site judges them; those that it is not offered stay None."""
+    """Scores of mixes as a site evaluates them; mixes that are not offered stay None."""
     shown = [None if mix is None else np.stack([-mix, mix] if n_classes else [mix, mix], axis=1) for mix in mixes]
     return tuple(None if mix is None else score_quality(mix, y, n_classes) for mix in shown)
 
@@ -144,9 +144,9 @@ def own_share(*given):
 def test_own_trees_count_by_what_they_gain():
     assert own_share(*judged_mixes(2000, 0.1, 2.0)) == 1.0
     assert own_share(*judged_mixes(2000, 2.0, 0.1)) == 0.0
-    alike = own_share(*judged_mixes(2000, 1.0, 1.0))  # errors of their own: half and half is best
+    alike = own_share(*judged_mixes(2000, 1.0, 1.0))  # with independent errors: half and half is best
     assert 0.25 <= alike <= 0.75
-    assert own_share(*judged_mixes(12, 1.0, 1.0)) < alike  # the same, of too few rows to be sure
+    assert own_share(*judged_mixes(12, 1.0, 1.0)) < alike  # the same with too few rows to be sure
     assert own_share(*judged_mixes(2000, -1.0, 1.0, numbers=True)) == 1.0
     assert own_share(*judged_mixes(2000, 1.0, -1.0, numbers=True)) == 0.0
 
@@ -170,7 +170,7 @@ def test_every_part_of_a_mix_counts_by_what_it_gains(strengths, mix):
 
 
 class Lead(NamedTuple):
-    """A mix that is ahead by so much, with that standard error."""
+    """A mix with a given lead and standard error."""
 
     gain: float
     error: float
@@ -182,7 +182,7 @@ class Lead(NamedTuple):
 
 @pytest.mark.parametrize(("noise", "share"), [(1.0, 1.0), (2.0, 1.0), (3.0, 0.5), (4.0, 0.5), (8.0, 0.0)])
 def test_less_is_taken_off_for_luck_the_surer_a_lead_is(noise, share):
-    """The more of own trees the better; the best lead is of 9, 4.5, 3, 2.2 and 1.1 standard errors."""
+    """More local trees are better; the best lead is 9, 4.5, 3, 2.2 and 1.1 standard errors."""
     gains, errors = [0, 0.035, 0.06, 0.066, 0.07], [0, 0.0045, 0.008, 0.014, 0.018]
     leads = [None if fitted else Lead(gains[int(4 * own)], noise * errors[int(4 * own)]) for own, fitted in MIXES]
     assert own_share(tuple(leads), np.arange(4) % 2) == share
@@ -190,14 +190,14 @@ def test_less_is_taken_off_for_luck_the_surer_a_lead_is(noise, share):
 
 @pytest.mark.parametrize(("error", "share"), [(0.0005, 1.0), (0.02, 0.75)])
 def test_many_rows_tell_small_gains_apart(error, share):
-    """Own trees alone are ahead of every mix, by a thousandth; few rows leave it among them."""
+    """Local trees alone beat every mix by a thousandth; with few rows the site does not choose them."""
     gains = np.array([0.0, 0.097, 0.098, 0.099, 0.1])
     leads = [None if fitted else Lead(gains[int(4 * own)], error * own) for own, fitted in MIXES]
     assert own_share(tuple(leads), np.arange(4) % 2) == share
 
 
 def test_a_number_counts_by_its_spread():
-    """Euros or cents, the choice is the same; one number for all rows leaves nothing to choose."""
+    """Euros or cents, the choice is the same; a constant label leaves nothing to choose."""
     rng = np.random.default_rng(1)
     y, noise = rng.normal(size=300), rng.normal(size=(300, 2))
     scores = [y + 0.6 * noise[:, 0], y + 0.55 * noise[:, 1]]
@@ -221,7 +221,7 @@ def test_few_rows_keep_the_shared_forest():
 
 
 def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken():
-    """Of all mixes they would tell labels to whoever knows the trees: see experiments/attacks/told_of_groups.py."""
+    """The values of all mixes would reveal labels to anyone with the trees: experiments/attacks/told_of_groups.py."""
     fed = federate(turned(), policy=PolicyBetweenMachines())
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     said = {s: [x.what for x in fed.site(s).outbox.ledger.lines() if x.kind == "ChooseShare"] for s in fed.sites}
@@ -262,7 +262,7 @@ def test_a_site_with_a_privacy_budget_refuses_it():
 
 
 def asked_of(fed, **changed):
-    """A question as the coordinator asks it, with fields of another value."""
+    """The coordinator's request, with some fields changed."""
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     shared = fed.blob(model.forest_.to_bytes())
     draws = model.draws(fed, [])[model.forest_.hash]
@@ -278,7 +278,7 @@ def test_own_trees_are_what_the_site_signed():
 
 @pytest.mark.parametrize("wrong", [{"made_in": "an earlier task"}, {"draws": None}, {"shared": None}, {"own": None}])
 def test_what_a_mix_is_made_of_must_be_known(wrong):
-    """Own trees of the task, a forest that is sent, and which rows its trees drew."""
+    """Local trees of the task, a forest that is sent, and the rows in the samples of its trees."""
     fed = federate(parts(table(n=60), 2))
     with fed.working_on("a task"), pytest.raises(SiteError, match="could not read what it was sent"):
         fed.ask(asked_of(fed, **wrong))

@@ -1,4 +1,4 @@
-"""The halves of AutoForest's shared forest count by how they do at all sites together."""
+"""The halves of AutoForest's shared forest are weighted by their performance at all sites together."""
 
 from dataclasses import replace
 
@@ -31,12 +31,12 @@ SMALL = {"n_estimators": 8, "max_depth": 4}
 
 
 def halves_of(model):
-    """The two halves of a fitted AutoForest, and which rows their trees drew."""
+    """The two halves of a fitted AutoForest, and the samples of their trees."""
     forest, n = model.forest_, model.n_estimators
     sites = list(model.forests_)
     draws = [RowSamples((n,)), RowSamples((n,) * len(sites), tuple(sites), refitted=True)]
     halves = forest.take(np.arange(n)), forest.take(np.arange(n, len(forest)))
-    # as they were compared: other weights round sums of scores otherwise, which makes other ties
+    # as they were compared: other weights round sums of scores differently and create other ties
     weights = np.ones(n), equal_site_weights((halves[1].weights > 0).astype(float), [n] * len(sites))
     return tuple(replace(half, weights=of) for half, of in zip(halves, weights, strict=True)), draws
 
@@ -44,7 +44,7 @@ def halves_of(model):
 @pytest.mark.parametrize("task", ["binary", "several", "number"])
 def test_weights_follow_from_the_mean_gap_over_sites(task):
     fed = federate(parts(table(task, n=180), 3))
-    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)  # halves are compared before a curve is fitted
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)  # halves are compared before calibration
     halves, draws = halves_of(model)
     gaps = []
     for site in map(fed.site, fed.sites):
@@ -95,11 +95,11 @@ def test_sites_with_few_rows_say_nothing():
     assert "over 2 sites" in sv.AutoForest(**SMALL).fit(fed).choices_.shared
 
 
-# -- what is told
+# -- what is disclosed
 
 
 def scored(row_label):
-    """Rows of which one forest sets one row apart, and the other none."""
+    """Rows of which one forest isolates one, and the other none."""
     y = np.arange(40) % 2
     y[0] = row_label
     apart = np.full(40, 0.1)

@@ -1,4 +1,4 @@
-"""How a site answers noisy questions: on its own schema, charged before rows are touched, and alike for all rows."""
+"""Noisy replies: on the site's own schema, charged before rows are read, and independent of unusual rows."""
 
 import math
 
@@ -28,7 +28,7 @@ OVER = ["here"]
 
 
 def asked(task):
-    """Every noisy question, of all three private forms."""
+    """Every noisy request of all three private forests."""
     every = {name: request for name, request, _ in requests(task, table(task, 30), 0.1)}
     return every | {"disguise": DisguisedLevel(epsilon=0.1, level=every["level"].level)}
 
@@ -43,7 +43,7 @@ def ask(site, request, blobs=()):
 
 
 def about(request, other):
-    """The same question about another schema, and the blob of that."""
+    """The same request about another schema, and the blob of that schema."""
     data = other.to_json().encode()
     blob = Blob(digest(data))
     if hasattr(request, "level"):
@@ -51,7 +51,7 @@ def about(request, other):
     return msgspec.structs.replace(request, schema=blob), data
 
 
-# -- the site's own schema
+# -- the site's schema
 
 OTHERS = {
     "label": sv.Schema.of(FEATURES, sv.Label("label", bounds=(1000.0, 1151.0))),
@@ -67,7 +67,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("what", OTHERS)
 def test_a_question_about_another_schema_than_the_owners_is_refused(what):
-    site = gated("no such table", schema("number"))  # refused before any row is looked for
+    site = gated("no such table", schema("number"))  # refused before any row is read
     for name, request in asked("number").items():
         if name != "people":
             request, data = about(request, OTHERS[what])
@@ -96,7 +96,7 @@ def test_federate_rows_gives_sites_the_schema():
     [(0.0, 5e-324), (1.0, math.nextafter(1.0, 2.0)), (1e9, 1e9 + 1e-4), (-1e308, 1e308), (-1e-320, 1e-320)],
 )
 def test_bounds_that_rounding_swallows_are_refused(bounds):
-    """Of a label and of a column, where the owner gave no schema."""
+    """About a label and about a column, where the owner gave no schema."""
     label = sv.Schema.of(FEATURES, sv.Label("label", bounds=bounds))
     column = sv.Schema.of([sv.Feature("age", bounds=bounds), *FEATURES[1:]], LABELS["number"])
     for name, request in asked("number").items():
@@ -118,16 +118,16 @@ def test_only_the_sites_own_label_is_asked_about():
     assert site.outbox.budget.spent == 0.0
 
 
-# -- what one row counts for
+# -- the effect of one row
 
 ANY = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([5e-324, -5e-324, 1e308, -1e308, 0.0]))
 
 
 @given(st.floats(-1e300, 1e300), st.floats(1e-320, 1e300), st.lists(ANY, min_size=1, max_size=5))
-@example(1.0, 2.0**-52, [1.0, 1.0 + 2.0**-52])  # neighbouring floats: their middle is one of them
+@example(1.0, 2.0**-52, [1.0, 1.0 + 2.0**-52])  # neighbouring floats: their midpoint is one of them
 @example(0.0, 5e-324, [0.0, 5e-324])  # half of this width is zero
 def test_no_row_counts_for_more_than_the_noise_is_made_for(low, width, values):
-    """Whatever the bounds and the numbers: of targets, and of cells in disguise."""
+    """For any bounds and numbers: of targets, and of randomised cells."""
     if not low < low + width < math.inf:
         return
     bounds, y = (low, low + width), np.array(values)
@@ -140,7 +140,7 @@ def test_no_row_counts_for_more_than_the_noise_is_made_for(low, width, values):
         assert all(0 <= steps.min() <= steps.max() <= STEPS for steps in seen)
 
 
-# -- nothing of rows in how a question is answered
+# -- replies do not depend on unusual rows
 
 ODD = {
     "binary": [{"label": "neither"}, {"label": None}, {"ward": "nowhere", "sex": "x"}, {"age": math.inf}, {"dose": -9}],
@@ -151,7 +151,7 @@ ODD = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_row_that_fits_no_schema_is_answered_like_any_other(task):
-    """Unknown, missing and infinite values: every question is answered, and none changes by more than one row may."""
+    """Unknown, missing and infinite values: every request gets a reply, and none changes by more than one row may."""
     frame = table(task, 40)
     before = {name: exact for name, _, exact in requests(task, frame, 1.0)}
     for odd in ODD[task]:
@@ -166,7 +166,7 @@ def test_a_row_that_fits_no_schema_is_answered_like_any_other(task):
 
 
 def test_rows_in_disguise_are_as_many_as_there_are():
-    """Their number is public, so that none is left out: a label that is no class counts as the first."""
+    """The row count is public, so no row is left out: a label outside the classes counts as the first class."""
     X = np.zeros((4, 5), np.float32)
     worn = disguise(Part(X, np.array([-1, -1, 1, 1]), np.zeros(4, np.uint64)), schema(), 900.0)
     assert worn.y.tolist() == [0, 0, 1, 1]
@@ -205,13 +205,13 @@ def test_a_malformed_question_is_found_before_rows_are_touched_and_costs_nothing
 
 @pytest.mark.parametrize("task", TASKS)
 def test_what_fails_while_rows_are_counted_is_one_error_and_stays_charged(task):
-    """Whatever is wrong with the table; asked again, the question is answered the same, and charged once."""
+    """Whatever is wrong with the table; a repeated request gets the same reply and is charged once."""
     lacking = table(task, 30).drop("label")
     told = set()
     for source in ("no such table", lacking, b"no table at all"):
         for name, request in asked(task).items():
             if name == "people" and source is lacking:
-                continue  # counted without a look at columns
+                continue  # counted without reading columns
             site = gated(source)
             for _ in range(2):
                 answer = trouble(ask(site, request))
@@ -231,7 +231,7 @@ def test_it_is_charged_before_rows_are_counted(monkeypatch):
 
 
 def test_plans_touch_no_rows():
-    """What checks a question is given a site without a table."""
+    """The check of a request runs at a site without a table."""
     for task in TASKS:
         site = Site("here", "no such table", n_jobs=1)
         site.blob = KNOWN.get

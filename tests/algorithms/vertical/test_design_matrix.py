@@ -1,4 +1,4 @@
-"""Columns of linear models: what scikit-learn's transformers make of the same table."""
+"""Columns of linear models equal the output of scikit-learn's transformers."""
 
 import numpy as np
 import polars as pl
@@ -71,10 +71,10 @@ def test_new_rows():
         pl.DataFrame({"age": [None, 50.0], "dose": [None, 3], "ward": ["a", None], "sex": ["x", "f"]}), schema
     )
     out = dict(zip(design.names, design.apply(new).T, strict=True))
-    assert out["dose"][0] == 0  # at the mean, and no column tells so: none was missing before
+    assert out["dose"][0] == 0  # at the mean, without a column for it: none was missing before
     assert out["age"][0] == pytest.approx((design.fill[0] - design.mean[0]) * design.scale[0])
     assert out["age is missing"][0] > 0 > out["age is missing"][1]
-    assert out["sex = f"][0] == pytest.approx(0, abs=1e-12)  # a category that nobody knew is missing
+    assert out["sex = f"][0] == pytest.approx(0, abs=1e-12)  # an unknown category counts as missing
     assert out["sex = m"][0] == pytest.approx(0, abs=1e-12)
     assert (out["same"] == 0).all()
     assert np.isfinite(columns).all()

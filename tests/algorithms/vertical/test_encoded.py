@@ -1,4 +1,4 @@
-"""What vertical forests ask and tell, and that nonsense from a party or to it has a name."""
+"""Requests and replies of vertical forests; nonsense from or to a party is reported by name."""
 
 from functools import cache
 
@@ -22,14 +22,14 @@ from silvan.federation.message import Blob
 
 
 def asked(fed, kind):
-    """All requests of a kind, with the party that got it."""
+    """All requests of a kind, each with the party that received it."""
     received = [(site, e) for site, way, e in fed.transport.record if way == "received" and e.kind == kind.__name__]
     return [(site, wire.decode(e.body, kind)) for site, e in received]
 
 
 @cache
 def recorded(n_parties=2):
-    """A federation that was listened to while a small forest grew, and the forest; several tests look at both."""
+    """A small recorded federation and its forest, shared by several tests."""
     fed = federate(split(wide(), n_parties), Recorded)
     return fed, sv.VerticalForest(**SMALL).fit(fed)
 
@@ -65,7 +65,7 @@ def test_bytes_are_those_delivered():
     assert all(fed.bytes[p][w] - before[p][w] == n for p, ways in model.bytes_.items() for w, n in ways.items())
 
 
-# -- who is told what
+# -- who learns what
 
 
 def test_parties_are_asked_about_their_own_columns():
@@ -76,7 +76,7 @@ def test_parties_are_asked_about_their_own_columns():
     for site, request in requests:
         own = fed.owners[site]
         drawn = request.features[request.features >= 0]
-        assert set(drawn.tolist()) == set(range(len(own)))  # local numbers: nothing of the others
+        assert set(drawn.tolist()) == set(range(len(own)))  # local numbers: nothing about the others
         schema = sv.Schema.from_json(fed.content(request.ground.columns).decode())
         assert schema.names == fed.columns.schema.names[own.start : own.stop]
         assert schema.label.classes is None
@@ -108,11 +108,11 @@ def test_who_won_a_node_is_told_to_nobody():
     assert len(rounds) == SMALL["max_depth"] - 1
     for site in fed.sites:
         seen = {b.hash for s, request in asked(fed, FindValues) if s == site for b in request.ground.rounds}
-        assert seen == set(rounds)  # all are told the same
+        assert seen == set(rounds)  # all receive the same
 
 
 def test_last_splits_are_not_told():
-    """Rows of splits whose children are leaves are nobody's business."""
+    """No party needs the rows of splits whose children are leaves."""
     fed = federate(split(wide(), 2), Recorded)
     sv.VerticalForest(n_estimators=4, max_depth=1).fit(fed)
     for _, way, envelope in fed.transport.record:
@@ -137,7 +137,7 @@ def test_labels_travel_in_code(task):
     else:
         pairs = set(zip(target.tolist(), y.tolist(), strict=True))
         assert len(pairs) == len(set(y.tolist()))  # one to one
-    # sealed: neither code nor label is in what the coordinator carries
+    # sealed: neither code nor label is in what the coordinator forwards
     plain = target[:, 1] if task == "number" else target
     for form in (y, plain):
         for dtype in (np.uint8, np.uint16, np.int32, np.int64, np.float64):
@@ -202,7 +202,7 @@ def test_labels_must_be_a_known_way():
         sv.VerticalForest(labels="plain").fit(fed)
 
 
-# -- parties that answer nonsense
+# -- parties that reply nonsense
 
 LIES = {
     "too few bits": ("party 1", Sides, {"bits": lambda bits: bits[:-1]}, "a partition with the wrong number of bits"),
@@ -274,7 +274,7 @@ def test_an_auditor_is_not_deceived():
         sv.VerticalForest(**SMALL, auditor=True).fit(fed)
 
 
-# -- a coordinator that asks nonsense
+# -- a coordinator that requests nonsense
 
 
 def _round(**changes):
@@ -356,7 +356,7 @@ def test_labels_of_other_rows_are_refused():
         open_labels(party, few, ground.rows, fed.rows["party 0"])
 
 
-# -- parties that forget, coordinators that stop
+# -- restarted parties, stopped coordinators
 
 
 def test_a_party_that_forgets_its_splits_finds_them_again():
@@ -407,7 +407,7 @@ def test_a_share_is_kept_for_good():
 
 
 def test_names_of_caches_are_of_what_they_hold():
-    """Two forests on one federation do not see each other's rows."""
+    """Two forests on one federation do not share rows."""
     fed = federate(split(wide(), 2))
     first, second = sv.VerticalForest(**SMALL), sv.VerticalForest(**SMALL, bootstrap=False)
     alone = first.fit(fed).forest_
@@ -416,7 +416,7 @@ def test_names_of_caches_are_of_what_they_hold():
 
 
 def test_a_split_is_remembered_for_its_own_seed_alone():
-    """Forests that differ where columns tie: none is grown from what another left in a party's memory."""
+    """Forests differ where columns tie: none uses what another left in a party's memory."""
     frame = wide()
     table = frame.select(ID, "age").with_columns(same=pl.col("age"))
     fed = federate({"a": frame.select(ID, "label"), "b": table})

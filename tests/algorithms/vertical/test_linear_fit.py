@@ -1,4 +1,4 @@
-"""Linear models of parties that keep their columns: scikit-learn's of the joined table, and what travels."""
+"""Linear models over columns: equal to scikit-learn's on the joined table; and what travels."""
 
 import hashlib
 from copy import copy
@@ -57,7 +57,7 @@ def fitted_once(task, n_parties):
 
 
 def fitted(task="binary", n_parties=2):
-    """A model that several tests look at, each at a copy of its own, whose shares it may delete."""
+    """A model shared by several tests; each works on a copy, whose shares it may delete."""
     model = copy(fitted_once(task, n_parties))
     model.shares_ = dict(model.shares_)
     return model
@@ -77,11 +77,11 @@ def sent(fed, kind):
     return [(site, wire.decode(e.body, kind)) for site, e in envelopes]
 
 
-# -- the same as of the joined table
+# -- equal to the joined table
 
 
 def assert_like_scikit_learn(fed, task, alpha=1.0):
-    """Predictors are compared: of columns that two parties have alike, which has the weight is of no account."""
+    """Compares predictors: if two parties hold the same column, either may carry the weight."""
     model = sv.VerticalLinear(alpha=alpha, **EXACT).fit(fed)
     X, y = joined(fed)
     if task == "number":
@@ -135,7 +135,7 @@ def test_penalties(task, alpha):
 
 def test_coefficients_of_columns_that_differ():
     """Small steps, to the last digits."""
-    frame = wide().drop("height")  # which is missing where the age is
+    frame = wide().drop("height")  # missing where the age is missing
     fed = federate(split(frame, 3))
     model = sv.VerticalLinear(tol=1e-8).fit(fed)
     X, y = joined(fed)
@@ -201,7 +201,7 @@ def test_two_of_several_classes_to_learn_from():
     assert set(model.predict(fed)["prediction"]) == {"high", "low"}
 
 
-# -- rounds, bytes, who is told what
+# -- rounds, bytes, who learns what
 
 
 def test_bytes_are_those_delivered():
@@ -211,7 +211,7 @@ def test_bytes_are_those_delivered():
     delivered = sum(map(len, fed.transport.data[start:]))
     assert sum(n for ways in model.bytes_.values() for n in ways.values()) == delivered
     n, rows = model.n_iter_, fed.rows["party 0"]
-    assert model.bytes_["party 1"]["sent"] < n * (5 * rows + 1500) + 5000  # four bytes a row and step, and a little
+    assert model.bytes_["party 1"]["sent"] < n * (5 * rows + 1500) + 5000  # four bytes per row and step, and some more
 
 
 def test_parties_are_told_of_their_own_columns():
@@ -248,7 +248,7 @@ def test_coordinators_carry_what_they_cannot_read():
 
 
 def test_parties_learn_the_label():
-    """What is given away, as docs/linear.md says: the sign of a residual is the label."""
+    """What is disclosed, as docs/linear.md states: the sign of a residual is the label."""
     fed = federate(split(wide(), 2), Recorded)
     sv.VerticalLinear().fit(fed)
     request = asked(fed, OfferDirection)[-1][1]
@@ -270,7 +270,7 @@ def test_directions_too_small_to_be_told_are_asked_for_again():
 
 
 def test_label_holders_learn_columns():
-    """What is given away: a party with one column, and no other beside it, shows it up to its scale."""
+    """What is disclosed: a party with a single column reveals it up to its scale, if no other party adds to the sum."""
     frame = wide()
     tables = {"a": frame.select(ID, "age", "dose", "label"), "b": frame.select(ID, "noise")}
     fed = federate(tables, Recorded)
@@ -309,7 +309,7 @@ def test_new_rows(task, how):
     predictions = model.predict(fed)
     assert fed.rounds == before + 1
     assert predictions.columns == [ID, "prediction"]
-    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
+    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # in the order of the first table
     whole = model.predict(frame.sort(ID))
     if task == "number":
         assert np.allclose(predictions.sort(ID)["prediction"], whole, atol=1e-6)
@@ -439,7 +439,7 @@ def test_files_that_were_made_up():
 
 @cache
 def two_parties():
-    """A federation for what is refused."""
+    """A federation for refused input."""
     return federate(split(wide(), 2))
 
 
@@ -497,7 +497,7 @@ def test_too_few_steps(monkeypatch):
         sv.VerticalLinear(tol=1e-8).fit(fed)
 
 
-# -- parties that answer nonsense
+# -- parties that reply nonsense
 
 LIES = {
     "too few rows": (Offer, {"column": lambda c: c[1:]}, "does not match the rows"),
@@ -528,7 +528,7 @@ def test_sums_that_do_not_fit_together(which):
 
 
 def test_columns_that_mean_nothing():
-    # whatever it says of its rows, the others' model is none the worse for it
+    # whatever it claims about its rows, the others' model is unharmed
     rng = np.random.default_rng(0)
     liar = lying("party 1", Offer, column=lambda c: rng.integers(-(1 << 28), 1 << 28, c.shape))
     with pytest.warns(ConvergenceWarning):
@@ -559,7 +559,7 @@ def test_predictors_that_are_none(change):
         sv.VerticalLinear().fit(fed).predict(fed)
 
 
-# -- a coordinator that asks nonsense
+# -- a coordinator that requests nonsense
 
 
 def changed(**changes):
@@ -597,7 +597,7 @@ def test_a_coordinator_that_asks_nonsense(nonsense):
 
 @pytest.mark.parametrize(("task", "site"), [("binary", "party 1"), ("number", "party 0")])
 def test_a_coordinator_that_lies(task, site):
-    """Whatever is asked, a party answers, or says that it cannot."""
+    """A party replies to every request, or says that it cannot."""
 
     class Raw(InProcess):
         record: ClassVar[list] = []
@@ -616,7 +616,7 @@ def test_a_coordinator_that_lies(task, site):
 
 
 def test_one_course_of_steps():
-    """A party goes on from what it has answered: residuals of another making would show it from another side."""
+    """A party continues from its own replies: other residuals would reveal its table from another side."""
     fed = federate(split(wide(), 2), Recorded)
     sv.VerticalLinear().fit(fed)
     terms = {site: request.terms for site, request in asked(fed, OfferDirection)}
@@ -629,14 +629,14 @@ def test_one_course_of_steps():
             fed.total({site: OfferDirection(terms=own, steps=steps[1:2]) for site, own in terms.items()})
 
 
-# -- parties that forget, coordinators that stop
+# -- restarted parties, stopped coordinators
 
 
 @pytest.mark.parametrize(
     "learner", [sv.VerticalLinear(), sv.VerticalForest(**SMALL)], ids=["VerticalLinear", "VerticalForest"]
 )
 def test_a_finished_study_is_read_from_its_journal(tmp_path, learner):
-    """Nobody is asked again, so parties keep their shares with the journal."""
+    """Nobody receives a second request, so parties keep their shares with the journal."""
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     model = clone(learner).fit(federate(tables, journal=path))
     fed = federate(tables, Recorded, journal=path)

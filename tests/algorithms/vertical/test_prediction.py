@@ -1,4 +1,4 @@
-"""Forests in shares answer what the whole forest answers; their files are each party's own."""
+"""Forests in shares predict like the whole forest; each party's file contains only its share."""
 
 import hashlib
 from copy import copy
@@ -28,7 +28,7 @@ def fitted_once(task, n_parties, parameters):
 
 
 def fitted(task="binary", n_parties=3, **parameters):
-    """A model that several tests look at, each at a copy of its own, whose shares it may delete."""
+    """A model shared by several tests; each works on a copy, whose shares it may delete."""
     model = copy(fitted_once(task, n_parties, tuple(sorted(parameters.items()))))
     model.shares_ = dict(model.shares_)
     return model
@@ -57,12 +57,12 @@ def test_new_rows(task, how):
     assert predictions.columns == [ID, "prediction"]
     whole = dict(zip(frame[ID].to_list(), model.forest_.predict(frame).tolist(), strict=True))
     assert dict(zip(predictions[ID].to_list(), predictions["prediction"].to_list(), strict=True)) == whole
-    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
+    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # in the order of the first table
     if task != "number":
         shares = model.predict_proba(fed)
         assert shares.columns == [ID, *map(str, model.forest_.classes)]
         expected = model.forest_.predict_proba(frame.sort(ID))
-        assert np.array_equal(shares.sort(ID).drop(ID).to_numpy(), expected)  # to the bit
+        assert np.array_equal(shares.sort(ID).drop(ID).to_numpy(), expected)  # bit for bit
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -270,7 +270,7 @@ def test_files_that_were_changed(tmp_path):
 
 
 def doctored(data, kind, **changes):
-    """Change arrays of a file and make its digest right again."""
+    """Changes arrays of a file and makes its digest valid again."""
     return replace(kind.from_bytes(data), **changes).to_bytes()
 
 

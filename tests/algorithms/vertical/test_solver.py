@@ -1,4 +1,4 @@
-"""Regression with offered columns: scikit-learn's on all columns together."""
+"""Regression with columns offered step by step: equal to scikit-learn's on all columns."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ LABELS = {"number": Label("y"), "two": Label("y", (0, 1)), "several": Label("y",
 
 
 def problem(kind, n=300, d=12, seed=0):
-    """Columns that say much the same as each other, and a label that depends on them."""
+    """Strongly correlated columns, and a label that depends on them."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)) + rng.normal(size=(n, 1))
     X = (X - X.mean(axis=0)) / X.std(axis=0)
@@ -48,7 +48,7 @@ def reference(X, y, kind, alpha):
 
 
 def fit(X, y, kind, sizes, alpha=1.0, tol=1e-9, most=60):
-    """The first party has the label; the others offer columns until nothing is left to gain."""
+    """The first party has the label; the others offer columns until there is no further gain."""
     parts = np.split(X, np.cumsum(sizes)[:-1], axis=1)
     labels = make_target(y, LABELS[kind])
     first, *others = [ReducedColumns.of(part) for part in parts]
@@ -163,7 +163,7 @@ def test_conjugate_gradients():
     def easy(v):
         return Coefficients(v.own / np.diag(H)[:, None], nothing)
 
-    for _ in range(4):  # each brings the residual down a hundredfold
+    for _ in range(4):  # each reduces the residual by a factor of a hundred
         left = b.plus(apply(found), -1)
         found = found.plus(
             conjugate_gradients(
@@ -177,7 +177,7 @@ def test_conjugate_gradients():
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_second_derivatives(kind):
-    """By small differences of the first."""
+    """By finite differences of the first."""
     X, y = problem(kind, n=40, d=3)
     target = make_target(y, LABELS[kind]).target
     F, f = with_constant(X), 4

@@ -1,4 +1,4 @@
-"""Thresholds of forests over columns: all that predicts decides by them, the label holder included."""
+"""Thresholds of vertical forests: every prediction uses them, also at the label holder."""
 
 from unittest import mock
 
@@ -21,7 +21,7 @@ def made(**settings):
 
 @pytest.mark.parametrize("labels", ["encoded", "encrypted"])
 def test_predictions_at_the_label_holder_obey_it(tmp_path, labels):
-    """Also where only the label holder knows what leaves are worth."""
+    """Also where only the label holder knows the leaf values."""
     encrypted = {}
     if labels == "encrypted":
         pytest.importorskip("gmpy2", reason="gmpy2 is not installed: pip install 'silvan[vertical]'")

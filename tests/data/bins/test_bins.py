@@ -1,4 +1,4 @@
-"""Bins: values in their bins, in those of the table and in those of each tree, on however many threads."""
+"""Bins: values in the bins of the table and of each tree, with any number of threads."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from silvan.data.schema import MAX_CATEGORIES, Feature, Schema
 
 
 def assert_trees_share_the_cuts(x, max_bins):
-    """A tree has some of the cut points, all of the values, and at most so many bins; all trees have all cut points."""
+    """A tree uses some of the cut points, all values, and a limited number of bins; all trees use all cut points."""
     X = np.asarray(x, np.float32)[:, None]
     bins, codes = find_bins(X, Schema.of(["x"]), max_bins, staggered=True)
     np.testing.assert_array_equal(bins.apply(X), codes)
@@ -83,7 +83,7 @@ def test_other_rows_in_given_bins(x, edges):
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("n_cuts", [0, 1, 7, 8, 9, 251, 254])
 def test_many_rows_between_cuts_near_each_other(n_cuts, wide):
-    """All cuts in one cell of the table that narrows the search, or one far away on either side."""
+    """All cuts in one cell of the lookup table, or one far away on either side."""
     cuts = np.arange(1000, 1000 + n_cuts, dtype=np.float32) / 1024
     if wide and n_cuts > 2:
         cuts[[0, -1]] = -1e30, 1e30
@@ -119,7 +119,7 @@ def test_a_category_is_its_code_plus_one():
 
 @pytest.mark.parametrize("code", [-1, -1000, 2, 254, 255, 1e30, -1e30, np.inf, -np.inf])
 def test_an_unknown_code_is_missing(code):
-    """A bin beyond the last would be a write outside the histogram."""
+    """A bin beyond the last would write outside the histogram."""
     narrow = Feature("n", "categorical", categories=("a", "b"))
     bins, found = find_bins(np.array([[code], [1.0]], np.float32), Schema.of([narrow]), 64)
     assert found[:, 0].tolist() == [0, 2]

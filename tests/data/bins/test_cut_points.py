@@ -1,4 +1,4 @@
-"""Cut points: by their rules, however rows are ordered or shared out, or as a schema gives them."""
+"""Cut points: by their rules, however rows are ordered or distributed, or as a schema gives them."""
 
 from itertools import pairwise
 
@@ -52,7 +52,7 @@ def test_cuts_are_round(values, expected):
 
 @every_shape
 def test_cuts_are_on_the_public_grid(x):
-    """A cut may meet a value by chance, but only where anybody's cuts could be."""
+    """A cut may equal a value by chance, but only where anybody's cuts could."""
     cuts, _ = bin_column(x, 255)
     assert (grid.images(cuts) % (1 << GRID.finest) == 0).all()
 
@@ -68,7 +68,7 @@ def test_bins_hold_about_equally_many(shape):
 
 
 def test_spikes_do_not_use_up_the_bins():
-    """Heaped values, as people round them: each spike has a bin, up to the end of the line."""
+    """Heaped values, as people round them: each spike gets a bin, up to the largest value."""
     rng = np.random.default_rng(0)
     spikes = np.repeat(np.arange(40) * 5.0, 100)
     x = np.concatenate([spikes, rng.random(200) * 200])
@@ -89,7 +89,7 @@ def test_no_bin_holds_much_more_than_its_share(rows, max_bins):
 
 
 def test_fine_counts_of_other_cells_are_refused():
-    """A kernel that looked for a cell beyond them would read, and write, memory of others."""
+    """A kernel that looked for a cell beyond them would access foreign memory."""
     image = grid.images(np.linspace(1.0, 2.0, 200, dtype=np.float32))
     counts = grid.coarse_counts(image, GRID.coarse, GRID.n_cells)
     heavy = grid.heavy_cells(counts, GRID, 8)
@@ -126,7 +126,7 @@ def test_sums_over_sites_give_the_same_cuts(x):
     np.testing.assert_array_equal(cuts_of_parts([x[::3], x[1::3], x[2::3]], 64), bin_column(x)[0])
 
 
-# -- what a schema says
+# -- cut points in a schema
 
 
 @given(columns, st.sets(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20))

@@ -1,4 +1,4 @@
-"""Tables in databases: the same values as in a file, read only, and one line for what goes wrong."""
+"""Tables in databases: the same values as in a file, read only, and one line for each failure."""
 
 import re
 import socket
@@ -246,7 +246,7 @@ def test_postgres_values_and_types(allowed):
 
 
 def test_postgres_in_a_fresh_process(allowed):
-    """Tests have loaded all of the driver already; a site's process has not."""
+    """Tests have already loaded all of the driver; a site's process has not."""
     code = f"from silvan.data.table import read_table; print(len(read_table({allowed.url(table='visits')!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("4", "")
@@ -286,7 +286,7 @@ def test_what_postgres_cannot_answer(allowed, query, said):
 
 
 def test_a_database_that_breaks_off_is_asked_again(allowed, monkeypatch, caplog):
-    """A limit on time, a connection that is cut: the rows are read anew, and the owner reads what happened in words."""
+    """A time limit or a lost connection: the rows are read again, and a message tells the owner what happened."""
     whole, pauses = read_table(allowed.url(table="visits")).to_native(), []
     slow = sv.Query(allowed.url(), "select visits.* from visits, (select pg_sleep(0.3)) as slow")
 
@@ -309,7 +309,7 @@ def test_a_database_that_breaks_off_is_asked_again(allowed, monkeypatch, caplog)
 
 
 def cut_a_reader(server):
-    """End a connection of the reader as soon as there is one."""
+    """Closes a connection of the reader as soon as there is one."""
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active'"
     with server.connected() as connection:
         while not connection.run(end):
@@ -351,7 +351,7 @@ def test_postgres_cannot_be_reached(allowed, monkeypatch):
 
 
 def test_encryption(allowed):
-    """By default a server elsewhere must be one that can be trusted; here that is asked for."""
+    """By default a remote server must be trusted; here the test demands the same of a local one."""
     url, root = allowed.url, str(allowed.folder / "server.crt")
     for settings in ({"sslmode": "require"}, {"sslmode": "disable"}, {"sslmode": "verify-full", "sslrootcert": root}):
         assert len(read_table(url(table="visits", **settings))) == 4

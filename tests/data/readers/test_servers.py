@@ -1,4 +1,4 @@
-"""Tables in MariaDB, on a server of the tests' own; and what would be sent to SQL Server and Oracle."""
+"""Tables in MariaDB, on a private test server; and what would be sent to SQL Server and Oracle."""
 
 import ssl
 import sys
@@ -146,7 +146,7 @@ def test_rows_of_mariadb_give_the_forest_of_the_same_rows_in_memory(allowed):
     assert first == second
 
 
-# -- what would be sent to servers that no test can start
+# -- what would be sent to servers that tests cannot start
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_how_sql_server_is_called(settings, ends):
     address = find_address(sv.Query(f"mssql://reader@db.example/records?table=t{settings}"), 1433)
     text = odbc_text(address, "a;b}c")
     parts = "DRIVER={ODBC Driver 18 for SQL Server};Server=db.example,1433;Database=records;UID=reader;PWD={a;b}}c};"
-    assert text == parts + ends  # a password cannot end early and set something else
+    assert text == parts + ends  # a password cannot end early and set another option
     driver = SimpleNamespace(connect=lambda text, timeout: (text, timeout))
     assert DIALECTS["mssql"].connect(driver, address, "a;b}c") == (text, 15)
 
@@ -255,7 +255,7 @@ def test_a_driver_that_is_not_there(monkeypatch):
 
 
 def test_rows_of_a_driver_that_is_like_oracles(monkeypatch):
-    """A stand-in for the driver: what it is sent, and what comes of its values."""
+    """A stand-in for the driver: records what it receives and returns given values."""
     sent = []
 
     class Cursor:

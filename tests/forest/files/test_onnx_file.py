@@ -1,4 +1,4 @@
-"""ONNX models answer like the forest, in onnxruntime and in onnx's own slow evaluator, or are not written."""
+"""ONNX models predict like the forest, in onnxruntime and in onnx's own slow evaluator, or are not written."""
 
 import sys
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_fitted_forests(task, tmp_path):
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, forest.scores(rows), rtol=0, atol=exchange.tolerance(forest))
     if task != "number":
-        # where two classes are as good as equal, rounding decides
+        # where two classes are nearly equal, rounding decides
         best = np.sort(forest.scores(rows), axis=1)
         clear = best[:, -1] - best[:, -2] > 1e-5
         assert clear.mean() > 0.9

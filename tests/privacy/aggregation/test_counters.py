@@ -1,4 +1,4 @@
-"""Replies as counters modulo 2^64: there and back, and sums that are what plain addition gives."""
+"""Replies as counters modulo 2^64: round trips, and sums that equal plain addition."""
 
 import numpy as np
 import pytest

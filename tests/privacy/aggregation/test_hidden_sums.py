@@ -1,4 +1,4 @@
-"""What ring and masked sums have in common: the sums and forests of trusted ones, and what is checked on the way."""
+"""What ring and masked sums have in common: sums and forests equal those of trusted sums, and checks on the way."""
 
 from collections.abc import Callable
 from functools import cache
@@ -34,7 +34,7 @@ class Way(NamedTuple):
     of: Callable  # a federation of sites with given parts
     sites: Callable
     sums: Callable
-    page: str  # what the report says of it
+    page: str  # what the report says about it
 
 
 WAYS = (
@@ -168,7 +168,7 @@ def test_a_sum_that_cannot_be_right(way):
         way.of([of(1), of(2), of(3)], quorum=3).total(Number(), check=check)
 
 
-# -- studies that go on
+# -- studies that continue
 
 
 def test_a_finished_study_asks_nothing(way, tmp_path):

@@ -1,4 +1,4 @@
-"""Masked sums under attack: what a coordinator and sites, alone or together, can and cannot learn."""
+"""Attacks on masked sums: what a coordinator and sites, alone or together, can and cannot learn."""
 
 import secrets
 
@@ -47,7 +47,7 @@ def asked():
 
 
 def here(values=None, secure_sum=None, **settings):
-    """A coordinator of sites that can be asked by hand; those of the table above unless others are given."""
+    """A coordinator that controls each message to its sites; by default those of the table above."""
     return Coordinator(masked_sites([of(*value) for value in values or PARTS.values()], secure_sum), **settings)
 
 
@@ -62,11 +62,11 @@ def like_noise(array):
     return abs(bits.mean() - 0.5) < 5 / len(bits) ** 0.5  # ten deviations
 
 
-# -- a coordinator that reads along
+# -- a curious coordinator
 
 
 def test_a_coordinator_reads_nothing_in_what_it_is_given():
-    """Masked parts look like noise, share nothing with one another, and neither do any two of them added."""
+    """Masked parts look random, have nothing in common, and neither do the sums of any two."""
     values = [np.arange(i, i + 4096) for i in (1, 5000, 10_000, 20_000)]
     feds = [masked_of([of(*value) for value in values], Recorded) for _ in range(2)]
     totals = [fed.total(Number()).x.tolist() for fed in feds]
@@ -119,7 +119,7 @@ def test_no_part_is_in_any_message_of_a_forest():
     assert {question for question, _ in kinds} == sums
 
 
-# -- a coordinator that asks for more than it should get
+# -- a coordinator that requests more than it should
 
 
 def test_a_part_is_not_given_in_the_clear():
@@ -209,7 +209,7 @@ def test_widths_of_another_array_than_the_part():
 
 
 def test_a_bound_that_is_too_low_tells_nothing():
-    """A site that refused if a count did not fit would tell how large it is; instead sums make nonsense."""
+    """If a site refused when a count did not fit, it would reveal its size; instead the sum is nonsense."""
     for width in (1, 2, 4, 32):
         assert isinstance(here([[2**30] * 4] * 4).hide(width=width), Hidden)
 
@@ -238,7 +238,7 @@ def test_keys_that_are_none():
         refused(given.send("a", turn), "format")
 
 
-# -- masks are for one part
+# -- masks serve one part
 
 
 def test_masks_are_for_one_question():
@@ -249,7 +249,7 @@ def test_masks_are_for_one_question():
 
 
 def test_all_sites_are_asked_alike():
-    """Whoever asks one site for something else than the others, to see its part alone, gets nothing."""
+    """A different request to one site, to see its part alone, yields nothing."""
     given = Coordinator(masked_sites([[of(5), of(9)], [of(1), of(0)], [of(1), of(0)]]))
     given.hide("a", which=0)
     given.hide("b", "c", which=1)
@@ -272,7 +272,7 @@ def test_masks_are_for_one_table():
 
 
 def test_every_sum_has_masks_of_its_own():
-    """Whatever sets sums apart: question, study, members, neighbours, width."""
+    """Everything that distinguishes sums: request, study, members, neighbours, width."""
     six = [(i,) for i in range(6)]
     sites = here(six, MaskedPart(neighbours=2)).sites
     variants = [
@@ -293,7 +293,7 @@ def test_every_sum_has_masks_of_its_own():
 
 
 def settled(given, survivors, gone=()):
-    """Hide, confirm and open, as an honest coordinator does."""
+    """Masks, confirms and opens, as an honest coordinator does."""
     given.hide()
     given.confirm(survivors=survivors)
     stay = [s for s in survivors if s not in gone]
@@ -303,7 +303,7 @@ def settled(given, survivors, gone=()):
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize(("first", "second"), [("abcd", "abc"), ("abc", "abcd"), ("abd", "abc")])
 def test_asked_for_both_shares(first, second, restarted):
-    """Once with d's part in the sum and once without: own mask and shared masks together would show d's part."""
+    """Once with d's part in the sum and once without: the two kinds of masks together would reveal d's part."""
     given = here()
     opened = settled(given, list(first))
     assert all(isinstance(reply, Opened) for reply in opened.values())
@@ -316,7 +316,7 @@ def test_asked_for_both_shares(first, second, restarted):
 
 
 def test_both_shares_would_show_the_part():
-    """The attack at work on sites that forget what they settled: this is what the rule above is for."""
+    """The attack succeeds on sites that forget what they confirmed: this is what the rule above is for."""
     given = here()
     with_d = recovered(settled(given, list("abcd")), given.turn("hide"), list("abcd"))[0]
     for site in given.sites.values():
@@ -331,13 +331,13 @@ def test_both_shares_would_show_the_part():
 
 
 def test_a_part_that_came_late_stays_hidden():
-    """The coordinator has d's masked part and says that it was lost: all it is told leaves d's own mask on it."""
+    """The coordinator has d's masked part and claims that d was lost: what it receives leaves d's self-mask on it."""
     given = here()
     opened = settled(given, list("abc"))
     own, shared = recovered(opened, given.turn("hide"), list("abc"))
     assert set(own) == set("abc")
     assert set(shared) == {(s, "d") for s in "abc"}
-    minus = [shared[s, "d"] for s in "abc"]  # d is the last by name and takes all off
+    minus = [shared[s, "d"] for s in "abc"]  # d is the last by name and subtracts all
     left = without(given.hidden["d"], [], minus)
     assert left.tolist() != list(PARTS["d"])
     assert (left > 2**40).all()
@@ -347,7 +347,7 @@ def test_a_part_that_came_late_stays_hidden():
 
 
 def test_what_is_recovered_in_one_sum_opens_no_other():
-    """All of d's masks of the first sum are known by its end; those of the second are others."""
+    """All of d's masks of the first sum are known at its end; those of the second are different."""
     given = here()
     _, shared = recovered(settled(given, list("abc")), given.turn("hide"), list("abc"))
     again = Coordinator(given.sites, "sum 2")
@@ -363,7 +363,7 @@ def test_what_is_recovered_in_one_sum_opens_no_other():
 
 
 class Sly(Coordinator):
-    """Asks under one name throughout, as waves of one question, which may lose sites on the way."""
+    """Uses one name throughout, as for waves of one request, which may lose sites on the way."""
 
     waves = 0
 
@@ -374,7 +374,7 @@ class Sly(Coordinator):
 
 
 def read_sum(given, survivors):
-    """Take off all masks that are left, as a coordinator does."""
+    """Removes all remaining masks, as a coordinator does."""
     opened = {site: given.open(site, survivors) for site in survivors}
     own, shared = recovered(opened, given.turn("hide"), survivors)
     plus = [*own.values(), *(seed for pair, seed in shared.items() if adds_mask(*pair))]
@@ -387,7 +387,7 @@ def read_sum(given, survivors):
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("change", [{"sum": "sum 2"}, {"neighbours": 2}, {"width": 32}])
 def test_a_second_sum_of_the_same_without_a_site(change, restarted):
-    """In the same question a coordinator says that d was lost: the difference of the two sums would be d's part."""
+    """In the same request a coordinator claims that d was lost: the difference of the two sums would be d's part."""
     parts = [(i, 10 * i) for i in range(1, 6)]
     sites = masked_sites([of(*part, dtype=np.int64) for part in parts], MaskedPart(neighbours=2))
     for site in sites.values():
@@ -414,7 +414,7 @@ def test_a_second_sum_of_the_same_without_a_site(change, restarted):
 
 
 def test_lists_that_differ_between_sites_are_refused():
-    """a and b are told of all four, c and d of others: nobody gives a share."""
+    """a and b get a list of all four, c and d another: nobody gives a share."""
     given = here([(i,) for i in range(6)])
     given.hide()
     everyone, fewer = list("abcdef"), list("abcde")
@@ -479,7 +479,7 @@ def test_steps_out_of_order():
     assert "has not confirmed whose parts" in refused(given.open("a"))
 
 
-# -- what others made out, tampered with or from elsewhere
+# -- boxes that were changed or belong elsewhere
 
 
 def ready(**settings):
@@ -542,7 +542,7 @@ def test_a_replayed_sum_gives_the_same_bytes_and_no_more():
 
 
 def test_an_old_answer_is_none_to_a_new_sum():
-    """What sites answered in the first sum, played again in the second: the coordinator takes none of it."""
+    """Replies of the first sum, replayed in the second: the coordinator accepts none of them."""
     old = []
 
     class Replaying(InProcess):
@@ -586,7 +586,7 @@ def test_keys_stay():
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_site_keeps_its_key_through_a_study(restarted):
-    """A coordinator that hands out true keys first and its own later, or one site's key under another's name."""
+    """A coordinator that sends true keys first and its own later, or one site's key under another's name."""
     given = here()
     given.hide("a")
     if restarted:
@@ -603,7 +603,7 @@ def test_a_site_keeps_its_key_through_a_study(restarted):
 
 
 def test_a_coordinator_that_invents_sites():
-    """Without a roster it can be all others, and reads the part; with one it is refused."""
+    """Without a roster it can impersonate all other sites and reads the part; with one it is refused."""
     given = here()
     spies = masked_sites([of(0, 0, 0, 0)] * 4)
     invented = Coordinator({**spies, "a": given.sites["a"]})
@@ -676,7 +676,7 @@ def test_shares_that_follow_from_keys_are_for_one_sum():
 
 
 def test_two_thirds_together_can():
-    """As docs/sums.md says: four of six that collude with the coordinator open a fifth's part, whatever was settled."""
+    """As docs/sums.md states: four of six that collude with the coordinator open a fifth's part, in any case."""
     given = here([(i, 10 * i) for i in range(6)])
     given.hide()
     found = shares_of(given, "abcd", "f")
@@ -694,7 +694,7 @@ def split_by(given, colluders, k):
 
 
 def test_all_neighbours_of_a_site_together_learn_its_part():
-    """On a circle with two neighbours each, two are enough; with four they are not, nor with all."""
+    """On a circle with two neighbours each, two are enough; with four they are not, nor are all others."""
     values = [(i + 3, 10 * i) for i in range(6)]
     for neighbours in (2, 4, None):
         given = here(values, MaskedPart(neighbours=neighbours), neighbours=neighbours)
@@ -711,7 +711,7 @@ def test_all_neighbours_of_a_site_together_learn_its_part():
 
 
 def test_a_site_that_confirms_two_lists():
-    """Of six, two lists with four confirmations each need two sites that lie; one is not enough."""
+    """With six sites, two lists with four confirmations each need two sites that lie; one is not enough."""
     given = here([(i,) for i in range(6)])
     given.hide()
     one, two = list("abcdef"), list("abcde")

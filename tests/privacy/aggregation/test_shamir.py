@@ -1,4 +1,4 @@
-"""Shamir's shares: enough of them give the secret, fewer fit every secret; held to arithmetic done the long way."""
+"""Shamir's shares: enough of them give the secret, fewer fit every secret; compared with naive arithmetic."""
 
 from itertools import combinations
 
@@ -12,7 +12,7 @@ from silvan.privacy.aggregation import shamir
 
 
 def times(a, b):
-    """Multiply in the field, bit by bit."""
+    """Multiplies in the field, bit by bit."""
     product = 0
     while b:
         product ^= a * (b & 1)
@@ -22,7 +22,7 @@ def times(a, b):
 
 
 def value(coefficients, x):
-    """Work out a polynomial by Horner's rule."""
+    """Evaluates a polynomial by Horner's rule."""
     result = 0
     for c in reversed(coefficients):
         result = times(result, x) ^ c
@@ -73,12 +73,12 @@ def test_enough_shares_give_the_secret(case):
 
 @given(cases(), st.integers(1, 255))
 def test_fewer_shares_fit_every_secret_equally(case, other):
-    """For each other secret there is one polynomial through the same shares: the last coefficient makes up for it."""
+    """For each other secret exactly one polynomial goes through the same shares: the last coefficient compensates."""
     n, rows, order = case
     if len(rows) == 1:
         return
     places = order[: len(rows) - 1]
-    # differ by a multiple of the polynomial that is zero at all places known
+    # differ by a multiple of the polynomial that is zero at all known places
     zero = [other]
     for place in places:
         shifted, scaled = [0, *zero], [times(c, place + 1) for c in zero] + [0]
@@ -108,7 +108,7 @@ def test_as_many_shares_as_there_can_be():
 
 
 def test_shares_that_are_determined_look_like_noise():
-    """Of the plainest secret, each share by itself."""
+    """For a secret of zeros, each share by itself."""
     rng = np.random.default_rng(0)
     rows = np.frombuffer(bytes(20_000) + rng.bytes(40_000), np.uint8).reshape(3, 20_000)
     for share in shamir.interpolate([0, 1, 2], rows, [3, 4, 5]):

@@ -1,4 +1,4 @@
-"""A key that only sites know: here that of row samples, see test_identity.py for parties."""
+"""A key that only sites know: here that of row samples; for parties see test_identity.py."""
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ def test_all_sites_draw_by_one_key_that_is_new(fed):
     before = keys(fed)
     rounds = fed.rounds
     share_key(fed)
-    assert fed.rounds == rounds  # agreement is counted apart
+    assert fed.rounds == rounds  # agreement is counted separately
     assert len(keys(fed)) == 1
     assert keys(fed) != before
     key = np.array(next(iter(keys(fed))), "<u8").tobytes()
@@ -52,11 +52,11 @@ def test_asked_again_the_key_stays(fed):
 
 
 def test_a_site_takes_one_key_for_a_study(fed):
-    """Asked by two keys, the same rows would be sampled in two ways, and the difference of two sums is of few rows."""
+    """With two keys, the same rows would be sampled in two ways, and the sums would differ by few rows."""
     first, second, _ = fed.sites
     offer = DealKey(study=fed.study, sites=[second])
     boxes = fed.ask(offer, to=[first])[first].boxes
-    fed.ask(DealKey(study=fed.study, sites=[first]), to=[second])  # draws a key of its own
+    fed.ask(DealKey(study=fed.study, sites=[first]), to=[second])  # makes its own key
     with pytest.raises(RefusedError, match="shared key for this study already"):
         fed.ask({second: TakeKey(study=fed.study, by=first, box=boxes[second])})
 
@@ -70,7 +70,7 @@ def test_each_study_has_its_own(fed):
 
 
 def test_a_key_of_another_study_is_neither_dealt_nor_taken(fed):
-    """Else a coordinator could have rows of one study sampled as in another, and compare the sums of the two."""
+    """Otherwise a coordinator could sample rows of one study as in another, and compare the sums of the two."""
     (first, second, _), before = fed.sites, fed.study
     with pytest.raises(RefusedError, match="a key of another study"):
         fed.ask(DealKey(study="another", sites=[second]), to=[first])
@@ -107,7 +107,7 @@ def test_a_site_that_is_not_on_the_roster(fed):
 
 
 def test_a_site_with_a_budget_agrees_on_a_key(fed):
-    """A key tells nothing of rows, so no budget needs to cover it, and no policy or approval to name it."""
+    """A key reveals nothing about rows, so budgets, policies and approvals need not name it."""
     policy = sv.Policy(epsilon=1.0, messages=("CountTables",), approve=True)
     fed = sv.federate_rows(parts(table(n=120), 3), schema=schema(), policy=policy, signed=True, n_jobs=1)
     with pytest.raises(RefusedError, match="has not approved"):
@@ -119,10 +119,10 @@ def test_a_site_with_a_budget_agrees_on_a_key(fed):
 
 
 def test_what_tells_nothing_of_rows_is_answered_alike_whatever_the_table():
-    """The kinds that are free of budgets and policies: each is answered by a site whose table cannot even be read.
+    """The kinds exempt from budgets and policies: a site handles each even if its table cannot be read.
 
-    ``CloseStudy`` is about what was answered before, by digests and masked fingerprints (``test_close_study.py``), and
-    ``CompareLedgers`` about how long ledgers are (``test_ledger_heads.py``).
+    ``CloseStudy`` is about earlier replies, by digests and masked fingerprints (``test_close_study.py``), and
+    ``CompareLedgers`` is about the length of ledgers (``test_ledger_heads.py``).
     """
     free = {kind.kind() for kind, _ in HANDLERS.values() if not kind.of_rows}
     assert free == {"Announce", "CloseStudy", "CompareLedgers", "DealKey", "KeepResults", "NoteColumns", "TakeKey"}

@@ -1,4 +1,4 @@
-"""A site's privacy budget: refused before, charged first, kept for good, whatever is killed."""
+"""A site's privacy budget: checked and charged before counting, and permanent, whatever is killed."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ def test_a_study_spends_no_more_than_its_text_says():
     for refuse in (budget.check, budget.admit, lambda draw, cost, study: budget.charge(draw, cost, "", study)):
         with pytest.raises(RefusedError, match=r"may cost epsilon 0\.5 by its text, of which 0\.3 is spent"):
             refuse("b", 0.3, one)
-    budget.charge("a", 0.3, "", other)  # the same answer again costs nobody anything
+    budget.charge("a", 0.3, "", other)  # the same reply again costs nobody anything
     budget.charge("b", 0.5, "", other)
     with pytest.raises(RefusedError, match="used up"):
         budget.charge("c", 0.3, "")
@@ -75,7 +75,7 @@ def test_a_study_spends_no_more_than_its_text_says():
 )
 @pytest.mark.parametrize("quorum", [None, 2])
 def test_what_a_study_may_cost_follows_from_its_text(more, most, quorum):
-    """A site that is lost has the others draw their shares of the noise again."""
+    """If a site is lost, the others sample their shares of the noise again."""
     head = "" if quorum is None else f"quorum = {quorum}\n"
     text = f"{head}test = 0.5\n[schema]\nlabel = {{ classes = [0, 1] }}\n[learner]\nepsilon = 1.0\n{more}"
     again = 1 if quorum is None or "site" in more else 2
@@ -83,12 +83,12 @@ def test_what_a_study_may_cost_follows_from_its_text(more, most, quorum):
 
 
 def test_a_coordinator_spends_all_that_a_site_has_where_the_text_does_not_bind_it():
-    """tests/attacks tries the same where it does."""
+    """tests/attacks tries the same with this check on."""
     assert epsilon_beyond_the_text.epsilon_spent(held=False)[0] > 9.0
 
 
 def test_costs_add_up_exactly():
-    """Ten times 0.1 fits, eleven times does not; and nothing is so small that it does not count."""
+    """Ten times 0.1 fits, eleven times does not; and no amount is too small to count."""
     budget = Budget(1.0)
     for i in range(10):
         budget.charge(f"draw {i}", 0.1, "")
@@ -147,7 +147,7 @@ os._exit(9)
 
 @pytest.mark.parametrize("when", ["charged", "kept"])
 def test_killed_between_charge_and_answer(tmp_path, when):
-    """What was charged stays charged. What had not left is drawn again at no cost; what was kept is given again."""
+    """Charges are permanent. Noise that had not left is sampled again at no cost; stored replies are sent again."""
     file = tmp_path / "budget.sqlite"
     assert subprocess.run([sys.executable, "-c", KILLED, str(file), when], check=False).returncode == 9
     budget = Budget(1.0, file, "here")
@@ -229,7 +229,7 @@ def test_a_retry_gets_the_same_answer_for_nothing():
 
 
 def test_other_rows_are_another_draw():
-    """A table that changed, or another split of it, is not answered from what was kept of the old one."""
+    """After a change of the table or of the split, stored replies are not used."""
     gate = Gate(sv.Policy())
     kept = {"test": 0.2, "test_key": b"one", "schema": schema()}
     for i, settings in enumerate([{}, kept, {**kept, "split_seed": 1}, {**kept, "test_key": b"another"}]):
@@ -260,7 +260,7 @@ def test_nonsense_is_refused():
 
 
 def test_a_share_of_noise_is_not_for_who_adds():
-    """With a budget, a site gives less than all the noise only into sums that nobody sees the parts of."""
+    """With a budget, a site adds less than all the noise only in masked and ring sums."""
     site = gated(sv.Policy(epsilon=1.0))
     assert "hide their parts" in trouble(send(site, people(sharers=2), over=SITES[:3])).text
     assert send(gated(sv.Policy()), people(sharers=2), over=SITES[:3]).kind == "NoisyCounts"
@@ -277,7 +277,7 @@ def test_exact_answers_must_be_named_beside_a_budget():
     with pytest.raises(RefusedError, match="Describe is answered without noise"):
         sv.federate_rows({"a": table(n=60), "b": table(n=60, seed=1)}, policy=sv.Policy(epsilon=1.0))
     fed = federate(policy=sv.Policy(epsilon=1.0), test=0.2)
-    assert fed.rows == {}  # not even how many rows there are
+    assert fed.rows == {}  # not even the number of rows
     with pytest.raises(RefusedError, match="CountGrid is answered without noise"):
         sv.HistogramForest(n_estimators=3).fit(fed)
     model = sv.HistogramForest(epsilon=1.0).fit(fed)
@@ -294,7 +294,7 @@ def test_a_budget_for_all_studies(tmp_path):
     forest = sv.HistogramForest(epsilon=0.7).fit(first).forest_
     assert spent(first) == pytest.approx(0.7)
     second = federate(**settings)  # as if all had been restarted
-    assert sv.HistogramForest(epsilon=0.7).fit(second).forest_ == forest  # the same questions
+    assert sv.HistogramForest(epsilon=0.7).fit(second).forest_ == forest  # the same requests
     assert spent(second) == pytest.approx(0.7)
     with pytest.raises(RefusedError, match=r"site 'site 0' refused .*used up"):
         sv.HistogramForest(epsilon=0.7, random_state=1).fit(second)
@@ -303,7 +303,7 @@ def test_a_budget_for_all_studies(tmp_path):
 
 
 def test_killed_on_the_way_out(monkeypatch):
-    """A site that dies after drawing, before its answer is out, gives the same answer after a restart."""
+    """A site that dies after sampling noise, before its reply leaves, gives the same reply after a restart."""
     fed = federate(n_sites=1)
     budget = budgets(fed)["site 0"]
     keep = Budget.keep
@@ -338,7 +338,7 @@ def shares(site, sites, request=None):
 
 
 def test_a_share_is_for_one_set_of_sites():
-    """The same share in sums over sites that differ by one would tell that one's part: it is drawn and charged anew."""
+    """The same share in sums over sets that differ by one site would reveal its part: a new share is charged."""
     budget, drawn = Budget(10.0), []
     for sites in (
         ["here", "there"],
@@ -367,7 +367,7 @@ def test_sites_that_meet_others_pay_again(tmp_path):
 
 
 def test_shares_are_in_one_sum(tmp_path):
-    """What was settled outlives the site's memory of the sum."""
+    """What was confirmed survives the site's memory of the sum."""
     file = tmp_path / "budget.sqlite"
     Budget(1.0, file).settle("draw", ["a", "b", "c"])
     Budget(1.0, file).settle("draw", ["c", "b", "a"])
@@ -376,7 +376,7 @@ def test_shares_are_in_one_sum(tmp_path):
 
 
 def losing(lost, is_lost):
-    """Make a transport that loses a site's replies to some steps of a sum."""
+    """Makes a transport that loses a site's replies to some steps of a sum."""
 
     class Losing(InProcess):
         def deliver(self, messages, verb, timeout):
@@ -389,7 +389,7 @@ def losing(lost, is_lost):
 
 
 def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
-    """A coordinator that pretends, in a new study, to have lost a site after all is refused."""
+    """A coordinator is refused if it claims, in a new study, that it lost a site after all."""
     frame = table(n=900)
     tables = {f"site {i}": frame[i::4] for i in range(4)}
     settings = {"schema": schema(), "budgets": tmp_path, "sums": "masked", "n_jobs": 1, "quorum": 3}
@@ -405,7 +405,7 @@ def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
 
 
 def test_a_smaller_ring_has_other_shares():
-    """What was prepared for a ring that lost a site is not passed round without it: its share is drawn anew."""
+    """A part prepared for a ring that lost a site is not reused without it: its share is sampled anew."""
     frame = table(n=900)
     tables = {f"site {i}": frame[i::4] for i in range(4)}
     transport = losing("site 3", lambda body: wire.decode(body, Hop).ring)
@@ -415,12 +415,12 @@ def test_a_smaller_ring_has_other_shares():
     assert spent(fed).tolist() == [1.0, 1.0, 1.0, 0.5]
 
 
-# -- how long an answer takes
+# -- response times
 
 
 @pytest.mark.parametrize(("took", "step", "waited"), [(0.01, 0.0625, 0.0525), (0.3, 0.0625, 0.2), (0.3, 0.0, None)])
 def test_how_long_a_count_takes_is_hidden(took, step, waited):
-    """An answer leaves after a power of two of time steps: noise does not cover how long the rows take."""
+    """A reply leaves after a power of two of time steps, because noise does not cover the running time."""
     times, waits = iter([0.0, took]), []
     policy = type("Stepping", (sv.Policy,), {"time_step": step})()
     site = gated(policy)
@@ -444,7 +444,7 @@ def test_the_study_says_how_many_shares_are_spare(tolerate, sharers, answered):
 
 
 def test_no_sum_is_opened_that_lost_too_many_sites():
-    """One spare share is for a curious site; with one more, a site may be lost on the way, too."""
+    """One spare share is for a curious site; with one more, a site may also be lost on the way."""
     frame = table(n=200)
 
     def total(sharers):
@@ -470,7 +470,7 @@ def test_no_shares_where_more_sites_collude_than_the_sum_withstands():
 
 @pytest.mark.parametrize("epsilon", [float("nan"), float("inf"), 0.0, -1.0])
 def test_an_epsilon_out_of_range_is_a_malformed_question(epsilon):
-    """Also at a site without a gate: it cannot read the question, it does not fail."""
+    """A site without a gate also cannot read the request, and does not fail."""
     for use in (lambda given: CountPeople(epsilon=given).noise(1), read_epsilon):
         with pytest.raises(FormatError, match="out of range"):
             use(epsilon)

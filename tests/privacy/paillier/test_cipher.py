@@ -1,4 +1,4 @@
-"""Paillier's encryption against the textbook, and everything that is not a ciphertext."""
+"""Paillier encryption compared with the textbook, and invalid ciphertexts."""
 
 import hashlib
 import itertools
@@ -82,7 +82,7 @@ def sealing(c, m, n=N):
 
 @pytest.fixture(params=RADICES)
 def radix(request, monkeypatch):
-    """Both kernels, where the processor has what both need."""
+    """Both kernels, if the processor supports both."""
     monkeypatch.setattr(modular, "has_vectors", lambda: request.param == LIMB)
     return request.param
 
@@ -185,7 +185,7 @@ def test_products_are_sums_and_powers_are_multiples(values, times):
 
 
 def test_known_answers():
-    """Worked out by the textbook, elsewhere: 12345 with r = 3, and 0 with r = 2."""
+    """Computed by the textbook, elsewhere: 12345 with r = 3, and 0 with r = 2."""
     known = (
         "75e3b98413fccf819451fd7e8664419e5e4a9ef45ce689cf28255fd9b3c40cce"
         "e2f0d13e45dad2a45cd6b6b76451f31ddc342d42700e16d46b183771da14aff0"
@@ -196,7 +196,7 @@ def test_known_answers():
 
 
 def test_the_bytes_follow_from_the_randomness(radix):
-    """Pins the format: whoever stored ciphertexts can still read them, and the same entropy gives the same bytes."""
+    """Fixes the format: stored ciphertexts stay readable, and the same entropy gives the same bytes."""
     first = encrypt(KEY, [0, 1, 2**200], n_jobs=1, entropy=stream(b"a"))
     again = encrypt(KEY, [0, 1, 2**200], n_jobs=2, entropy=stream(b"a"))
     assert (
@@ -217,22 +217,22 @@ def test_randomness_is_fresh():
 
 
 def test_randomness_is_all_of_the_numbers_of_jacobi_symbol_1():
-    """Modulo either prime there are squares and others, always both or neither: Jacobi symbol 1 and nothing more."""
+    """Modulo both primes, all are squares or all are not, together: Jacobi symbol 1 and nothing more."""
     rest = [sealing(c, 5) for c in numbers(encrypt(KEY, [5] * 64))]
     p_squares = [gmpy2.legendre(y, KEY.p) for y in rest]
     assert p_squares == [gmpy2.legendre(y, KEY.q) for y in rest]
     assert set(p_squares) == {1, -1}
     assert all(pow(y, (KEY.p - 1) * (KEY.q - 1) // 2, N**2) == 1 for y in rest)  # n-th powers and nothing else
-    # exponents are independent of each other beyond that: no y has a small order modulo either prime
+    # exponents are otherwise independent: no y has a small order modulo either prime
     assert all(pow(y, 2, prime) != 1 for y in rest for prime in (KEY.p, KEY.q))
 
 
 def test_exponents_modulo_p_and_q_are_drawn_apart():
-    """With one short exponent, y modulo p would tell y modulo q."""
+    """With one short exponent, y modulo p would reveal y modulo q."""
     same_p = bytes(range(1, 64))
 
     def entropy(count):
-        """All rows have the same exponent modulo p, and another one each modulo q."""
+        """All rows have the same exponent modulo p, and different ones modulo q."""
         if count == (256 + 128) // 8:
             return stream(b"x")(count)
         half = count // 2
@@ -265,11 +265,11 @@ def test_masks_are_longer_than_the_key():
         return stream(b"m")(count)
 
     Masks(KEY.public).hide(check_ciphertexts(KEY.public, encrypt(KEY, [1, 1])), entropy=entropy)
-    assert asked[0] // 2 * 6 >= 256 + 128  # six bits a byte
+    assert asked[0] // 2 * 6 >= 256 + 128  # six bits per byte
 
 
 def test_full_size(radix):
-    """Drawing such a key takes seconds, more or less: this one was drawn before."""
+    """Generating such a key takes seconds, more or less: this one was generated before."""
     key = PrivateKey(*(int(prime, 16) for prime in FULL))
     values = [0, 1, 2**2047 - 1]
     ciphertexts = encrypt(key, values)
