@@ -11,10 +11,10 @@ from benchmarks.common import Goal, Report, interleave, ratio, synthetic
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES, federation, learner
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Reply, Total, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import MaskedPart, Turn

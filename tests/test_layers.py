@@ -107,7 +107,7 @@ def test_no_import_cycle():
 
 
 LAZY = (
-    "silvan.learners.registry",
+    "silvan.learners.spec",
     "silvan.learners.fixed_fields",
     "silvan.forest.forest",
     "silvan.forest.predict",

@@ -14,7 +14,7 @@ from experiments.attacks.outcome import Outcome
 
 import silvan as sv
 from silvan.algorithms.bofrf.choose import Choose
-from silvan.algorithms.boosting.boppid import PickModels
+from silvan.algorithms.boosting.adaboost import PickModels
 from silvan.algorithms.boosting.stumps import Stumps
 from silvan.algorithms.evaluation.candidates import MOST, SentModel
 from silvan.algorithms.evaluation.evaluate import EvaluateModels

@@ -21,10 +21,10 @@ from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
 from silvan.algorithms.vertical.encrypted_decisions import DecideNodes, PartySums
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels
 from silvan.algorithms.vertical.encrypted_splits import EncryptedSums, SumLabels
-from silvan.algorithms.vertical.in_one_place import joined
 from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
+from silvan.learners.in_one_place import joined
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.tree.fit import Settings
 

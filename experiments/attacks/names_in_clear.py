@@ -15,8 +15,8 @@ from experiments.attacks.outcome import Outcome
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Verb
+from silvan.federation.transport import InProcess
 
 ID = "person"
 COLUMNS = ("zzq_income", "zzq_colour", "zzq_height", "zzq_ward")

@@ -12,9 +12,8 @@ from silvan.algorithms.vertical.columns import encode_rows, rows_blob
 from silvan.algorithms.vertical.kept_shares import restore_shares
 from silvan.algorithms.vertical.party_shares import share_key, share_of
 from silvan.errors import FormatError
-from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Ask, Blob, Derived, Reply
 from silvan.federation.party import party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Share, Structure

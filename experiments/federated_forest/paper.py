@@ -20,9 +20,9 @@ from experiments.reproduce.paper import Claim, Drawing, Item, Paper, Record, Run
 import silvan as sv
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluation import answer_of
-from silvan.algorithms.vertical.in_one_place import joined_test_rows, pooled_rows
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
+from silvan.learners.in_one_place import joined_test_rows, pooled_rows
 
 GRID = [{"max_depth": depth, "max_features": features} for depth in (6, 10, 16) for features in ("sqrt", 0.33)]
 TEST = 0.2

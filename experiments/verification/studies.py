@@ -10,9 +10,9 @@ import polars as pl
 
 import silvan as sv
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Verb
 from silvan.federation.site import Site
+from silvan.federation.transport import InProcess
 from silvan.study.listener import Listener
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, ROSTER, Record, Run

@@ -13,14 +13,14 @@ from helpers.runs import fitted, silvan, write_study
 from helpers.studies import parts, table
 
 import silvan as sv
-from silvan.federation.in_process import InProcess
+from silvan.federation.transport import InProcess
 from silvan.study import progress_bars
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
 DIES = """
 import os, sys
-from silvan.federation.in_process import InProcess
+from silvan.federation.transport import InProcess
 from silvan.cli.main import main
 answer, count = InProcess._answer, [0]
 def dies(self, *args):

@@ -455,7 +455,7 @@ def test_a_column_called_otherwise_at_one_site(tmp_path):
     """The forest equals that of tables with uniform names, and `silvan check` shows how columns are read."""
     from helpers.runs import silvan
 
-    from silvan.study.study_file import make_federation, read_study
+    from silvan.study.study_file import fingerprint_of, make_federation, read_study
 
     (tmp_path / "north.csv").write_text(text(NUMBERS, name="age"))
     (tmp_path / "south.csv").write_text(text(NUMBERS, name="age"))
@@ -471,9 +471,9 @@ def test_a_column_called_otherwise_at_one_site(tmp_path):
     shown = " ".join(silvan("check", study).output.split())
     assert "The file of south is read with 'alter' as 'age' and 'krank' as 'label'." in shown
     other = study.read_text().replace("krank =", "krnk =")
-    before = read_study(study).fingerprint("1")
+    before = fingerprint_of(read_study(study), "1")
     study.write_text(other)
-    assert read_study(study).fingerprint("1") != before
+    assert fingerprint_of(read_study(study), "1") != before
     with pytest.raises(sv.InputError, match=r"south.*rename names the column 'krnk', .*; did you mean 'krank'\?"):
         make_federation(read_study(study))
     study.write_text(other.replace('"label"', "1"))

@@ -16,11 +16,11 @@ import silvan as sv
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import CountRows, Describe
-from silvan.federation.in_process import InProcess
 from silvan.federation.keys import COORDINATOR, Key, Roster, is_signed, read_public
 from silvan.federation.message import Envelope
 from silvan.federation.signed import NONCE, SignedMessage, Signer, make_signers
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 
 TABLES = parts(table(n=120), 4)
 COORDINATORS, HERE, OTHER = Key.generate(), Key.generate(), Key.generate()

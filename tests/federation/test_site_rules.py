@@ -12,11 +12,10 @@ from silvan.algorithms.shared_bins import CountGrid
 from silvan.data.schema import Label, Schema
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.cache import Cache, CacheKey
 from silvan.federation.describe import CountRows, Describe
 from silvan.federation.message import Trouble
 from silvan.federation.site import Outbox, Site
-from silvan.federation.store import MemoryStore
+from silvan.federation.store import Cache, CacheKey, MemoryStore
 from silvan.privacy.gate import Gate, Policy
 from silvan.tree.fit import Settings
 

@@ -10,9 +10,9 @@ from helpers import studies
 import silvan as sv
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Request
 from silvan.federation.site import Site
+from silvan.federation.transport import InProcess
 
 ID = "person"
 MATCHING = ["DealKey", "TakeKey", "Introduce", "HideIds", "HideTwice", "Intersect", "DescribeColumns"]

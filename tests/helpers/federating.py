@@ -3,8 +3,8 @@
 from typing import Any
 
 from silvan.federation.federation import Federation, Sums
-from silvan.federation.in_process import InProcess
 from silvan.federation.site import Site
+from silvan.federation.transport import InProcess
 
 
 def federation_of(

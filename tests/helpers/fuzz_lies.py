@@ -45,14 +45,13 @@ from helpers.studies import Recorded, table
 
 from silvan.errors import SilvanError
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Blob, Envelope, Missing, Request, Trouble, blobs_in
 from silvan.federation.signed import SignedMessage
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
-from silvan.federation.store import MemoryStore, digest
+from silvan.federation.store import CacheKey, MemoryStore, digest
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.noise.budget import Budget

@@ -27,13 +27,12 @@ from silvan.algorithms.evaluation.candidates import LocalBoosting, LocalModel
 from silvan.data.schema import Schema
 from silvan.errors import InputError, SilvanError
 from silvan.federation import wire
-from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.in_process import InProcess
-from silvan.federation.message import Blob, Envelope, Request
+from silvan.federation.message import Blob, Bound, Envelope, Request, bounds_of
 from silvan.federation.site import Site
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 
 FOLLOWS = {
     "n_trees",

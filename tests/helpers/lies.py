@@ -12,9 +12,9 @@ from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
 from silvan.federation.outgoing import Asked
+from silvan.federation.transport import InProcess
 
 Study = Callable[[type[InProcess]], object]
 

@@ -30,8 +30,8 @@ import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.errors import SilvanError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
+from silvan.federation.transport import InProcess
 
 PARTIES = ("party 0", "party 1", "party 2")
 HOLDER = PARTIES[0]

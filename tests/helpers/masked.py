@@ -8,10 +8,10 @@ from helpers.federating import federation_of
 from helpers.summing import Number, Numbers, members
 
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.site import Site
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums

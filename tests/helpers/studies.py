@@ -8,8 +8,8 @@ import polars as pl
 import silvan as sv
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
+from silvan.federation.transport import InProcess
 
 TASKS = ("binary", "several", "number")
 

@@ -11,10 +11,10 @@ from hypothesis.extra import numpy as arrays
 
 from silvan.federation import wire
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Reply, SumStep, Total, Trouble
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingPart, RingSums, Running, SumMember
 from silvan.privacy.aggregation.words import WORD
 from silvan.privacy.identity.seal import pair_key, public_key, secret_key, unseal

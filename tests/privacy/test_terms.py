@@ -18,8 +18,8 @@ from silvan.algorithms.shared_bins import CountGrid
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.data.encode import date_features
 from silvan.errors import RefusedError
-from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
+from silvan.federation.message import Bound, bounds_of
 from silvan.privacy.gate import Gate, Policy
 from silvan.study.parse import parse_remote_study
 from silvan.study.study_text import text_of

@@ -13,7 +13,7 @@ from helpers.column_studies import ID, split, wide
 from helpers.runs import silvan
 
 import silvan as sv
-from silvan.federation.in_process import InProcess
+from silvan.federation.transport import InProcess
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 

@@ -13,7 +13,7 @@ from silvan.deploy.studies.trial import try_out
 from silvan.errors import InputError
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run
-from silvan.study.study_file import read_study
+from silvan.study.study_file import fingerprint_of, read_study
 
 ASKS = '\n[evaluation]\nimportance = true\ndependence = ["age", "ward"]\n'
 
@@ -63,7 +63,7 @@ def test_a_study_that_does_not_ask_is_what_it_was(tmp_path):
     assert "evaluation" not in plain.settings()
     asked = read_study(written(tmp_path))
     assert asked.settings()["evaluation"] == {"importance": True, "dependence": ["age", "ward"]}
-    assert asked.fingerprint("1") != plain.fingerprint("1")
+    assert fingerprint_of(asked, "1") != fingerprint_of(plain, "1")
 
 
 def test_without_a_forest_for_all_sites(tmp_path):

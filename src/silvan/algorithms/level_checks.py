@@ -16,8 +16,7 @@ from silvan.algorithms.requests import MAX_TREES
 from silvan.data.bins.bins import Bins
 from silvan.errors import FormatError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.message import Blob, ProtocolPosition, Request
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, ProtocolPosition, Request
 from silvan.federation.store import digest
 from silvan.tree.objectives import Measure
 from silvan.tree.sampling import RowSampling

@@ -23,15 +23,13 @@ from silvan.algorithms.requests import forests_of, own_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, Reply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.node_counts import sum_at_nodes
 from silvan.forest.predict import abstaining

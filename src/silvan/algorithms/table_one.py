@@ -7,8 +7,7 @@ import msgspec
 
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL
-from silvan.util.notebook import html_table
-from silvan.util.readable import format_number
+from silvan.util.readable import format_number, html_table
 
 if TYPE_CHECKING:
     import polars as pl

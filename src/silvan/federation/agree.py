@@ -9,7 +9,7 @@ from silvan.data.cells import fold, look_alike
 from silvan.data.column_types import Kinds, date_parts
 from silvan.data.encode import Task, date_features
 from silvan.data.schema import CROWDED, FEWER, MAX_CATEGORIES, Class, Feature, Label, Schema
-from silvan.errors import AgreementError, FormatError
+from silvan.errors import AgreementError, FormatError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Absent, Agreement, ColumnAtSites, Differences
 from silvan.federation.describe import (
@@ -107,8 +107,7 @@ def ask_rows(federation: Federation, *, grouped: bool = False) -> dict[str, int]
     """Request the number of rows of each site, if a schema is already agreed."""
 
     def check(site: str, reply: Size) -> None:
-        if not 1 <= reply.rows < MAX_ROWS:
-            raise FormatError("it has no training rows")
+        reject(not 1 <= reply.rows < MAX_ROWS, "it has no training rows")
 
     with federation.counted_apart():
         replies: dict[str, Size] = federation.ask(CountRows(grouped=grouped), check=check)
@@ -117,16 +116,14 @@ def ask_rows(federation: Federation, *, grouped: bool = False) -> dict[str, int]
 
 def _check_description(site: str, replies: Description) -> None:
     n = len(replies.names)
-    if replies.medians.shape != (n,) or replies.medians.dtype != np.int64:
-        raise FormatError("its columns do not match")
+    reject(replies.medians.shape != (n,) or replies.medians.dtype != np.int64, "its columns do not match")
     if len(replies.kinds) != n or not all(kind in _KINDS for kind in replies.kinds):
         raise FormatError("its kinds are not kinds of columns")
     if len(set(replies.names)) < n or not all(replies.names) or not 1 <= replies.rows < MAX_ROWS:
         raise FormatError("a column without a name of its own, or no rows to learn from")
     classes = replies.classes
     few = not 0 <= replies.unnamed < MAX_ROWS or (classes is not None and len(classes) + replies.unnamed == 0)
-    if few or any(c != c or c in (np.inf, -np.inf) for c in classes or ()):
-        raise FormatError("its classes are not classes")
+    reject(few or any(c != c or c in (np.inf, -np.inf) for c in classes or ()), "its classes are not classes")
 
 
 def _features(name: str, kind: str, kinds: Kinds) -> list[Feature]:
@@ -292,8 +289,7 @@ def _name_categories(
     names = [f.name for f in features if f.categorical]
 
     def check_names(site: str, reply: CategoryNames) -> None:
-        if len(reply.names) != len(names):
-            raise FormatError("its names do not match the columns")
+        reject(len(reply.names) != len(names), "its names do not match the columns")
 
     total: CategoryCounts = federation.total(
         CountCategories(names=names), check=lambda site, reply: check_counts(reply, len(names))

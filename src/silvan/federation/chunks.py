@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
 from silvan.federation.message import Verb
 from silvan.federation.outgoing import DeclinedError, LaterError, UnreachedError, WaitingError
@@ -115,13 +115,11 @@ def send_in_chunks(
         at += len(piece)
         if reply.what != "kept" or at >= len(data):
             break
-    if not 0 <= reply.total <= wire.MAX_MESSAGE:
-        raise FormatError("an answer of so many bytes is none")
+    reject(not 0 <= reply.total <= wire.MAX_MESSAGE, "an answer of so many bytes is none")
     answer, total = bytearray(_piece(reply)), reply.total
     while len(answer) < total:
         piece = _piece(bring(Chunk(name, len(answer), most=size.bytes, fetch=True)))
-        if not piece:
-            raise FormatError("a piece of an answer is empty")
+        reject(not piece, "a piece of an answer is empty")
         answer += piece
     return bytes(answer[:total]), worked
 

@@ -25,10 +25,9 @@ from silvan.data.bins.column_summary import Sizes, summarise
 from silvan.data.cells import MISSING, class_places, distinct, fold
 from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Derived, Fixed
-from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Ask, Blob, Derived, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.proven_sums import PARTS, is_proven, prove
 from silvan.federation.site import Site, answers
 from silvan.tree.sampling import one_of_each
@@ -202,8 +201,7 @@ def count_rows(site: Site, request: CountRows) -> Size:
 
 def _check_once(names: list[str]) -> None:
     """Raise an error if a column is named twice: the same question would have many forms."""
-    if len(set(names)) < len(names):
-        raise FormatError("a column is named twice")
+    reject(len(set(names)) < len(names), "a column is named twice")
 
 
 @answers(CountCategories)
@@ -274,8 +272,7 @@ def check_counts(reply: CategoryCounts, n_columns: int) -> None:
     counts, proof = reply.counts, reply.proof
     if counts.shape != (n_columns, 2 * BUCKETS) or counts.dtype != np.int32 or counts.min(initial=0) < 0:
         raise FormatError("its counts are not counts")
-    if proof.shape != (PARTS,) or proof.dtype != np.int64 or proof.min() < 0:
-        raise FormatError("its proof is not one")
+    reject(proof.shape != (PARTS,) or proof.dtype != np.int64 or proof.min() < 0, "its proof is not one")
 
 
 def common_hashes(counts: np.ndarray) -> np.ndarray:

@@ -38,8 +38,7 @@ from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.federation.transport import Transport
-from silvan.util.notebook import html_table
-from silvan.util.readable import count_of, format_bytes, format_names, is_or_are
+from silvan.util.readable import count_of, format_bytes, format_names, html_table, is_or_are
 
 OVERALL = "all"
 """What tables of metrics call all sites together; no site may be called that."""

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation.store import SIGNING, Store
 from silvan.util.files import check_private, write_whole
 
@@ -111,8 +111,7 @@ def read_public(text: str) -> bytes:
         key = bytes.fromhex(text.strip())
     except ValueError:
         key = b""
-    if len(key) != KEY_BYTES:
-        raise FormatError("a public key is 64 hexadecimal digits")
+    reject(len(key) != KEY_BYTES, "a public key is 64 hexadecimal digits")
     return key
 
 

@@ -6,14 +6,44 @@ travels in an ``Envelope`` that says which question it belongs to.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from enum import Enum
+from functools import cache, cached_property
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
 
 from silvan.federation.store import digest
 from silvan.util.readable import count_of
+
+T = TypeVar("T")
+
+
+class Bound(Enum):
+    """What decides a field of a request."""
+
+    FIXED = "fixed"
+    AGREED = "agreed"
+    DERIVED = "derived"
+    EACH = "each"  # a struct, each of whose fields says so for itself
+
+
+Fixed = Annotated[T, Bound.FIXED]
+Agreed = Annotated[T, Bound.AGREED]
+Derived = Annotated[T, Bound.DERIVED]
+Each = Annotated[T, Bound.EACH]
+
+
+@cache
+def bounds_of(kind: type[msgspec.Struct]) -> dict[str, Bound | None]:
+    """Return what determines each field of a request, or of a struct in one; None if not declared."""
+    hints = get_type_hints(kind, include_extras=True)
+    found: dict[str, Bound | None] = {}
+    for name in kind.__struct_fields__:
+        said = [more for more in getattr(hints[name], "__metadata__", ()) if isinstance(more, Bound)]
+        found[name] = said[0] if said else None
+    return found
+
 
 Verb = Literal["ask", "total"]
 

@@ -18,7 +18,6 @@ from silvan.data.partitioned_table import Partitioned
 from silvan.data.schema import Schema
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.message import Reply, Request, blobs_in
 from silvan.federation.part import Part, encoded_columns, row_keys
 from silvan.federation.partition_worker import (
@@ -33,6 +32,7 @@ from silvan.federation.partition_worker import (
     sizes_in,
 )
 from silvan.federation.site import Site
+from silvan.federation.store import CacheKey
 from silvan.forest.forest import Forest
 
 IN_PARTITIONS = (

@@ -21,9 +21,9 @@ from silvan.errors import (
     RepeatedError,
     SchemaError,
     UnavailableError,
+    reject,
 )
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import (
     FULL,
@@ -42,7 +42,7 @@ from silvan.federation.message import (
 )
 from silvan.federation.signed import ForgedError, SignedMessage, Signer, is_owned
 from silvan.federation.site_table import SiteSettings, SiteTable
-from silvan.federation.store import MemoryStore, Store, digest
+from silvan.federation.store import CacheKey, MemoryStore, Store, digest
 from silvan.util.files import has_no_room
 
 log = logging.getLogger("silvan.site")
@@ -246,8 +246,7 @@ class Site(SiteTable):
         wanted, sent = list(dict.fromkeys(blobs_in(request))), envelope.blobs
         for hash_ in wanted:
             if hash_ in sent:
-                if digest(sent[hash_]) != hash_:
-                    raise FormatError("a blob does not match its hash")
+                reject(digest(sent[hash_]) != hash_, "a blob does not match its hash")
                 self.store.put(f"blob {hash_}", sent[hash_])
             self._note_owners(hash_, envelope)
         return [h for h in wanted if self.store.get(f"blob {h}") is None]

@@ -24,7 +24,6 @@ from silvan.data.partitioned_table import Partitioned
 from silvan.data.schema import Schema
 from silvan.data.typed_table import Frame
 from silvan.errors import SchemaError
-from silvan.federation.cache import Cache, CacheKey
 from silvan.federation.part import (
     TEST,
     TO_SAMPLE,
@@ -37,7 +36,7 @@ from silvan.federation.part import (
     store_parts,
 )
 from silvan.federation.row_holdout import hold_out_persons, hold_out_singly
-from silvan.federation.store import digest
+from silvan.federation.store import Cache, CacheKey, digest
 from silvan.tree.sampling import make_key
 from silvan.util.cell_text import value_text
 

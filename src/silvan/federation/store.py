@@ -7,9 +7,10 @@ import hashlib
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
 
 from silvan.errors import DamagedError
 from silvan.util.files import has_no_room, no_room
@@ -152,3 +153,40 @@ class FileStore(Store):
         if isinstance(error, sqlite3.OperationalError):
             return OSError(f"{self.path}: {error}")
         return DamagedError(f"{self.path}: cannot be used as a site's store ({error})")
+
+
+T = TypeVar("T")
+
+
+class CacheKey(tuple[Hashable, ...], Generic[T]):
+    """Names something of type T: a word for its kind, and everything it was made from.
+
+    Only the latest of a kind stay, ``most`` of them: two are enough for one study.
+    """
+
+    most: int
+
+    def __new__(cls, kind: str, *made_from: Hashable, most: int = 2) -> Self:  # noqa: D102
+        key = super().__new__(cls, (kind, *made_from))
+        key.most = most
+        return key
+
+
+class Cache(dict[CacheKey[Any], Any]):
+    """Things by key."""
+
+    def __setitem__(self, key: CacheKey[T], value: T) -> None:
+        super().__setitem__(key, value)
+        alike = [other for other in list(self) if other[0] == key[0]]  # of a copy: another thread may be at work
+        for old in alike[: -key.most]:
+            self.pop(old, None)
+
+    def once(self, key: CacheKey[T], make: Callable[[], T], fits: Callable[[T], bool] | None = None) -> T:
+        """Return a key's value; create it if it is missing or does not fit."""
+        value: T = self.get(key, _ABSENT)
+        if value is _ABSENT or not (fits is None or fits(value)):
+            value = self[key] = make()
+        return value
+
+
+_ABSENT: Any = object()

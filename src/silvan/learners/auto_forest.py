@@ -37,8 +37,7 @@ from silvan.learners.base import Learner
 from silvan.learners.registry import AutoForestParameters
 from silvan.learners.result import Result
 from silvan.tree.fit import Settings
-from silvan.util.notebook import html_table
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, html_table
 
 _CAPTION = (
     "By training rows, each scored by trees that did not learn from it. A site's own trees and rows count for as\n"

@@ -24,8 +24,7 @@ from silvan.learners.base import Learner
 from silvan.learners.evaluation_frame import metrics_frame
 from silvan.learners.registry import spec_of
 from silvan.privacy.close_study import check_own_sums, close_study
-from silvan.util.notebook import html_table
-from silvan.util.readable import digits_of, format_interval, signed
+from silvan.util.readable import digits_of, format_interval, html_table, signed
 
 if TYPE_CHECKING:
     import polars as pl

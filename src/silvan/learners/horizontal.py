@@ -13,14 +13,12 @@ from silvan.algorithms.evaluation.evaluation import Evaluation
 from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merged_forest
 from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
-from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.private import noisy_levels, noisy_rows, table_counts, tables
 from silvan.algorithms.private.noisy_counts import Placing, Rounds, check_agreement, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
 from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
-from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -28,6 +26,7 @@ from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.federated_estimator import NO_EPSILON
+from silvan.learners.in_one_place import local_models, pooled_forest
 from silvan.learners.registry import (
     HistogramForestParameters,
     LocalForestParameters,

@@ -19,12 +19,10 @@ import msgspec
 from silvan.data.schema import Class, Schema
 from silvan.errors import RefusedError
 from silvan.federation import wire
-from silvan.federation.bound import Bound, bounds_of
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import CountCategories
-from silvan.federation.message import Blob, Request
+from silvan.federation.message import Blob, Bound, Request, bounds_of
 from silvan.federation.site import Site
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.util.cell_text import cell_text
 
 Fixed = Mapping[str, Any]

@@ -11,8 +11,8 @@ from silvan.algorithms.bofrf import weigh
 from silvan.algorithms.bofrf.choose import Choose, choose
 from silvan.algorithms.bofrf.weigh import ScoreTrees, score_all
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.part import Part
+from silvan.federation.store import CacheKey
 
 PARAMETERS = {"n_estimators": 12, "max_depth": 4, "random_state": 3, "personal": True}
 

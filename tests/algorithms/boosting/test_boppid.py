@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
-from silvan.algorithms.boosting.adaboost import Boosted
-from silvan.algorithms.boosting.boppid import Picked, sigma
+from silvan.algorithms.boosting.adaboost import Boosted, Picked, sigma
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope

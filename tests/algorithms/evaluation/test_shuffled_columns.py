@@ -14,7 +14,7 @@ import silvan as sv
 from silvan.algorithms.evaluation import column_effects
 from silvan.algorithms.evaluation.candidates import LocalModel
 from silvan.algorithms.evaluation.column_effects import ShuffleColumns, shuffle_columns
-from silvan.algorithms.evaluation.scored_rows import answer_on_test_rows
+from silvan.algorithms.evaluation.site_models import answer_on_test_rows
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.part import Part
 from silvan.forest.predict import scores

@@ -7,8 +7,8 @@ import pytest
 import silvan as sv
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.words import STEPS
 

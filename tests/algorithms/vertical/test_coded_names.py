@@ -9,10 +9,10 @@ import silvan as sv
 from silvan.algorithms.vertical.columns import ColumnKinds
 from silvan.algorithms.vertical.encoded import FindValues
 from silvan.algorithms.vertical.encoded_labels import EncodeLabels
-from silvan.algorithms.vertical.in_one_place import list_rows
 from silvan.algorithms.vertical.party_shares import ShownShare
 from silvan.federation import wire
 from silvan.forest.forest_shares import Share
+from silvan.learners.in_one_place import list_rows
 
 NAMES = ("colour", "height", "pounds", "storey", "green")
 

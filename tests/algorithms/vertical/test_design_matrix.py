@@ -10,7 +10,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
 import silvan as sv
-from silvan.algorithms.vertical.design_matrix import Design
+from silvan.algorithms.vertical.linear_shares import Design
 from silvan.data.encode import encode_features
 from silvan.data.table import read_table
 

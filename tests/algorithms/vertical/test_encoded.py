@@ -12,13 +12,13 @@ from helpers.studies import TASKS, Stop, stopping
 import silvan as sv
 from silvan.algorithms.vertical.encoded import FindValues, Sides, SplitNodes, Values
 from silvan.algorithms.vertical.encoded_labels import CodedLabels, EncodeLabels, LabelsForParties, open_labels
-from silvan.algorithms.vertical.in_one_place import joined, own_schema
 from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import KeepShare, LeafValues, ShownShare, share_key
 from silvan.errors import FormatError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Blob
+from silvan.federation.transport import InProcess
+from silvan.learners.in_one_place import joined, own_schema
 
 
 def asked(fed, kind):

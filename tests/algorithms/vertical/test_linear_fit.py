@@ -22,10 +22,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import silvan as sv
-from silvan.algorithms.vertical import in_one_place, linear_fit
-from silvan.algorithms.vertical.design_matrix import Design
-from silvan.algorithms.vertical.in_one_place import list_rows, own_schema
-from silvan.algorithms.vertical.linear_shares import LinearModel, LinearShare, Predictors, linear_key
+from silvan.algorithms.vertical import linear_fit
+from silvan.algorithms.vertical.linear_shares import Design, LinearModel, LinearShare, Predictors, linear_key
 from silvan.algorithms.vertical.linear_steps import (
     FRACTION,
     Explain,
@@ -37,7 +35,9 @@ from silvan.algorithms.vertical.linear_steps import (
     open_step,
 )
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
+from silvan.federation.transport import InProcess
+from silvan.learners import in_one_place
+from silvan.learners.in_one_place import list_rows, own_schema
 
 EXACT = {"tol": 1e-7}
 

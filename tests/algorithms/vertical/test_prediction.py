@@ -13,13 +13,12 @@ from helpers.column_studies import ID, SMALL, Recorded, federate, lying, split, 
 from helpers.studies import TASKS
 
 import silvan as sv
-from silvan.algorithms.vertical import prediction
-from silvan.algorithms.vertical.in_one_place import joined, own_schema
-from silvan.algorithms.vertical.party_shares import share_key
-from silvan.algorithms.vertical.prediction import LeafSets
+from silvan.algorithms.vertical import party_shares
+from silvan.algorithms.vertical.party_shares import LeafSets, share_key
 from silvan.algorithms.vertical.scores_of_rows import ScoreMetrics
 from silvan.forest.forest_shares import Share, Structure
 from silvan.learners import in_shares
+from silvan.learners.in_one_place import joined, own_schema
 
 
 @cache
@@ -78,7 +77,7 @@ def test_asking_node_by_node_takes_more_rounds_and_finds_the_same(task):
 def test_many_rows_take_several_messages_and_one_round(monkeypatch):
     model, fed = fitted(), scoring(wide(n=90, seed=5), kind=Recorded)
     predictions = model.predict(fed)
-    monkeypatch.setattr(prediction, "_REPLY_BYTES", 200)
+    monkeypatch.setattr(party_shares, "_REPLY_BYTES", 200)
     before = fed.rounds
     assert model.predict(fed).equals(predictions)
     assert fed.rounds == before + 1

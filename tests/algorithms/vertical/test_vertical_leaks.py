@@ -10,7 +10,7 @@ from helpers.partition_attack import accuracy, certain, drawn_by, groups, last_r
 from sklearn.metrics import adjusted_rand_score
 
 import silvan as sv
-from silvan.algorithms.vertical.in_one_place import joined, row_key_of
+from silvan.learners.in_one_place import joined, row_key_of
 
 N = 300
 

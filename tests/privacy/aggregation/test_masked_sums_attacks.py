@@ -14,9 +14,9 @@ from helpers.summing import Number, members, numbers_are_asked, of
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.errors import RefusedError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.sums import TrustedSums
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums

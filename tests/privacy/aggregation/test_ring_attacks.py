@@ -10,9 +10,9 @@ from helpers.summing import Coordinator, Number, Numbers, members, numbers_are_a
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.errors import RefusedError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.sums import TrustedSums
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingPart, RingSums, SumMember
 from silvan.privacy.identity.seal import public_key
 

@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
-from silvan.algorithms.vertical.in_one_place import joined, list_rows, row_key_of
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Blob, Envelope
 from silvan.federation.party import Party, derived_key
 from silvan.federation.site import Site
 from silvan.federation.store import MemoryStore, digest
+from silvan.federation.transport import InProcess
+from silvan.learners.in_one_place import joined, list_rows, row_key_of
 from silvan.privacy.identity import identity
 from silvan.privacy.identity.identity import (
     Introduce,

@@ -20,11 +20,11 @@ from silvan.algorithms.private.noisy_counts import NoisyCounts
 from silvan.algorithms.private.table_counts import CountPeople, CountScores
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.journal import Journal
 from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.ring import Hop
 from silvan.privacy.gate import Clock, Gate

@@ -30,10 +30,9 @@ from silvan.algorithms.requests import check_metrics, check_owners, forests_of, 
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally

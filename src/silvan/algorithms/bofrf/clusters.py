@@ -23,10 +23,9 @@ from silvan.algorithms.shared_bins import coarse_total
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError, reject
-from silvan.federation.bound import Agreed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Agreed, Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 
 Metric = Literal["manhattan", "euclidean", "minkowski"]

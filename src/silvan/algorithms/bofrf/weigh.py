@@ -24,13 +24,11 @@ from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, sche
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Ask, Blob, Reply, Total
+from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, Reply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
 from silvan.forest.predict import abstaining

@@ -29,12 +29,21 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, RefusedError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, Request, SignedReply, Total
+from silvan.federation.message import (
+    Agreed,
+    Ask,
+    Blob,
+    Derived,
+    Fixed,
+    ProtocolPosition,
+    Reply,
+    Request,
+    SignedReply,
+    Total,
+)
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
 

@@ -16,11 +16,10 @@ from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.data.schema import Schema
 from silvan.errors import InputError, RefusedError, reject
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
 from silvan.federation.site import Site
-from silvan.federation.store import SEQUENCE, digest
+from silvan.federation.store import SEQUENCE, CacheKey, digest
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import most_models
 from silvan.tree.fit import Settings

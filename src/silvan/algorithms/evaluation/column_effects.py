@@ -20,13 +20,12 @@ from silvan.algorithms.evaluation.candidates import SentModel, check_candidates,
 from silvan.algorithms.evaluation.details import Floors, numbers_differ
 from silvan.algorithms.evaluation.evaluation import answer_of
 from silvan.algorithms.evaluation.score_groups import Answer, check_by, hides_one_class, in_groups_by_cell, places_of
-from silvan.algorithms.evaluation.scored_rows import answer_on_test_rows, test_cells
+from silvan.algorithms.evaluation.site_models import answer_on_test_rows, test_cells
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject
-from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of

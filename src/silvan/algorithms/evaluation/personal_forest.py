@@ -38,12 +38,11 @@ from silvan.algorithms.requests import check_metrics, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Agreed, Ask, Blob, Fixed, Reply
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.score import labels_at_leaves
 from silvan.privacy.gate import policy_of

@@ -22,9 +22,8 @@ from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import InputError, reject
-from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.forest.predict import calibrated, log_odds

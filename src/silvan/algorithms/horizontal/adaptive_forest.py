@@ -24,12 +24,11 @@ from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.bins.bins import make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError, reject
-from silvan.federation.bound import Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Reply, Total
+from silvan.federation.message import Ask, Derived, Fixed, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.federation.sums import TrustedSums
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest

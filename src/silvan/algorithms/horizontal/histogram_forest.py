@@ -20,13 +20,12 @@ from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, reject
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.outgoing import Bounds
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, assemble

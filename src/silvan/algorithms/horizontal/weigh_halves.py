@@ -18,10 +18,9 @@ from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
-from silvan.federation.bound import Agreed, Derived
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Reply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests

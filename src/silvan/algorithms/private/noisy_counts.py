@@ -12,7 +12,7 @@ from silvan.algorithms.evaluation.candidates import count_models, model_of
 from silvan.algorithms.private.public_cuts import check_public
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.part import Part
@@ -101,8 +101,7 @@ def model_to_count_by(site: Site, schema: Schema, blob: Blob) -> Forest:
     the time of the answer whether one person is in the table. So paths are short, and models are few.
     """
     forest = model_of(site, schema, blob)
-    if too_deep(forest):
-        raise FormatError("a model of too many levels to count by")
+    reject(too_deep(forest), "a model of too many levels to count by")
     count_models(site, {blob.hash})
     return forest
 

@@ -37,7 +37,7 @@ from silvan.data.bins.bins import Bins, make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
-from silvan.federation.bound import Fixed
+from silvan.federation.message import Fixed
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest

@@ -23,8 +23,7 @@ from silvan.algorithms.private.noisy_counts import (
 from silvan.algorithms.private.tables_forest import Group
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, reject
-from silvan.federation.bound import Agreed, Derived
-from silvan.federation.message import Blob
+from silvan.federation.message import Agreed, Blob, Derived
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest

@@ -18,7 +18,7 @@ from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
@@ -193,8 +193,7 @@ class VerticalCoordinator(ABC):
     def _check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
         """Raise ``FormatError`` for leaf values that are not possible, or that a party should not send."""
         if site != self.holder or not self.tells_values:
-            if len(value):
-                raise FormatError("it speaks of leaf values")
+            reject(len(value), "it speaks of leaf values")
             return
         n_classes = self.schema.n_classes
         complaint = "its leaf values are not as many as the leaves"

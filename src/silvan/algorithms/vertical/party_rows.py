@@ -13,19 +13,16 @@ import numpy as np
 from silvan.algorithms.level_checks import are_different, check_arrays, check_nodes
 from silvan.algorithms.requests import MAX_TREES
 from silvan.algorithms.vertical.coded_names import named_columns
-from silvan.algorithms.vertical.columns import encode_rows
+from silvan.algorithms.vertical.columns import encode_rows, row_draws
 from silvan.algorithms.vertical.encoded_labels import check_objective, check_signed, open_labels
-from silvan.algorithms.vertical.row_sampling import row_draws
 from silvan.data.bins.bins import find_bins
 from silvan.data.bins.grid import Grid
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Each, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
-from silvan.federation.message import Blob, ProtocolPosition, Request, Verb
+from silvan.federation.message import Agreed, Blob, Derived, Each, Fixed, ProtocolPosition, Request, Verb
 from silvan.federation.party import Party
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
@@ -153,13 +150,10 @@ class Descent:
             (needed, (nodes.size,), np.bool_),
             (bits, (bits.size,), np.uint8),
         )
-        if not are_different(nodes, len(self.is_split)):
-            raise FormatError("a partition of a node that does not exist")
-        if self.is_split[nodes].any():
-            raise FormatError("a partition of a node that was split before")
+        reject(not are_different(nodes, len(self.is_split)), "a partition of a node that does not exist")
+        reject(self.is_split[nodes].any(), "a partition of a node that was split before")
         sizes = self.rows.stops[nodes[needed]] - self.rows.starts[nodes[needed]]
-        if not is_bit_per_row(bits, sizes):
-            raise FormatError("a partition has another number of bits than the node has rows")
+        reject(not is_bit_per_row(bits, sizes), "a partition has another number of bits than the node has rows")
         route(self.rows, nodes, needed, bits, self.threads)
         self.is_split[nodes] = True
         more = 2 * len(nodes)
@@ -218,8 +212,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
 
 def signs_from(first: int, own: list[int], n: int) -> np.ndarray:
     """Return which way predictions may go with n columns from a first one on, 0 for all before it."""
-    if len(own) not in (0, n):
-        raise FormatError("a column lacks its monotonic direction")
+    reject(len(own) not in (0, n), "a column lacks its monotonic direction")
     signs = np.zeros(first + n, np.int8)
     signs[first:] = own or 0
     return signs

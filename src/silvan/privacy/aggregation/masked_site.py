@@ -24,10 +24,9 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from silvan.errors import RefusedError
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.message import Envelope, Reply
 from silvan.federation.site import Own, Site
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import PartLayout, flatten, mask
 from silvan.privacy.aggregation.members import MIN_SITES, Ready, SumMember, place_of

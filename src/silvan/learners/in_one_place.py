@@ -7,9 +7,17 @@ import numpy as np
 
 from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.boosting.stumps import Boosting
+from silvan.algorithms.horizontal.histogram_forest import binned
 from silvan.algorithms.keyed_rows import RowSamples, local_forest, possible_draw
-from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, label_holder_of, rows_blob
-from silvan.algorithms.vertical.row_sampling import row_draws
+from silvan.algorithms.shared_bins import count_labels, pooled_bins
+from silvan.algorithms.vertical.columns import (
+    columns_of,
+    encode_labels,
+    encode_rows,
+    label_holder_of,
+    row_draws,
+    rows_blob,
+)
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -19,8 +27,9 @@ from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 from silvan.privacy.identity.identity import places_of
-from silvan.tree.fit import Settings
-from silvan.tree.sampling import rows_of_trees
+from silvan.tree.fit import Settings, grow_forest
+from silvan.tree.sampling import SamplingKeys, rows_of_trees
+from silvan.util.threads import thread_count
 
 
 def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarray]:
@@ -169,3 +178,16 @@ def _informed(federation: Federation, name: str, blob: Blob) -> Party:
     one = federation.party(name)
     one.store.put(f"blob {blob.hash}", federation.content(blob))
     return one
+
+
+def pooled_forest(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
+    """Grow the forest of all sites' training rows, with all rows at hand."""
+    rows, row_key = pooled_rows(federation, schema)
+    bins = pooled_bins(rows.one_of_each(), schema, settings.max_bins)
+    measure = settings.measure(schema, count_labels(rows, schema))
+    threads = thread_count(federation.site(federation.active[0]).n_jobs)
+    table = binned(rows, bins, measure, threads)
+    plan = settings.federated_plan(len(schema.features))
+    # between parties, only they know what decides between equal gains
+    keys = SamplingKeys(row_key, feature_key, feature_key if federation.columns is None else row_key)
+    return grow_forest(table, measure, schema, settings, plan, keys, threads)
