@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.federating import federation_of
-from helpers.masked import Coordinator, masked_of, masked_sites, pair_of, recovered, without, words
+from helpers.masked import Coordinator, here_at, keys_of, mask_of, masked_of, masked_sites, recovered, without, words
 from helpers.stores import kept_by
 from helpers.studies import Recorded, envelopes, federate, parts, table
 from helpers.summing import Number, members, numbers_are_asked, of
@@ -21,20 +21,21 @@ from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import (
+    KEY,
     SEED,
     Hidden,
     MaskedPart,
     Opened,
     Turn,
     adds_mask,
-    fingerprint,
+    mask_key,
     threshold,
 )
 from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.aggregation.ring import RingPart
 from silvan.privacy.aggregation.words import Widths
 from silvan.privacy.gate import Gate, Policy
-from silvan.privacy.identity.seal import public_key, unseal
+from silvan.privacy.identity.seal import public_key
 
 PARTS = {"a": (40, 30, 20, 10), "b": (7, 80, 5, 8), "c": (25, 25, 26, 24), "d": (1, 2, 3, 4)}
 
@@ -99,10 +100,10 @@ def test_boxes_reveal_nothing_and_differ():
     given = here()
     given.hide()
     boxes = [box for hidden in given.hidden.values() for box in hidden.boxes.values()]
-    assert len(set(boxes)) == 4 * 3
-    assert like_noise(np.frombuffer(b"".join(box[-128:] for box in boxes), np.uint8))
+    assert len(set(boxes)) == 4 * 2  # one less than two thirds of the sites need none
+    assert like_noise(np.frombuffer(b"".join(box[-64:] for box in boxes), np.uint8))
     for site, hidden in given.hidden.items():
-        seeds = [hidden.prints[i : i + SEED] for i in range(0, len(hidden.prints), SEED)]
+        seeds = [hidden.prints[i : i + KEY] for i in range(0, len(hidden.prints), KEY)]
         assert len(set(seeds)) == 4
         assert site not in hidden.boxes
 
@@ -284,7 +285,7 @@ def test_every_sum_has_its_own_masks():
         (Coordinator(sites), {"names": list("abcde")}),
     ]
     prints = [given.hide("a", **changes).prints for given, changes in variants]
-    all_prints = [p[i : i + SEED] for p in prints for i in range(0, len(p), SEED)]
+    all_prints = [p[i : i + KEY] for p in prints for i in range(0, len(p), KEY)]
     assert len(set(all_prints)) == len(all_prints) == 6 + 6 + 6 + 3 + 5 + 6 + 5
 
 
@@ -351,8 +352,8 @@ def test_seeds_recovered_in_one_sum_open_no_other():
     _, shared = recovered(settled(given, list("abc")), given.turn("hide"), list("abc"))
     again = Coordinator(given.sites, "sum 2")
     again.hide()
-    prints = [again.hidden[s].prints for s in "abcd"]
-    assert not any(fingerprint(seed) in p for seed in shared.values() for p in prints)
+    assert set(shared.values()) == {mask_of(given, s, "d") for s in "abc"}
+    assert not {mask_of(again, s, "d") for s in "abc"} & set(shared.values())
     assert like_noise(np.frombuffer(b"".join(shared.values()) + secrets.token_bytes(2000), np.uint8))
     for seed in shared.values():
         assert (without(again.hidden["d"], [], [seed]) > 2**40).all()
@@ -514,18 +515,18 @@ def test_changed_or_foreign_boxes_are_refused():
     given = ready()
     other = Coordinator(given.sites, "sum 2")
     other.hide()
-    turn, box = given.opening("a"), given.hidden["b"].boxes["a"]
+    turn, box = given.opening("b"), given.hidden["d"].boxes["b"]
     wrong = [box[:i] + bytes([box[i] ^ 1]) + box[i + 1 :] for i in range(0, len(box), 5)]
     wrong += [box[:-1], box + b"\0", box[:12], b""]
-    wrong += [other.hidden["b"].boxes["a"], given.hidden["b"].boxes["c"], given.hidden["c"].boxes["a"]]
-    wrong += [given.hidden["a"].boxes["b"]]  # back to its sender
+    wrong += [other.hidden["d"].boxes["b"], given.hidden["d"].boxes["c"], given.hidden["c"].boxes["b"]]
+    wrong += [given.hidden["b"].boxes["d"]]  # back to its sender
     for changed in wrong:
         assert "changed on its way, or belongs elsewhere" in refused(
-            given.open("a", boxes={**turn.boxes, "b": changed})
+            given.open("b", boxes={**turn.boxes, "d": changed})
         )
-    for boxes in ({}, {**turn.boxes, "a": box}, {"b": box}):
-        assert "not those of the sites in the sum" in refused(given.open("a", boxes=boxes))
-    assert isinstance(given.open("a"), Opened)
+    for boxes in ({}, {**turn.boxes, "b": box}, {**turn.boxes, "a": box}, {"d": box}):
+        assert "not those of the sites in the sum" in refused(given.open("b", boxes=boxes))
+    assert isinstance(given.open("b"), Opened)
 
 
 def test_a_replayed_sum_gives_the_same_bytes_and_no_more():
@@ -608,7 +609,7 @@ def test_a_coordinator_that_invents_sites():
     invented = Coordinator({**spies, "a": given.sites["a"]})
     opened = settled(invented, list("abcd"))
     own, _ = recovered(opened, invented.turn("hide"), list("abcd"))
-    others = [pair_of(invented, s, "a").mask for s in "bcd"]
+    others = [mask_of(invented, s, "a") for s in "bcd"]
     assert without(invented.hidden["a"], [own["a"], *others]).tolist() == list(PARTS["a"])
 
     roster = {name: public_key(site.store) for name, site in here().sites.items()}
@@ -633,11 +634,15 @@ def test_a_roster():
 
 
 def shares_of(given, holders, victim):
-    """What some sites can open of another's boxes for them: its shares of all the other's seeds."""
+    """The shares of all of another's seeds that some sites have, from boxes and from keys."""
     turn = given.turn("hide")
     names = [member.site for member in turn.members]
-    boxes = {site: unseal(pair_of(given, site, victim).unseal, given.hidden[victim].boxes[site]) for site in holders}
-    return {names.index(site): np.frombuffer(share, np.uint8) for site, share in boxes.items()}
+    place, rows = names.index(victim), list(range(len(given.hidden[victim].prints) // KEY))
+    found = {}
+    for site in holders:
+        share = here_at(given, site).share_of(place, given.hidden[victim].boxes.get(site), rows)
+        found[names.index(site)] = np.frombuffer(share, np.uint8)
+    return found
 
 
 def test_fewer_than_two_thirds_cannot_open_by_themselves():
@@ -650,10 +655,24 @@ def test_fewer_than_two_thirds_cannot_open_by_themselves():
     for guess in range(256):
         fourth = np.full(SEED * 6, guess, np.uint8)
         seed = shamir.join([*found, 3], np.stack([*found.values(), fourth]))[:SEED].tobytes()
-        assert fingerprint(seed) != prints[:SEED]
+        assert mask_key(given.turn("hide").about("study"), seed)[1] != prints[:KEY]
         guesses.add(seed)
     assert len(guesses) == 256
     assert all(len({seed[i] for seed in guesses}) == 256 for i in range(SEED))
+
+
+def test_shares_that_follow_from_keys_are_for_one_sum():
+    """A share that served two sums would tell, by those who open one, how the secrets of both differ."""
+    sites = masked_sites([of(i) for i in range(6)])
+    sums = [Coordinator(sites), Coordinator(sites, "sum 2"), Coordinator(sites, study="another")]
+    for one in sums:
+        one.hide()
+    drawn = [shares_of(one, "abcdef", "f") for one in sums]
+    assert [sorted(one.hidden["f"].boxes) for one in sums] == [list("cde")] * 3
+    for place in range(6):
+        assert len({one[place].tobytes() for one in drawn}) == 3
+    assert len({share.tobytes() for share in drawn[0].values()}) == 6
+    assert shares_of(sums[0], "ab", "c")[0].tobytes() != drawn[0][0].tobytes()
 
 
 def test_two_thirds_together_can():
@@ -661,8 +680,7 @@ def test_two_thirds_together_can():
     given = here([(i, 10 * i) for i in range(6)])
     given.hide()
     found = shares_of(given, "abcd", "f")
-    seeds = shamir.join(list(found), np.stack(list(found.values()))).reshape(-1, SEED)
-    own, *shared = (seed.tobytes() for seed in seeds)
+    own, *shared = keys_of(given.turn("hide"), shamir.join(list(found), np.stack(list(found.values()))))
     assert without(given.hidden["f"], [own], shared).tolist() == [5, 50]
 
 
@@ -670,7 +688,7 @@ def split_by(given, colluders, k):
     """What a coordinator with some sites sees of a's part, once the sum is opened and nobody is lost."""
     opened = settled(given, list(given.sites))
     own, _ = recovered(dict(list(opened.items())[: threshold(len(opened))]), given.turn("hide"), list(given.sites))
-    known = {s: pair_of(given, s, "a").mask for s in colluders}
+    known = {s: mask_of(given, s, "a") for s in colluders}
     assert len(known) == k
     return without(given.hidden["a"], [own["a"], *known.values()])
 
