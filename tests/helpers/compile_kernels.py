@@ -3,7 +3,7 @@
 Test processes that start at the same time would all compile the same kernels, and so would the four processes of a
 real federation. ``conftest.py`` runs this first, in two processes that mostly need different kernels:
 
-NUMBA_CACHE_DIR=... python -m helpers.compile_kernels rows
+    NUMBA_CACHE_DIR=... python -m helpers.compile_kernels rows
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Kills processes of a real federation at random moments of studies, over rows and over columns.
 
-PYTHONPATH=tests python tests/helpers/kills.py --n 100 --seed 0 --results kills.jsonl
+    PYTHONPATH=tests python tests/helpers/kills.py --n 100 --seed 0 --results kills.jsonl
 
 Every study is submitted once and watched by nobody. It loses up to six processes to SIGKILL, one after the other, most
 of them during training; each is restarted, as an init system would do. The study must end with the forest that one
