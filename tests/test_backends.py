@@ -87,6 +87,6 @@ def test_a_cold_site_remembers_nothing():
     assert "frame" not in vars(before.rebuilt())
 
 
-def test_learners_are_told_apart():
+def test_learners_are_distinguished():
     hashes = {repr(outcome("warm", name, "binary")["forests"]) for name in LEARNERS}
     assert len(hashes) == len(LEARNERS)

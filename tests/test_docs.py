@@ -42,7 +42,7 @@ def test_code_runs(page, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_work(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
@@ -55,7 +55,7 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_name_headings_that_are_there(page):
+def test_links_name_existing_headings(page):
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text()):
         other = (page.parent / target) if target else page
         assert anchor in anchors(other), f"{page.name} links to {target}#{anchor}"
@@ -71,7 +71,7 @@ def named_tests(text):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_tests_that_a_page_names_are_there(page):
+def test_tests_named_in_pages_exist(page):
     for file, name in named_tests(page.read_text()):
         assert (ROOT / file).exists(), f"{page.name} names {file}"
         assert f"def {name}(" in (ROOT / file).read_text(), f"{page.name} names {file}::{name}"
@@ -176,7 +176,7 @@ def writer():
     return module
 
 
-def test_the_map_is_true():
+def test_the_map_is_current():
     tool = writer()
     page = tool.PAGE.read_text(encoding="utf-8")
     assert page == tool.render(page), "run make docs"
@@ -184,7 +184,7 @@ def test_the_map_is_true():
     assert everything <= tool.placed(), "say in LAYERS of tools/write_architecture.py where a new package belongs"
 
 
-def test_the_map_names_files_that_are_there():
+def test_the_map_names_existing_files():
     by_hand = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## All modules")[0]
     named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`", by_hand)
     assert len(named) > 50
@@ -196,7 +196,7 @@ def test_the_map_names_files_that_are_there():
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=lambda page: page.name)
-def test_study_files_are_read(page, tmp_path):
+def test_study_files_in_pages_are_valid(page, tmp_path):
     """Every key of every TOML block is one that silvan knows; named tables are invented for the test."""
     for k, block in enumerate(blocks(page, "toml")):
         data = tomllib.loads(block)
@@ -236,7 +236,7 @@ def find_command(words):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_are_there(page):
+def test_commands_in_pages_exist(page):
     for words in command_lines(page):
         if "|" in "".join(words[1:3]) or any(word in ("COMMAND", "...") for word in words):
             continue  # a list of commands

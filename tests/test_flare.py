@@ -281,7 +281,7 @@ def test_same_forest_as_in_one_process(federation, quiet, learner):
         assert any(line.study == quiet.plans[learner].unique_name for line in member.folder.ledger.lines())
 
 
-def test_table_one_is_that_of_one_process(federation, quiet):
+def test_table_one_equals_that_of_one_process(federation, quiet):
     _, _, sources = federation
     here = sv.describe(sv.federate_rows({site: sources[site] for site in SITES}, test=0.25))
     assert quiet.runs["forest"].read().table_one == here
@@ -316,7 +316,7 @@ def test_a_site_whose_owner_must_approve(quiet):
     assert quiet.runs["forest"].read().status == "done"
 
 
-def test_what_columns_do_and_subgroups(federation, quiet):
+def test_column_effects_and_subgroups(federation, quiet):
     """As the study asked, from messages that the owner saw."""
     _, members, _ = federation
     record = quiet.runs["forest"].read()
@@ -478,7 +478,7 @@ def shakes_hands(port, startup, wait):
 # -- many failures
 
 
-def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
+def test_a_killed_site_and_a_killed_coordinator(federation, tmp_path):
     """SIGKILL in the middle of a study, first to all processes of a site, then to those of the coordinator.
 
     Restarted processes resume from stored state, with the same result: nobody runs the study again. A site whose table
@@ -531,7 +531,7 @@ def test_a_study_that_an_owner_declines(federation):
     assert [(line.outcome, line.by) for line in lines] == [("decided", acting_user())]
 
 
-def test_a_site_that_stays_away(federation):
+def test_an_absent_site_in_a_real_federation(federation):
     """With a quorum the study continues without it; without one it names the missing site."""
     hub, _, sources = federation
     # the wait is one second here, and an hour where the job's own copy of the study says so
@@ -586,7 +586,7 @@ def test_a_copy_of_a_site_spends_no_budget_twice(federation, quiet, tmp_path):
     )
 
 
-def test_a_site_that_is_taken_out_is_disconnected_at_once(federation):
+def test_a_removed_site_is_disconnected_at_once(federation):
     """Its certificate is valid for years, but the server no longer accepts it; the site's owner reads why."""
     hub, members, _ = federation
     east = JoinedSite(members["north"].path.parent / AWAY)

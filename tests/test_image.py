@@ -105,7 +105,7 @@ def test_an_image_without_a_volume_says_so_in_one_sentence(words, tmp_path):
     assert f"no writable volume is mounted at {tmp_path}" in done.stderr
 
 
-def test_a_container_is_healthy_while_what_was_started_runs(tmp_path):
+def test_a_container_is_healthy_while_its_process_runs(tmp_path):
     folder = tmp_path / "north"
     folder.mkdir()
     assert entry("health", home=tmp_path).returncode == 1

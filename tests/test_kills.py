@@ -15,7 +15,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'si
 from helpers import kills
 
 
-def test_whatever_is_killed_the_forest_is_the_same(capsys):
+def test_kills_do_not_change_the_forest(capsys):
     given = os.environ.get("SILVAN_KILL_RESULTS")
     with capsys.disabled():
         lines = kills.run(

@@ -26,7 +26,7 @@ def over_rows(X, y, tested, settings):
 
 
 @pytest.mark.parametrize("answers", [in_one_place, over_rows])
-def test_more_columns_at_a_node_make_a_forest_surer(answers):
+def test_more_columns_per_node_make_a_forest_more_confident(answers):
     X, y = table()
     loss, auc = {}, {}
     for share in ("sqrt", 0.5, None):

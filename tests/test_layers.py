@@ -135,7 +135,7 @@ def test_no_cycle_between_folders():
     assert sorted(str(folder.relative_to(SOURCES)) for folder in graph.keys() - left) == []
 
 
-def test_a_folder_is_worth_its_name():
+def test_a_folder_has_at_least_three_modules():
     sizes = Counter(path.parent for path in PATHS if path.name != "__init__.py")
     assert [str(folder.relative_to(SOURCES)) for folder, size in sizes.items() if size < 3] == []
 
@@ -152,7 +152,7 @@ def test_imports_stand_at_the_top():
     assert deferred == []
 
 
-def test_private_names_stay_in_their_file():
+def test_private_names_are_not_imported():
     crossing = [
         f"{name_of(path)} imports {dotted}"
         for path in PATHS
@@ -163,12 +163,12 @@ def test_private_names_stay_in_their_file():
     assert crossing == []
 
 
-def test_a_module_says_what_it_does():
+def test_every_module_has_a_docstring():
     firsts = {name_of(path): (ast.get_docstring(parsed(path)) or "").split("\n")[0] for path in PATHS}
     assert [name for name, first in firsts.items() if not first.endswith(".")] == []
 
 
-def test_file_names_are_told_apart():
+def test_file_names_are_unique():
     names = Counter(path.name for path in PATHS if path.name != "__init__.py")
     assert [name for name, n in names.items() if n > 1] == []
 
@@ -194,7 +194,7 @@ def test_functions_are_short():
     assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
 
 
-def test_docstrings_begin_as_engineers_expect():
+def test_docstrings_use_the_imperative():
     firsts = {f"{module}.{f.name}": (ast.get_docstring(f) or "").split(" ")[0] for module, f in functions()}
     assert [name for name, first in firsts.items() if first in ("Give", "Say", "Tell", "Have")] == []
 

@@ -87,7 +87,7 @@ def test_parameters_of_classification(task, parameters):
 
 @pytest.mark.parametrize("task", ["binary", "several"])
 @pytest.mark.parametrize("learner", [sv.MergedForest, sv.BOFRF])
-def test_trees_of_sites_balance_classes_over_all_rows(task, learner):
+def test_class_weights_balance_all_sites_together(task, learner):
     """As if every site knew the weights that balance the rows of all sites, which no site knows."""
     tables = parts(table(task), 3)
     tables["site 0"] = tables["site 0"].filter(pl.col("label") != "yes")  # it would not know of the class
@@ -103,7 +103,7 @@ def test_trees_of_sites_balance_classes_over_all_rows(task, learner):
     assert "CountClasses" in [kind.kind() for kind in balanced.asks(fed.schema)]
 
 
-def test_other_draws_give_another_forest():
+def test_other_samples_give_another_forest():
     """Otherwise the equalities here would prove nothing."""
     fed = federate(parts(table(), 3))
     forest = summed(fed)
@@ -112,7 +112,7 @@ def test_other_draws_give_another_forest():
     assert forest != summed(federate(parts(table(seed=1), 3)))
 
 
-def test_a_test_part_is_left_out():
+def test_test_rows_are_left_out():
     fed = federate(parts(table(), 3), test=0.3)
     assert sum(fed.rows.values()) == 240 - 72
     assert_same(fed)
@@ -212,7 +212,7 @@ def test_order_of_the_sites(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_who_has_which_row_where_all_are_drawn(task):
+def test_the_distribution_of_rows_without_sampling(task):
     """Without row sampling nothing could depend on where a row is."""
     frame = table(task)
     forests = {

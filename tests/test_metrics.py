@@ -57,7 +57,7 @@ def test_several_classes(shape, n_classes):
     assert close(ours["mcc"], sk.matthews_corrcoef(y, votes))
 
 
-def test_a_class_that_does_not_occur():
+def test_an_absent_class():
     """As in scikit-learn: the mean is over classes that occur or are predicted; other classes have no ranking."""
     proba = np.array([[0.8, 0.1, 0.1, 0.0], [0.2, 0.7, 0.1, 0.0], [0.6, 0.3, 0.1, 0.0], [0.5, 0.4, 0.1, 0.0]])
     y = np.array([0, 1, 1, 0])
@@ -80,7 +80,7 @@ def test_rows_of_one_class(c):
     assert np.isnan(metrics.classification(proba[[0, 2]], np.zeros(2, int))["f1"])
 
 
-def test_votes_that_are_not_the_most_probable():
+def test_votes_that_differ_from_probabilities():
     """Decisions determine right and wrong; ranking and calibration use the probabilities."""
     proba, y = scored(60, 3, 10, 3)
     votes = np.random.default_rng(0).integers(0, 3, 60)
@@ -91,7 +91,7 @@ def test_votes_that_are_not_the_most_probable():
     assert all(ours[name] == plain[name] for name in ("auc", "pr_auc", "calibration"))
 
 
-def test_a_model_that_does_not_answer():
+def test_a_model_without_predictions():
     assert all(np.isnan(v) for v in metrics.classification(np.full((4, 2), np.nan), np.array([0, 1, 1, 0])).values())
     assert all(np.isnan(v) for v in metrics.regression(np.full(4, np.nan), np.arange(4.0)).values())
     together = np.array([metrics.moments(np.full(4, np.nan), np.arange(4.0)), metrics.moments(np.ones(2), np.zeros(2))])
@@ -113,7 +113,7 @@ def test_no_rows(n_classes):
 
 
 @given(figures, st.integers(2, 4))
-def test_figures_from_sums_over_parts(shape, n_classes):
+def test_metrics_from_sums_over_parts(shape, n_classes):
     """Counts of parts add up to the counts of all; a grid of scores costs little accuracy."""
     proba, y = scored(n_classes=n_classes, **{**shape, "n": max(shape["n"], n_classes)})
     part = np.arange(len(y)) % 3
@@ -194,6 +194,6 @@ def test_numbers_from_moments_of_parts(seed, n_parts, shift):
     assert whole["r2"] == pytest.approx(sk.r2_score(y, predicted), rel=1e-5)
 
 
-def test_numbers_that_are_all_the_same():
+def test_constant_numbers():
     assert np.isnan(metrics.regression(np.ones(3), np.ones(3))["r2"])
     assert metrics.regression(np.ones(3), np.ones(3))["rmse"] == 0.0

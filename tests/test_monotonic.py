@@ -133,13 +133,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("given", "hint"), WRONG)
-def test_what_makes_no_sense(given, hint):
+def test_invalid_constraints(given, hint):
     frame = table()
     with pytest.raises(InputError, match=f"monotonic_cst.*{hint}"):
         sv.ForestRegressor(monotonic_cst=given).fit(frame.select(NAMES).to_pandas(), frame["label"].to_numpy())
 
 
-def test_what_is_not_built_says_so():
+def test_unsupported_combinations_are_refused():
     frame = table("classes").drop("id")
     named = frame.with_columns(a=pl.when(pl.col("a") > 0).then(pl.lit("high")).otherwise(pl.lit("low")))
     fed = sv.federate_rows({"north": frame[:90], "south": frame[90:]}, n_jobs=1)
@@ -166,7 +166,7 @@ def by_columns(kind="classes"):
     return sv.federate_columns(parties, id="id", label="label", n_jobs=1)
 
 
-def test_a_party_that_keeps_to_nothing_is_named(monkeypatch):
+def test_a_party_that_violates_the_constraint_is_named(monkeypatch):
     """The coordinator knows the values of both sides of a split, and the allowed direction."""
     monkeypatch.setattr(
         Descent, "ties", lambda self, seeds, n, bounds=None: Ties(self.tie_key, seeds, self.first_column)

@@ -97,7 +97,7 @@ def test_one_table(events):
         ("several", "plain gini", "gini"),
     ],
 )
-def test_gains_in_numpy_choose_what_kernels_choose(task, plain, compiled, parameters):
+def test_numpy_gains_choose_the_same_splits_as_kernels(task, plain, compiled, parameters):
     """The naive version follows the rules of the kernels: missing values, sets of categories, ties, minimum sizes."""
     fed = federate(parts(table(task), 3))
     settings = {"n_estimators": 6, "max_depth": 5, **parameters}
@@ -120,12 +120,12 @@ def test_one_table_without_kernels():
     [{"epsilon": 1.0, "private": "levels"}, {"monotonic_cst": {"age": 1}}, {"class_weight": {"yes": 2.0, "no": 1.0}}],
     ids=str,
 )
-def test_what_needs_a_compiled_gain_says_so(parameters):
+def test_operations_that_need_a_compiled_gain_say_so(parameters):
     fed = private_study.federate()
     with pytest.raises(InputError, match="cannot be used with"):
         sv.HistogramForest(criterion="plain gini", max_depth=3, **parameters).fit(fed)
 
 
-def test_a_name_is_taken_once():
+def test_names_of_objectives_are_unique():
     with pytest.raises(InputError, match="already"):
         register(Events())

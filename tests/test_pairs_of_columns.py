@@ -62,7 +62,7 @@ def test_columns(columns, label, labels, monkeypatch):
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_what_leads_nowhere_is_taken_back(cold):
+def test_useless_splits_are_undone(cold):
     """A step function, and irrelevant columns: one split per tree, in every mode."""
     rng = np.random.default_rng(0)
     x = np.repeat([0.0, 1.0], 40)

@@ -31,7 +31,7 @@ def forest(fed, **settings):
 
 
 # -- what follows it, and what does not
-def test_metrics_of_the_other_class_are_those_of_classes_in_the_other_order():
+def test_metrics_of_the_other_class_equal_those_with_swapped_classes():
     """All metrics, main and further, exactly: nothing depends on the position of the second class."""
     rng = np.random.default_rng(0)
     y, score = rng.integers(0, 2, 400), rng.random(400)
@@ -101,7 +101,7 @@ def test_a_chosen_threshold_is_for_the_positive_class(kind):
         assert np.array_equal(model.predict(rows) == "no", shares >= model.threshold_)
 
 
-def test_counts_with_noise_are_of_the_positive_class():
+def test_noisy_counts_use_the_positive_class():
     rng = np.random.default_rng(1)
     y, score = rng.integers(0, 2, 300), rng.random(300)
     proba = np.stack([1.0 - score, score], axis=1)
@@ -112,7 +112,7 @@ def test_counts_with_noise_are_of_the_positive_class():
     assert layout.metrics(layout.count(proba, votes, y)) == pytest.approx(expected)
 
 
-def test_dependence_is_of_the_positive_class():
+def test_partial_dependence_uses_the_positive_class():
     means = {}
     for positive in ("no", "yes"):
         fed = federation(positive=positive)
@@ -120,7 +120,7 @@ def test_dependence_is_of_the_positive_class():
     assert np.allclose(means["no"] + means["yes"], 1.0, atol=2e-3)
 
 
-def test_a_model_file_knows_it(tmp_path):
+def test_a_model_file_stores_the_positive_class(tmp_path):
     model = forest(federation(positive="no"))
     model.save(tmp_path / "model.silvan")
     loaded = sv.Forest.load(tmp_path / "model.silvan")

@@ -56,12 +56,12 @@ def test_a_site_that_brings_many_trees():
     assert say_by_site(capped)[ATTACKER] < 0.4
 
 
-def test_no_more_trees_are_grown_than_are_taken():
+def test_no_surplus_trees_are_grown():
     assert len(sv.BOFRF(8, max_depth=3, max_trees=5).fit(federate(tables())).forest_) == 20
     assert len(sv.MergedForest(32, max_depth=3, max_trees=5).fit(federate(tables())).forest_) == 20
 
 
-def test_merged_trees_of_sites_with_trees_that_saw_no_row():
+def test_merging_sites_whose_trees_sampled_no_row():
     """At a site with few rows, some trees sampled none; its other trees carry the weight."""
     frames = tables() | {"site 0": tables()["site 0"][:2]}
     model = sv.MergedForest(40, equal=True).fit(federate(frames))
@@ -71,7 +71,7 @@ def test_merged_trees_of_sites_with_trees_that_saw_no_row():
 
 
 @pytest.mark.parametrize("task", ["several", "number"])
-def test_what_a_site_chooses_among_is_what_it_gets(task):
+def test_a_site_gets_the_ensemble_it_chose(task):
     """The metrics for a site's choice equal those of the equally weighted ensembles, built one by one."""
     fed = federate(tables(task))
     model = sv.MergedForest(24).fit(fed)
@@ -103,7 +103,7 @@ def test_what_a_site_chooses_among_is_what_it_gets(task):
             np.testing.assert_allclose(scores[t, s], expected, rtol=1e-12)
 
 
-def test_a_site_that_sends_more_trees_than_it_was_asked_for():
+def test_surplus_trees_are_refused():
     def twist(site, data):
         envelope = wire.decode(data, Envelope)
         if site == ATTACKER and envelope.kind == "LocalTrees":
@@ -128,11 +128,11 @@ def test_a_site_that_sends_more_trees_than_it_was_asked_for():
     ],
 )
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_what_cannot_be_meant(learner, wrong, text):
+def test_invalid_settings(learner, wrong, text):
     with pytest.raises(InputError, match=text):
         LEARNERS[learner](**wrong).fit(federate(tables()))
 
 
-def test_equal_say_by_rows_is_a_contradiction():
+def test_equal_weight_contradicts_shares_by_rows():
     with pytest.raises(InputError, match="equal gives every site the same say"):
         sv.MergedForest(weights="votes", equal=True).fit(federate(tables()))

@@ -17,14 +17,14 @@ def changed(array, at, value):
 
 
 @pytest.mark.parametrize("n_trees", [0, -1, 2**40])
-def test_a_question_about_too_many_trees(n_trees):
+def test_a_request_for_too_many_trees(n_trees):
     """Detected before memory is allocated for so many nodes."""
     none, one = np.zeros(0, np.int32), np.zeros(1, np.int32)
     with pytest.raises(FormatError, match="trees must be 1 to"):
         follow_level("a forest", [], True, n_trees, (none, none), one, np.zeros((1, 1), np.int32))
 
 
-def test_check_nodes_takes_what_growing_asks():
+def test_check_nodes_accepts_requests_of_the_grower():
     nodes = np.array([4, 0, 7], np.int32)
     check_nodes(nodes, np.array([[0, 3], [2, -1], [1, 2]], np.int32), 8, 4)
     with pytest.raises(FormatError, match="does not exist"):
@@ -53,7 +53,7 @@ def test_histograms_of_classes_and_of_numbers():
             check_histograms(sums, features, bins, measure)
 
 
-def test_histogramshistograms_add_up():
+def test_histograms_add_up():
     n_bins, features = np.array([2, 3], np.int32), np.array([[0, 1], [1, -1]], np.int32)
     right = np.array([[1, 4], [2, 0], [0, 0], [3, 1], [0, 3], [1, 1], [0, 0], [9, 2]], np.int32)
     assert histograms_add_up(right, features, n_bins, 2)

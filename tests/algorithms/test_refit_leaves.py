@@ -94,7 +94,7 @@ def as_tuples(forest, node):
         ("binary", {"no": 1.0, "yes": 4.0}),
     ],
 )
-def test_what_leaf_re_estimation_leaves(task, weight):
+def test_the_trees_after_leaf_re_estimation(task, weight):
     """Splits with enough rows of other sites on both sides, and leaf values of the rows sampled at other sites."""
     fed = federate(tables(task, 240))
     forest = sv.MergedForest(24, max_depth=5, class_weight=weight, refit_leaves=True).fit(fed).forest_
@@ -136,7 +136,7 @@ def turned(forest, honest, trigger, part):
 
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("kind", ["common", "hidden", "stealthy"])
-def test_a_back_door_in_range_turns_no_rows(learner, kind):
+def test_a_backdoor_within_the_data_range_flips_no_rows(learner, kind):
     """Its trigger is a value that occurs in the data, or it waits at leaves; leaf re-estimation removes both."""
     fed = federate(noisy_tables())
     sites = [fed.site(site).part(fed.schema) for site in fed.sites]
@@ -171,7 +171,7 @@ def test_the_same_however_sites_are_run(sums):
     assert [kinds.count(kind) for kind in ("LeafRows", "LeafLabels")] == [shown, shown]
 
 
-def test_every_cluster_counts_by_itself():
+def test_every_cluster_is_counted_separately():
     fed = federate(tables())
     model = sv.BOFRF(4, max_depth=4, clusters=2, refit_leaves=True).fit(fed)
     sizes = sorted(len(sites) for sites in model.clusters_.values())
@@ -182,7 +182,7 @@ def test_every_cluster_counts_by_itself():
     assert sum(sizes) == 4
 
 
-def test_own_trees_stay_as_they_were_grown():
+def test_local_trees_stay_unchanged():
     """A site that uses its local trees uses them unchanged: counts of other sites do not affect them."""
     fed = federate(tables())
     model, plain = LEARNERS["BOFRF"](refit_leaves=True).fit(fed), LEARNERS["BOFRF"]().fit(fed)
@@ -193,7 +193,7 @@ def test_own_trees_stay_as_they_were_grown():
     assert all(forest is model.forest_ for forest in model.globals_.values())
 
 
-def test_rows_that_choose_are_not_those_that_count():
+def test_rows_for_the_choice_are_in_no_leaf_value():
     """Out of bag: a site's metrics use rows that are not in the leaf values of the voting trees."""
     fed = federate(tables())
     model = sv.BOFRF(6, refit_leaves=True).fit(fed)
@@ -224,7 +224,7 @@ def test_a_column_that_only_one_site_has():
 # -- rules
 
 
-def test_a_policy_of_larger_leaves():
+def test_a_policy_requiring_larger_leaves():
     strict = federate(tables(), policy=sv.Policy(min_leaf=20))
     model = LEARNERS["BOFRF"](refit_leaves=True, min_samples_leaf=20).fit(strict)
     assert model.forest_.weights.any()
@@ -274,7 +274,7 @@ def test_a_lie(kind, task):
 
 
 @pytest.mark.parametrize("kind", ["MergedForest", "AutoForest", "BOFRF"])
-def test_on_between_machines(kind):
+def test_leaf_re_estimation_is_on_between_machines(kind):
     """Between machines leaves are re-estimated unless the study says otherwise, and its record shows it."""
     text = f'[learner]\nkind = "{kind}"\n'
     assert parse_remote_study(text).parameters == {"refit_leaves": True}

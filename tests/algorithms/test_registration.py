@@ -61,7 +61,7 @@ def loaded():
     return dict(zip(codes, map(str.split, done.stdout.splitlines()), strict=True))
 
 
-def test_the_table_lists_what_is_decorated(loaded):
+def test_the_table_lists_all_decorated_handlers(loaded):
     assert len(KINDS) > 50
     assert dict(word.split("=") for word in loaded[ALL] if "=" in word) == KINDS
 
@@ -83,7 +83,7 @@ def test_only_needed_algorithms_are_loaded(code, loaded):
 
 
 @pytest.mark.parametrize("module", TREES)
-def test_trees_load_no_readers_and_no_other_formats(module, loaded):
+def test_importing_trees_loads_no_readers_or_formats(module, loaded):
     names = loaded[f"import {module}"]
     assert module in names
     assert not [name for name in names if name.startswith((*READERS, *FORMATS, "onnx", "sklearn", "silvan.federation"))]

@@ -75,7 +75,7 @@ columns = st.sampled_from(["ties", "wide", "narrow", "negative", "tiny", "consta
     st.sampled_from([2, 3, 10, 64, 255]),
 )
 @examples(40)
-def test_bins_of_any_rows(kinds, seed, n, n_sites, max_bins):
+def test_bins_for_any_rows(kinds, seed, n, n_sites, max_bins):
     rng = np.random.default_rng(seed)
     make = {
         "ties": lambda: rng.integers(0, 6, n) / 3,
@@ -105,7 +105,7 @@ def test_bins_of_any_rows(kinds, seed, n, n_sites, max_bins):
 
 
 @pytest.mark.parametrize("n_columns", [1, 100, 1000])
-def test_wide_tables_are_looked_into_less_closely(n_columns):
+def test_wide_tables_get_a_coarser_grid(n_columns):
     rng = np.random.default_rng(0)
     X = np.tile(rng.normal(size=(300, 1)).astype(np.float32), (1, n_columns))
     schema = Schema.of([f"x{i}" for i in range(n_columns)], Label("label", (0, 1)))
@@ -117,7 +117,7 @@ def test_wide_tables_are_looked_into_less_closely(n_columns):
 
 @given(st.integers(0, 2**32), st.integers(2, 300), st.sampled_from([2, 5, 16, 64, 200]))
 @examples(25)
-def test_no_bin_holds_more_rows_than_is_said(seed, n, max_bins):
+def test_the_bound_on_rows_per_bin_holds(seed, n, max_bins):
     """Masked sums are packed by this bound: it holds for any cut points of a tree, and some tree reaches it."""
     rng = np.random.default_rng(seed)
     X = np.stack([rng.normal(size=n), rng.integers(0, 7, n), rng.integers(-3, 90, n), rng.normal(size=n)], axis=1)
@@ -135,7 +135,7 @@ def test_no_bin_holds_more_rows_than_is_said(seed, n, max_bins):
         assert most[f] == (n if f == 3 else max(held))
 
 
-def test_no_value_of_a_row_is_a_cut():
+def test_cuts_are_never_values_of_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(50, 10, (500, 3)).astype(np.float32)
     fed = federate({"a": (X[:250], [0, 1] * 125), "b": (X[250:], [0, 1] * 125)})
@@ -145,7 +145,7 @@ def test_no_value_of_a_row_is_a_cut():
         assert not np.isin(bins.cuts[f], X[:, f]).any()
 
 
-def test_only_cells_with_enough_rows_are_looked_into():
+def test_only_cells_with_enough_rows_are_refined():
     """Nine rows in a cell, over two sites together, stay nine rows in a cell."""
     x = np.concatenate([np.linspace(1.001, 1.029, FLOOR - 1), np.linspace(100.1, 100.9, FLOOR)])
     fed = federate({"a": (x[::2, None], [0, 1] * 5), "b": (x[1::2, None], [0, 1] * 4 + [0])}, Recorded)
@@ -174,7 +174,7 @@ def one_site():
     return Site("here", table(), n_jobs=1)
 
 
-def test_a_question_that_holds_together():
+def test_a_consistent_request():
     assert send(one_site(), fine(), blobs=[SCHEMA_DATA]).kind == "FineCounts"
     assert send(one_site(), fine((), (), ()), blobs=[SCHEMA_DATA]).kind == "FineCounts"
 
@@ -277,7 +277,7 @@ def test_counts_are_of_training_rows_only():
     assert abs(reply.label.sum() - 120) <= 2
 
 
-def test_no_more_cells_are_asked_about_than_counts_can_lead_to():
+def test_the_number_of_refined_cells_is_bounded():
     """A site refuses requests above the bound, so honest requests stay below it for any counts."""
     rng = np.random.default_rng(0)
     for max_bins in (2, 16, 64, 255):

@@ -21,7 +21,7 @@ def fed():
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
-def test_patients_are_found_by_whoever_sees_parts_and_not_in_hidden_sums(sums):
+def test_patients_are_found_in_parts_but_not_in_masked_sums(sums):
     found = assign_patients(federate(parts(table(n=200), 4), sums=sums))
     assert found.undefended == pytest.approx(0.75, abs=0.05)  # all of them, minus one in four
     assert found.value == (found.undefended if sums == "trusted" else 0.0)
@@ -36,7 +36,7 @@ def test_two_sums_that_differ_by_a_site(sums):
     assert "one set of sites" in found.note
 
 
-def test_a_site_that_does_not_score_trees_tells_nothing():
+def test_a_site_that_scores_no_trees_reveals_nothing():
     policy = sv.Policy(messages=["Describe", "CountCategories", "NameCategories", "CountRows"])
     assert "refuse" in assign_patients(federate(parts(table(n=120), 3), policy=policy)).note
 
@@ -50,7 +50,7 @@ def test_a_bait_is_for_one_row(fed):
     assert differ.sum() == 1
 
 
-def test_no_books_change(fed):
+def test_auditing_changes_no_records(fed):
     before = fed.rounds, dict(fed.traffic)
     lines = [len(fed.site(name).outbox.ledger) for name in fed.sites]
     assert min(lines) > 0
@@ -63,7 +63,7 @@ def rows_of(fed):
     return case_of(fed, fed.schema, 0).outsiders
 
 
-def test_a_site_that_may_claim_rows_turns_everything(fed):
+def test_a_site_that_may_claim_rows_flips_everything(fed):
     claimed = backdoor_trees(sv.MergedForest(n_estimators=24, max_depth=5, weights="trees"), fed, rows_of(fed))
     assert claimed.value > 0.7
     equal = backdoor_trees(sv.MergedForest(n_estimators=24, max_depth=5), fed, rows_of(fed))
@@ -71,7 +71,7 @@ def test_a_site_that_may_claim_rows_turns_everything(fed):
     assert equal.value < claimed.value - 0.2
 
 
-def test_tau_gives_crude_trees_no_say(fed):
+def test_tau_gives_crude_trees_no_weight(fed):
     model = sv.BOFRF(n_estimators=6, max_depth=5)
     crude = backdoor_trees(model, fed, rows_of(fed), plant_crude)
     assert "with 0% of the say" in crude.note
@@ -81,7 +81,7 @@ def test_tau_gives_crude_trees_no_say(fed):
     assert stealthy.value > crude.value
 
 
-def test_no_more_rows_are_turned_than_the_bound_says(fed):
+def test_flipped_rows_stay_within_the_bound(fed):
     for model in (sv.MergedForest(n_estimators=24, max_depth=5), sv.BOFRF(n_estimators=6, max_depth=5)):
         finding = backdoor_trees(model, fed, rows_of(fed))
         most = float(finding.note.rsplit("at most ", 1)[1].split("%")[0]) / 100

@@ -49,7 +49,7 @@ AUDITED = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_no_question_tells_more_than_it_claims(task):
+def test_no_request_reveals_more_than_it_claims(task):
     """And the attack finds a fair share of the claim."""
     for (name, request, without), (_, _, with_row) in pairs(task):
         if name in AUDITED[task]:
@@ -59,7 +59,7 @@ def test_no_question_tells_more_than_it_claims(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_one_row_changes_answers_by_their_sensitivity_at_most(task):
+def test_one_row_changes_replies_by_at_most_their_sensitivity(task):
     """A row at the end, or the first one, whose removal shifts all others."""
     frame = table(task, 120)
     fewer = zip(requests(task, frame[1:], EPSILON), requests(task, frame, EPSILON), strict=True)
@@ -79,7 +79,7 @@ def of_persons(frame, visits):
     return frame[:-visits], frame
 
 
-def test_with_groups_no_question_tells_more_of_a_person():
+def test_with_groups_no_request_reveals_more_about_a_person():
     """A person with six rows changes replies as one row does; where rows count instead, the claim is refuted."""
     without, with_one = of_persons(table(n=240), 6)
     for group, holds in (("person", True), (None, False)):
@@ -97,7 +97,7 @@ def test_with_groups_no_question_tells_more_of_a_person():
                 assert found.at_least > 0.1 * EPSILON, (name, found)
 
 
-def test_all_questions_of_a_form_together():
+def test_all_requests_of_a_form_together():
     """All replies together reveal at most the sum of their claims."""
     asked, claimed = composed("tables", table(n=120), EPSILON)
     found = audit_all(asked, schema(), claimed, DRAWS, confidence=SURE)
@@ -121,7 +121,7 @@ def test_shares_make_the_sum_private(sharers, lost):
 
 @pytest.mark.parametrize("form", ["tables", "levels"])
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_a_form_with_a_site_lost_and_one_curious(form, task):
+def test_a_form_with_one_lost_and_one_curious_site(form, task):
     """Two shares are the whole noise and four sites add one: without a lost one and a known one, two remain."""
     asked, claimed = composed(form, table(task, 60), EPSILON, task, 2)
     found = audit_all(asked, schema(task), claimed, FEW_DRAWS, 2, SURE)
@@ -147,7 +147,7 @@ def test_numbers_that_are_not_clipped_after_rounding_are_caught():
     assert audit_counts(request, schema("number"), total + 254, total, FEW_DRAWS, confidence=SURE).refuted
 
 
-def test_a_loss_that_takes_the_spare_share_is_caught():
+def test_an_unplanned_loss_is_caught():
     """Of four sites' shares, three are the whole noise: without a lost one and a known one, two remain."""
     (_, request, n), *_ = [q for q in requests("binary", table(n=60), 1.0, 3) if q[0] == "people"]
     assert audit_counts(request, schema(), n + 1, n, DRAWS, 2, SURE).refuted
@@ -203,14 +203,14 @@ def test_halved_noise_is_caught():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_disguises_tell_no_more_than_they_claim(task):
+def test_randomised_rows_reveal_no_more_than_they_claim(task):
     found = audit_rows(lambda row, draws: rows_scored(task, row, draws, 6.0), 6.0, DRAWS, SURE)
     assert not found.refuted, found
     assert found.at_least > 1.0, found
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_columns_disguised_in_parallel_are_caught(task):
+def test_columns_randomised_in_parallel_are_caught(task):
     """Each column with the whole epsilon: the label alone would be fine, all together are not."""
     whole = 1.0
     found = audit_rows(lambda row, draws: rows_scored(task, row, draws, 6 * whole), whole, FEW_DRAWS, SURE)
@@ -228,7 +228,7 @@ def test_clopper_pearson():
     assert clopper_pearson(50, 50)[1] == 1.0
 
 
-def test_the_bound_holds_nearly_always():
+def test_the_bound_has_its_nominal_coverage():
     """For a mechanism that is exactly epsilon-private, the bound exceeds epsilon in at most one of twenty runs."""
     rng = np.random.default_rng(0)
     alpha = np.exp(-1.0)

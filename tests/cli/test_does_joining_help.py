@@ -58,7 +58,7 @@ def test_one_class_is_shown_as_undefined(tmp_path):
 
 
 @pytest.mark.parametrize("journal", [True, False])
-def test_sites_that_choose_are_judged_again_alike(tmp_path, journal):
+def test_sites_that_choose_are_evaluated_again_alike(tmp_path, journal):
     record = fitted(tmp_path, kind="BOFRF", tables=parts(table(n=300), 3))
     assert {row.model for row in record.evaluation} == {"local", "own", "global", "federated", "pooled"}
     run = Run(tmp_path / "run")
@@ -81,7 +81,7 @@ def test_a_study_that_tunes(tmp_path):
     assert "study.toml:13: tune: grid names 'trees'" in wrong.stderr
 
 
-def test_forests_that_a_run_keeps():
+def test_forests_in_a_run():
     fed = federate(parts(table(n=120), 2))
     model = sv.MergedForest(n_estimators=4, max_depth=2).fit(fed)
     assert list(model.result().to_keep) == [""]

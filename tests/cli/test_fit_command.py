@@ -50,7 +50,7 @@ def test_a_run_folder_is_complete(tmp_path):
     assert not list(run.folder.glob(".*")), "temporary files are left"
 
 
-def test_the_figures_are_those_of_the_library(tmp_path):
+def test_metrics_equal_those_of_the_library(tmp_path):
     record = fitted(tmp_path)
     study = read_study(tmp_path / "study.toml")
     federation = sv.federate_rows({k: str(v) for k, v in study.tables.items()}, test=0.3)
@@ -198,7 +198,7 @@ def test_killed_then_resumed(tmp_path):
     assert run.read().models == Run(tmp_path / "whole").read().models
 
 
-def test_what_was_computed_stays_when_judging_fails(tmp_path):
+def test_a_failed_evaluation_keeps_the_model(tmp_path):
     path = write_study(tmp_path)
     with mock.patch("silvan.learners.base.evaluate", side_effect=sv.FederationError("the sites went home")):
         result = silvan("fit", path, "--output", tmp_path / "run", ok=False)
@@ -211,7 +211,7 @@ def test_what_was_computed_stays_when_judging_fails(tmp_path):
     assert Run(tmp_path / "run").read().status == "done"
 
 
-def test_another_study_is_not_written_over(tmp_path):
+def test_another_study_is_not_overwritten(tmp_path):
     record = fitted(tmp_path)
     path = tmp_path / "study.toml"
     path.write_text(path.read_text().replace("max_depth = 3", "max_depth = 2"))
@@ -257,7 +257,7 @@ def test_an_output_that_cannot_be_written(tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_progress_says_rounds_and_time_left(tmp_path, monkeypatch):
+def test_progress_shows_rounds_and_remaining_time(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_bars, "PATIENCE", 0.0)
     monkeypatch.setattr(progress_bars, "PAUSE", 0.001)
     result = silvan("fit", write_study(tmp_path))

@@ -71,7 +71,7 @@ def judged(*words):
     return found["evaluation"], found["learnt_from"], result.stderr
 
 
-def test_the_studys_own_options_are_kept_and_apply(folder):
+def test_the_studys_reading_options_apply(folder):
     assert Run(folder / "run").read().study["reading"]["missing"] == ["keine"]
     wanted, learnt, said = judged(folder / "run", folder / "plain.csv", *plain())
     assert said.count("read as the study says") == 0
@@ -96,7 +96,7 @@ def test_the_same_predictions(folder):
     assert [line.split(",")[1] for line in texts[0].splitlines()[1:]] == forest.predict(frame).tolist()
 
 
-def test_options_of_text_files_are_not_for_others(folder):
+def test_text_options_apply_to_text_files_only(folder):
     result = silvan("predict", folder / "run", folder / "new.parquet")
     assert result.stdout == silvan("predict", folder / "run", folder / "german.csv").stdout
     assert "separator" not in result.stderr
@@ -115,7 +115,7 @@ def test_a_model_alone_and_a_folder_handed_on(folder):
     assert judged(model, folder / "german.csv", *words)[0] == wanted
 
 
-def test_single_options_go_before_the_studys(folder, tmp_path):
+def test_single_options_override_the_studys(folder, tmp_path):
     text = (folder / "german.csv").read_bytes().decode("latin-1").replace(";", "\t").replace("größe", "hoch")
     (tmp_path / "new.csv").write_text(text)
     words = ["--reading", "separator=tab", "--reading", "encoding=utf-8", "--reading", "rename.hoch=dose"]
@@ -124,7 +124,7 @@ def test_single_options_go_before_the_studys(folder, tmp_path):
     assert "own files: decimal ',', missing 'keine', rename 'ergebnis' to 'label' (--reading sets" in found[2]
 
 
-def test_an_audit_reads_the_same(folder):
+def test_an_audit_uses_the_same_options(folder):
     both = [["--table", folder / name] for name in ("german.csv", "plain.csv")]
     found = [
         silvan("audit", folder / "run", *words, "--json", "-o", folder / "audited", *more, ok=False).stdout
@@ -163,7 +163,7 @@ def test_parties(tmp_path):
     assert found.stdout == silvan("predict", tmp_path / "run", *words, *plain()).stdout
 
 
-def test_a_column_that_one_party_calls_otherwise(tmp_path):
+def test_a_column_with_another_name_at_one_party(tmp_path):
     """A renaming belongs to one party, in a study and for new rows; a general one goes to the file with the column."""
     frame = table(n=80).with_row_index("id")
     frame.select("id", "age", "label").write_csv(tmp_path / "one.csv")
@@ -224,7 +224,7 @@ def test_reading_needs_a_table(folder):
     assert "name them too" in silvan("audit", folder / "run", "--reading", "decimal=,", ok=False).stderr
 
 
-def test_options_that_somebody_wrote_into_a_run(folder, tmp_path):
+def test_options_in_a_tampered_run_folder(folder, tmp_path):
     """A run folder from elsewhere is checked like a study file."""
     shutil.copytree(folder / "handed_on", tmp_path / "run")
     path = tmp_path / "run" / "run.json"

@@ -71,7 +71,7 @@ def test_an_invitation_used_twice(hub, north, folder):
     assert "no invitation for 'north' is open: it was used, or taken back; ask for a new one" in said(again)
 
 
-def test_a_table_that_is_not_what_was_agreed(hub, folder):
+def test_a_table_that_differs_from_the_agreement(hub, folder):
     silvan("study", "invite", "south", "--in", hub.path)
     (folder / "other.csv").write_text("weight,label\n1,0\n2,1\n")
     wrong = silvan(
@@ -91,7 +91,7 @@ def test_a_table_that_is_not_what_was_agreed(hub, folder):
     assert hub.read().sites["south"].invited  # the invitation is still valid
 
 
-def test_a_policy_asks_for_approval_unless_told_otherwise(north):
+def test_approval_is_required_by_default(north):
     assert north.policy.approve
     assert "No study has come in yet" in said(silvan("site", "approve", north.path))
     unknown = silvan("site", "approve", north.path, "heart", ok=False)
@@ -151,7 +151,7 @@ def test_without_flare(hub, monkeypatch):
     assert "studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'" in said(refused)
 
 
-def test_a_column_called_otherwise(tmp_path):
+def test_a_renamed_column(tmp_path):
     """A site can join with another name for a column if it says so; its settings keep the mapping."""
     hub = make_hub(tmp_path, columns=["age", "label"])
     (tmp_path / "south.csv").write_text("alter;label\n40;0\n50;1\n60;0\n70;1\n")

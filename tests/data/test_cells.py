@@ -111,7 +111,7 @@ def encoded(kind: str, rows: list, schema: sv.Schema, memory: int | None = None)
 @pytest.mark.parametrize("kind", CELLS)
 @settings(max_examples=max(25, settings().max_examples // 10))
 @given(data=st.data(), schema=schemas())
-def test_a_row_is_read_alike_whatever_the_others_hold(kind, data, schema):
+def test_a_row_is_read_independently_of_the_others(kind, data, schema):
     cells = st.tuples(CELLS[kind], CELLS[kind], CELLS[kind])
     rows = [(float(i), *row) for i, row in enumerate(data.draw(st.lists(cells, min_size=2, max_size=5)))]
     one = data.draw(st.integers(0, len(rows) - 1))
@@ -155,7 +155,7 @@ def test_distinct_whole_numbers(dtype, data):
     assert [None if place < 0 else values[place] for place in places] == cells
 
 
-def test_what_texts_stand_for():
+def test_the_meaning_of_texts():
     words = {"1": 1, "1.0": 1.0, " 01 ": 1, "1e3": 1000.0, str(LONG): LONG, "TRUE": True, "false": False, "-.5": -0.5}
     assert numbers_of(list(words)) == list(words.values())
     assert [type(n) for n in numbers_of(list(words))] == [type(n) for n in words.values()]
@@ -171,7 +171,7 @@ def test_places_in_batches_are_those_of_the_table(tmp_path):
             Site("north", source, label="y", memory=memory).part(schema)
 
 
-def test_what_has_no_type_is_only_refused_where_no_schema_says_what_it_is(tmp_path):
+def test_untyped_columns_are_refused_only_without_a_schema(tmp_path):
     rows = [(1.0, 1, "x", 1), (2.0, "2.5", "x", 0), (3.0, "many", 1, 0)]
     source = keep(tmp_path, "sqlite", rows)
     numbers = sv.Schema.of(["i", "a"], sv.Label("y", classes=(0, 1)))

@@ -114,7 +114,7 @@ def test_a_few_texts_among_numbers_stop_the_study(tmp_path, kind, bad):
     ids=lambda value: "-".join(value)[:30] if isinstance(value, list) else value[:20],
 )
 @pytest.mark.parametrize("memory", [None, 1 << 9])
-def test_what_texts_of_a_file_are(tmp_path, cells, found, memory):
+def test_types_of_texts_in_files(tmp_path, cells, found, memory):
     from silvan.data.bins.column_summary import summarise
 
     table = Site("north", keep(tmp_path, "csv", cells), memory=memory).table
@@ -168,7 +168,7 @@ def test_dates_are_days_and_their_parts_on_request(tmp_path):
     assert sv.federate_rows(tables).schema.names == ("seen",)
 
 
-def test_a_date_that_is_none_is_an_error_of_its_row():
+def test_an_invalid_date_is_reported_with_its_row():
     schema = sv.Schema.of([sv.Feature("seen", date="days")])
     frame = read_table(pl.DataFrame({"seen": ["2020-01-01", "2020-02-30", "NA", None]}), schema=schema)
     with pytest.raises(SchemaError, match=r"holds text, but the schema says it holds dates, in 1 of 4 rows \(row 2\)"):
@@ -176,13 +176,13 @@ def test_a_date_that_is_none_is_an_error_of_its_row():
 
 
 @pytest.mark.parametrize("kinds", [{"a": "text"}, {"a": []}, {"a": ["hour"]}, ["a"], {"a": 1}])
-def test_what_is_no_kind(kinds):
+def test_invalid_kinds(kinds):
     frame = pl.DataFrame({"a": [1, 2], "label": [0, 1]})
     with pytest.raises(InputError, match="kinds"):
         sv.federate_rows({"north": frame}, kinds=kinds)
 
 
-def test_classes_that_are_said_to_be_names():
+def test_classes_declared_as_text():
     north = pl.DataFrame({"a": range(20), "label": [0, 1] * 10})
     south = north.with_columns(label=pl.col("label").cast(pl.String))
     fed = sv.federate_rows({"north": north, "south": south}, kinds={"label": "categorical"})
@@ -191,7 +191,7 @@ def test_classes_that_are_said_to_be_names():
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
-def test_text_of_a_data_frame_is_text_unless_it_looks_like_broken_numbers(library):
+def test_text_in_a_data_frame_stays_text_unless_it_looks_like_numbers(library):
     """In a file "5more" among numbers may be a typo; a column declared as text was meant as text."""
     doors = ["2", "3", "4", "5more"] * 10
     fed = sv.federate_rows({"north": library({"doors": doors, "label": [0, 1] * 20})}, label="label")

@@ -22,5 +22,5 @@ def test_folds_are_disjoint_and_of_one_size(labels):
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_rows_are_left_to_learn_from(n):
+def test_training_rows_remain(n):
     assert not held_out(["a"] * n, 0.99).all()

@@ -349,7 +349,7 @@ def test_odd_files(tmp_path, case, memory):
 
 
 @pytest.mark.parametrize("cells", [("1.234", "2.500"), ("1,5", "1.234")])
-def test_numbers_that_may_mean_two_things_are_not_predicted(tmp_path, cells):
+def test_ambiguous_numbers_are_refused_in_prediction(tmp_path, cells):
     """A table that is read by a schema, or that holds all sites, stops too; categories are not numbers."""
     path = csv(twelve(*cells), separator=";")(tmp_path)
     model = sv.ForestClassifier(2).fit(pl.DataFrame({"a": NUMBERS}), LABEL)
@@ -362,7 +362,7 @@ def test_numbers_that_may_mean_two_things_are_not_predicted(tmp_path, cells):
     assert sv.federate_rows(sv.Table(path, decimal=","), site="site").sites == ["x"]
 
 
-def test_blank_lines_are_no_rows_to_predict(tmp_path):
+def test_blank_lines_are_not_predicted(tmp_path):
     forest = sv.ForestClassifier(2).fit(pl.DataFrame({"a": NUMBERS, "b": TWO}), LABEL).forest_
     path = tmp_path / "t.csv"
     path.write_text("a,b\n\n1.5,f\n,\n\n2.5,m\n\n\n")
@@ -371,7 +371,7 @@ def test_blank_lines_are_no_rows_to_predict(tmp_path):
     assert len(named.site("x").part(named.schema)) == 12
 
 
-def test_kinds_of_columns_that_are_not_there():
+def test_kinds_of_missing_columns():
     part = pl.DataFrame({"ward": LABEL, "label": LABEL, "patient": range(12)})
     with pytest.raises(
         sv.InputError, match=r"kinds names 'wards', which is not a column at any site; did you mean 'ward'"
@@ -402,7 +402,7 @@ def test_two_hundred_sites():
         sv.federate_rows({f"site {i}": odd if i == 7 else part for i in range(200)})
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path):
+def test_a_file_changed_during_reading(tmp_path):
     path = csv(NUMBERS)(tmp_path)
     fed = sv.federate_rows({"north": path}, memory=1 << 12)
     path.write_text(text(NUMBERS[:6]))
@@ -431,7 +431,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
         {"rename": None},
     ],
 )
-def test_options_that_cannot_be_meant(options):
+def test_invalid_reading_options(options):
     with pytest.raises(sv.InputError, match=next(iter(options))):
         sv.Table("t.csv", **options)
 
@@ -451,7 +451,7 @@ def test_options_in_a_study_file(tmp_path):
         read_study(study)
 
 
-def test_a_column_called_otherwise_at_one_site(tmp_path):
+def test_a_column_with_another_name_at_one_site(tmp_path):
     """The forest equals that of tables with uniform names, and `silvan check` shows how columns are read."""
     from helpers.runs import silvan
 
@@ -487,7 +487,7 @@ def test_tables_can_be_compared_and_kept_in_sets(tmp_path):
     assert repr(one) == repr(two) == "Table('t.csv', rename={'a': 'b', 'c': 'd'})"
 
 
-def test_an_archive_that_is_made_to_fill_the_memory(tmp_path, monkeypatch):
+def test_a_zip_bomb(tmp_path, monkeypatch):
     """2.3 MB used to take 4 GB; here in small."""
     monkeypatch.setattr(table_file, "_LARGE", 1 << 16)
     for path, cells in (

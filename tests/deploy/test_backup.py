@@ -91,7 +91,7 @@ def test_a_coordinators_journal_is_copied_while_it_is_written(made, tmp_path):
     assert CoordinatorFiles(tmp_path / "copy").read() == hub.read()
 
 
-def test_nothing_is_written_over(site, tmp_path):
+def test_nothing_is_overwritten(site, tmp_path):
     (tmp_path / "there").mkdir()
     for target in (tmp_path / "there", site.path / "inside"):
         with pytest.raises(InputError, match="name a new folder outside of"):

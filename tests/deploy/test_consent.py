@@ -41,7 +41,7 @@ def test_who_sees_what_follows_from_the_study(text, place, said):
     assert said in answers(ROWS + text)[place]
 
 
-def test_models_of_one_site_are_not_said_to_leave_where_only_counts_do():
+def test_local_models_are_not_listed_where_only_counts_leave():
     assert "trained on your rows alone" not in answers(f'{ROWS}[learner]\nkind = "HistogramForest"')[1]
 
 

@@ -92,7 +92,7 @@ def test_the_doctor_reads_the_table(member):
         ("postgresql://reader@127.0.0.1:1/clinic?table=t", "no PostgreSQL server listens at '127.0.0.1', port 1"),
     ],
 )
-def test_the_doctor_finds_a_table_that_cannot_be_read(member, table, said):
+def test_the_doctor_reports_an_unreadable_table(member, table, said):
     """A file that was moved, a database that is stopped."""
     member.settings_file.write_text(f'table = "{table}"\n')
     found = table_check(JoinedSite(member.path))
@@ -100,7 +100,7 @@ def test_the_doctor_finds_a_table_that_cannot_be_read(member, table, said):
     assert said in found.text
 
 
-def test_a_site_that_is_stopped_does_not_start(member):
+def test_a_stopped_site_does_not_start(member):
     from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 
     CoordinatorFiles(member.path.parent / "hub").stop_site("north", "two processes answered for it")

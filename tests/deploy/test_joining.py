@@ -122,7 +122,7 @@ def test_a_new_roster_is_accepted_by_its_words(hub, tmp_path):
     assert list(north.roster().sites) == ["north", "south", "west"]
 
 
-def test_a_site_that_is_added_stops_no_study(hub, tmp_path):
+def test_adding_a_site_stops_no_study(hub, tmp_path):
     """A study keeps the sites that it started with, whether or not the others have accepted the new one."""
     north = join(hub, tmp_path)
     join(hub, tmp_path, "south")
@@ -145,7 +145,7 @@ def test_a_site_that_is_added_stops_no_study(hub, tmp_path):
         north.note_sites(plan, ["north", "south", "west"])
 
 
-def test_a_study_goes_on_with_the_sites_it_began_with(hub, tmp_path):
+def test_a_study_continues_with_its_original_sites(hub, tmp_path):
     """At the coordinator as well."""
     supervise = pytest.importorskip("silvan.deploy.service.supervise", reason="nvflare is not installed")
     for site in ("north", "south"):
@@ -215,7 +215,7 @@ def test_words_depend_on_both_sides(hub, tmp_path):
 
 
 @pytest.mark.parametrize("answer", [{}, {"certificate": 3}, {"certificate": "no", "signature": "00"}])
-def test_an_answer_that_the_coordinator_did_not_sign(hub, tmp_path, answer):
+def test_a_reply_without_the_coordinators_signature(hub, tmp_path, answer):
     with (
         mock.patch.object(CoordinatorFiles, "admit", return_value=answer),
         pytest.raises((FederationError, InputError), match=r"not as a coordinator does|has not the coordin"),
@@ -253,7 +253,7 @@ INVITES = {
 
 
 @pytest.mark.parametrize("case", INVITES)
-def test_an_invitation_is_good_once_and_for_one_site(hub, tmp_path, case):
+def test_an_invitation_works_once_for_one_site(hub, tmp_path, case):
     make, said = INVITES[case]
     invite = make(hub, tmp_path)
     with pytest.raises(FederationError, match=said):
@@ -339,7 +339,7 @@ def test_two_sites_with_one_key(hub, tmp_path):
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b"\xff", b'{"site": 1}', b'{"site": "north", "versions": 3}', b"x" * 70000]
 )
-def test_nonsense_is_answered_with_a_line(hub, body):
+def test_nonsense_gets_a_one_line_reply(hub, body):
     import http.client
 
     content = hub.read()
@@ -353,7 +353,7 @@ def test_nonsense_is_answered_with_a_line(hub, body):
     assert not hub.read().sites["north"].key
 
 
-def test_a_site_that_is_taken_out(hub, tmp_path):
+def test_a_removed_site(hub, tmp_path):
     north = join(hub, tmp_path)
     south = join(hub, tmp_path, "south")
     north.pin_roster()
@@ -401,7 +401,7 @@ def empty_invite(folder):
         (empty_invite, FormatError, "not an invitation"),
     ],
 )
-def test_files_that_are_something_else(tmp_path, use, error, said):
+def test_unrelated_files(tmp_path, use, error, said):
     with pytest.raises(error, match=said):
         use(tmp_path)
 
@@ -432,7 +432,7 @@ def test_settings_of_a_site(hub, tmp_path):
 # -- certificates
 
 
-def test_a_certificate_is_good_for_its_time_and_federation(tmp_path):
+def test_a_certificate_is_valid_for_its_time_and_federation(tmp_path):
     authority = Authority.create(tmp_path / "authority", "heart")
     signed = authority.sign(make_request(make_key(tmp_path / "key"), "north"), "north", days=1)
     certificate = read_certificate(signed)
@@ -503,7 +503,7 @@ def test_a_request_is_signed_in_the_name_that_was_invited(tmp_path):
         authority.sign(b"nothing", "north")
 
 
-def test_a_certificate_is_good_for_one_purpose(tmp_path):
+def test_a_certificate_is_valid_for_one_purpose(tmp_path):
     """A site's certificate is a client's: nobody can use it to impersonate the coordinator."""
     authority = Authority.create(tmp_path / "authority", "heart")
     request = make_request(make_key(tmp_path / "key"), "north")
@@ -565,7 +565,7 @@ def test_a_doctor_at_the_coordinator(hub, tmp_path):
         lambda text: text.replace('"host": "', '"host": "-'),
     ],
 )
-def test_an_invitation_that_was_changed_on_its_way(made, tmp_path, change):
+def test_a_damaged_invitation(made, tmp_path, change):
     """Truncated, quoted, re-encoded: reported before anything is created or anybody is contacted."""
     path = tmp_path / "north.invite"
     path.write_text(change(msgspec.json.format(msgspec.json.encode(made.invite("north"))).decode()), "latin-1")
@@ -573,7 +573,7 @@ def test_an_invitation_that_was_changed_on_its_way(made, tmp_path, change):
         Invite.read(path)
 
 
-def test_a_table_is_looked_at_within_memory(tmp_path, monkeypatch):
+def test_a_table_is_checked_within_memory(tmp_path, monkeypatch):
     """Joining and starting never read a whole table, of any kind."""
     import sqlite3
 

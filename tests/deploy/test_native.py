@@ -163,7 +163,7 @@ def test_a_study_gives_the_forest_of_one_process_in_the_results_of_the_job(feder
     assert all(lines(federation, site) for site in SITES)
 
 
-def test_a_job_that_is_submitted_again_goes_on_and_then_asks_nothing(federation):
+def test_a_resubmitted_job_resumes_and_then_sends_nothing(federation):
     federation.left = 20
     with pytest.raises(AbortedError):
         federation.run(study())
@@ -179,13 +179,13 @@ def test_a_job_that_is_submitted_again_goes_on_and_then_asks_nothing(federation)
     assert [lines(federation, site) for site in SITES] == before
 
 
-def test_masked_sums_with_a_secret_key_of_row_draws(federation):
+def test_masked_sums_with_a_secret_sampling_key(federation):
     plan = study('sums = "masked"')
     plan = parse_remote_study(plan.text.replace("published", "secret"))
     assert federation.run(plan).read().status == "done"
 
 
-def test_a_site_that_is_away(federation):
+def test_an_absent_site_in_a_job(federation):
     """With a quorum the study continues without it, even if the lost site was there at the start."""
     federation.away = {"west"}
     with pytest.raises(FederationError, match="site 'west': was not connected when FLARE started the job"):
@@ -228,7 +228,7 @@ def test_what_a_site_logs_stays_in_its_folder(federation, caplog):
     assert "nowhere" not in caplog.text
 
 
-def test_a_file_that_is_written_otherwise(federation):
+def test_a_file_in_another_format(federation):
     """A table with reading options in silvan.toml gives the same forest; site check reads it in the same way."""
     plain = federation.run(study()).read().models
     rows = pl.read_parquet(federation.workspace("west") / "rows.parquet")
@@ -256,7 +256,7 @@ def test_a_site_without_settings_takes_no_part(federation):
         federation.run(study())
 
 
-def test_files_in_a_folder_that_the_owner_names(federation, tmp_path):
+def test_files_in_a_configured_folder(federation, tmp_path):
     settings(federation, "north", f'table = "../rows.parquet"\nfolder = "{tmp_path}/of-{{site}}"\n')
     (federation.workspace(SERVER) / "local" / "silvan.toml").write_text(f'folder = "{tmp_path}/of-server"\n')
     settings(federation, "south", 'table = "../rows.parquet"\nsimulator = 1\n')
@@ -375,7 +375,7 @@ def test_a_site_with_a_foreign_certificate_takes_no_part(federation, provisioned
     assert all(lines(federation, site) == 0 for site in SITES)
 
 
-def test_keys_are_the_same_for_the_whole_of_a_study(federation):
+def test_keys_stay_the_same_during_a_study(federation):
     """A site refuses a coordinator or other sites with new keys; so does the coordinator."""
     federation.left = 20
     with pytest.raises(AbortedError):
@@ -413,7 +413,7 @@ def test_the_simulator_has_no_certificates(federation):
     assert sv.Forest.load(run.file("model.silvan")).hash == expected(federation)
 
 
-def test_a_site_that_has_joined_is_never_taken_for_one_of_flares(tmp_path, federation):
+def test_a_joined_site_never_uses_flares_trust(tmp_path, federation):
     """A job cannot choose how a site knows the others: after silvan's own joining, the keys of joining apply."""
     hub = make_hub(tmp_path, ("north",))
     with serving(hub):
@@ -459,13 +459,13 @@ def test_the_folder_of_a_job(tmp_path):
         ("name = 'a'\nsites = ['a', 'b']\nsums = 'masked'\n", "masked sums take at least"),
     ],
 )
-def test_a_study_that_makes_no_job(tmp_path, text, why):
+def test_a_study_unsuitable_for_a_job(tmp_path, text, why):
     with pytest.raises(InputError, match=why):
         write_study_job(parse_remote_study(text), tmp_path / "job")
 
 
 @pytest.mark.parametrize("name", ["Herz & Kreislauf", "ärzte", "--", "_x"])
-def test_names_of_jobs_are_such_as_flare_takes(name):
+def test_job_names_are_valid_in_flare(name):
     plan = parse_remote_study(f"name = '{name}'\n")
     assert job_name(plan).endswith(plan.digest[:12])
     assert job_name(plan)[0].isalnum()
@@ -487,7 +487,7 @@ def test_a_recipe_makes_the_same_job_and_ships_no_code(tmp_path):
     assert len(list(job.rglob("config_fed_client.json"))) == len(SITES)
 
 
-def test_a_folder_of_no_site(tmp_path):
+def test_a_folder_without_a_site(tmp_path):
     shown = CliRunner().invoke(app, ["site", "status", str(tmp_path)])
     assert "no site here" in shown.output
     with pytest.raises(InputError, match="it names the site's table"):

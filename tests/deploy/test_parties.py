@@ -150,7 +150,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
         path.unlink()
 
 
-def test_nothing_that_travels_or_is_kept_names_a_column_or_a_category(run_study):
+def test_messages_and_files_contain_no_names_of_columns_or_categories(run_study):
     plan = study("names", **SMALL)
     run, carrier = run_study(plan)
     names = {name for table in parties.tables().values() for name in table.columns} - {"label", ID, "client"}
@@ -163,7 +163,7 @@ def test_nothing_that_travels_or_is_kept_names_a_column_or_a_category(run_study)
         assert not any(pattern.search(text) for text in texts), word
 
 
-def test_every_study_has_keys_of_its_own(run_study):
+def test_every_study_has_its_own_keys(run_study):
     """Digests do not let the coordinator link a person between two studies."""
     plans = [study("one", **SMALL), study("two", **SMALL)]
     carriers = [run_study(plan)[1] for plan in plans]
@@ -178,7 +178,7 @@ def test_every_study_has_keys_of_its_own(run_study):
         two.check_study(plans[0].unique_name)
 
 
-def test_a_prediction_is_of_the_model_that_was_approved(joined, run_study):
+def test_predictions_use_the_approved_model(joined, run_study):
     hub, members, *_ = joined
     plans = [study("first", **SMALL), study("second", **SMALL, min_samples_leaf=3)]
     for plan in plans:
@@ -190,7 +190,7 @@ def test_a_prediction_is_of_the_model_that_was_approved(joined, run_study):
         site.check_model(other.predict.model)
 
 
-def test_what_the_owner_is_told(joined):
+def test_what_the_owner_reads(joined):
     """Partitions, who sees what, and exactly the messages that are then requested."""
     _, members, *_ = joined
     shop = JoinedSite(members["shop"].path)
@@ -235,7 +235,7 @@ def test_a_party_that_would_refuse_does_so_before_anything_is_asked(joined, run_
         assert {line.kind for line in lines if line.study == plan.unique_name} == {"Announce", "CompareLedgers"}
 
 
-def test_what_was_approved_is_enough_and_all(joined, run_study):
+def test_exactly_the_approved_requests_occur(joined, run_study):
     _, members, paths, new = joined
     plan = study("approved", **SMALL)
     try:

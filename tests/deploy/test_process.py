@@ -35,7 +35,7 @@ def in_foreground(folder):
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
 
 
-def test_a_process_in_the_foreground_is_known_and_can_be_stopped(tmp_path, background):
+def test_a_foreground_process_is_found_and_can_be_stopped(tmp_path, background):
     with in_foreground(tmp_path) as process:
         wait_for(lambda: background.pid == process.pid)
         process.poll()
@@ -46,7 +46,7 @@ def test_a_process_in_the_foreground_is_known_and_can_be_stopped(tmp_path, backg
 
 @pytest.mark.parametrize("first", ["background", "foreground"])
 @pytest.mark.parametrize("second", ["background", "foreground"])
-def test_a_second_one_is_refused_with_a_word_to_both(tmp_path, background, first, second):
+def test_a_second_process_is_refused_with_a_message(tmp_path, background, first, second):
     running = None
     if first == "background":
         background.start(SLEEP, tmp_path)

@@ -66,7 +66,7 @@ def silvan(*words):
     return CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "200"})
 
 
-def test_every_site_has_the_model_its_own_figures_and_those_over_all(joined, tmp_path):
+def test_every_site_gets_the_model_and_its_metrics_and_overall_ones(joined, tmp_path):
     hub, members = joined
     plan = study("forest")
     run, _ = run_job(hub, members, plan)
@@ -120,7 +120,7 @@ def test_a_site_decides_by_the_study_s_threshold(joined, tmp_path):
     assert found["prediction"].n_unique() == 2
 
 
-def test_of_two_sites_none_can_take_its_own_figures_off(joined):
+def test_with_two_sites_none_can_subtract_its_metrics(joined):
     """The total minus a site's own metrics would be the other site's: only if the study says so."""
     hub, members = joined
     pair = {site: members[site] for site in SITES[:2]}
@@ -136,7 +136,7 @@ def test_of_two_sites_none_can_take_its_own_figures_off(joined):
 
 
 @pytest.mark.parametrize("common", [True, False])
-def test_a_site_gets_its_own_model_and_the_common_one(joined, monkeypatch, common):
+def test_a_site_gets_its_model_and_the_shared_one(joined, monkeypatch, common):
     """Where sites use individual models; south uses the shared one if there is one."""
     hub, members = joined
     plan = study(f"personal {common}")
@@ -173,7 +173,7 @@ max_depth = 4
 """
 
 
-def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
+def test_a_personal_forest_stays_at_its_site(differing, tmp_path):
     hub, members, tables = differing
     plan = parse_remote_study(AUTO)
     run, carrier = run_job(hub, members, plan)
@@ -214,7 +214,7 @@ def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
     assert said.exit_code == 0
 
 
-def test_at_the_site_predictions_are_by_the_forest_that_it_made(differing, tmp_path):
+def test_a_site_predicts_with_its_personal_forest(differing, tmp_path):
     hub, members, tables = differing
     plan = parse_remote_study(AUTO.replace('"auto"', '"at the site"'))
     run_job(hub, members, plan)
@@ -228,7 +228,7 @@ def test_at_the_site_predictions_are_by_the_forest_that_it_made(differing, tmp_p
         assert pl.read_csv(tmp_path / "out.csv")["prediction"].to_list() == made.predict(pl.read_csv(rows)).tolist()
 
 
-def test_a_forest_that_a_site_made_and_lost(differing):
+def test_a_lost_personal_forest(differing):
     """The site says so and does not hand out the shared forest instead; the other results are there."""
     hub, members, _ = differing
     plan = parse_remote_study(AUTO.replace('"auto"', '"lost"'))
@@ -243,7 +243,7 @@ def test_a_forest_that_a_site_made_and_lost(differing):
         results(members, plan, "west")
 
 
-def test_no_message_writes_the_forest_that_a_site_made(differing):
+def test_messages_cannot_replace_a_personal_forest(differing):
     """A coordinator cannot pass off its own forest as the site's; a stale one is not used."""
     hub, members, _ = differing
     plan = parse_remote_study(AUTO.replace('"auto"', '"forged"'))
@@ -259,7 +259,7 @@ def test_no_message_writes_the_forest_that_a_site_made(differing):
     assert set(results(members, plain, "north").models) == {MODEL}
 
 
-def test_a_site_that_was_away_gets_them_when_the_study_is_run_again(joined):
+def test_an_absent_site_gets_results_when_the_study_is_rerun(joined):
     """Nothing else is requested then, and sites with the results do not get them again; tables may have changed."""
     hub, members = joined
     _, carrier = run_job(hub, members, study("nobody is away"))
@@ -286,7 +286,7 @@ def test_a_site_that_was_away_gets_them_when_the_study_is_run_again(joined):
     assert results(members, plan, "south").record.copy_for == "south"
 
 
-def test_what_is_not_the_coordinators_is_not_used(joined, tmp_path):
+def test_unsigned_results_are_not_used(joined, tmp_path):
     hub, members = joined
     plan = study("signed")
     run_job(hub, members, plan)

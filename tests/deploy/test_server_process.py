@@ -32,7 +32,7 @@ def make_server(ready):
 
 
 @pytest.mark.parametrize(("mended", "last"), [(False, "NA"), (True, "signature")])
-def test_a_message_that_came_too_early_leaves_no_server_without_a_signature(mended, last):
+def test_an_early_message_does_not_break_signing(mended, last):
     """Without our fix FLARE caches the failed signature; if this test fails, FLARE has fixed it."""
     ready = []
     server_class = make_server(ready)

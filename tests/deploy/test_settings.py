@@ -101,7 +101,7 @@ def test_silvan_toml(flare_site, text, line, expected):
     check_line(said(flare_site / "silvan"), flare_site / "local" / "silvan.toml", line, expected)
 
 
-def test_a_column_called_otherwise(member):
+def test_a_renamed_column(member):
     (member / "site.toml").write_text(TABLE + '[reading.rename]\nage = "years"\n')
     shown = said(member, 0)
     assert "years" in shown
@@ -111,14 +111,14 @@ def test_a_column_called_otherwise(member):
     assert "did you mean 'age'?" in said(member)
 
 
-def test_files_that_are_no_text_or_not_there(member):
+def test_binary_and_missing_files(member):
     (member / "site.toml").write_bytes(b"\xff")
     check_line(said(member), member / "site.toml", 0, "not UTF-8 text; save it as such")
     (member / "site.toml").unlink()
     check_line(said(member), member / "site.toml", 0, "cannot be read: no such file")
 
 
-def test_a_path_is_one_from_the_file_s_own_folder(member, monkeypatch):
+def test_paths_are_relative_to_the_file(member, monkeypatch):
     """Wherever the command, or the site's process, was started."""
     monkeypatch.chdir("/")
     (member / "site.toml").write_text(TABLE)

@@ -93,7 +93,7 @@ def test_an_owner_who_declines(joined, study):
     assert list(federate(joined, study).ask(Describe())) == SITES
 
 
-def test_a_table_that_changes_while_a_study_waits(joined, study):
+def test_a_table_changed_during_the_wait(joined, study):
     """The rows at the time of approval count; the waiting job then reads them."""
     north = joined[1]["north"]
     fed = federate(joined, study)
@@ -116,7 +116,7 @@ def test_a_study_over_sites_whose_keys_were_not_accepted(joined, study):
         federate(joined, study, sites=[*SITES, "west"]).ask(Describe())
 
 
-def test_the_owner_is_told_why(joined, study):
+def test_the_owner_learns_why(joined, study):
     """Others learn that a site takes no part; its log and ``site status`` say why, and where the log is."""
     member = JoinedSite(joined[1]["south"].path)
     before = (member.path / "site.toml").read_text()

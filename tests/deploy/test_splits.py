@@ -68,7 +68,7 @@ def asked(carrier):
 
 
 @pytest.mark.parametrize(("sums", "repeats"), [("trusted", 2), ("masked", 1)])
-def test_every_row_is_judged(joined, sums, repeats):
+def test_every_row_is_evaluated(joined, sums, repeats):
     """As often as the study says, each time with a model of other rows; one approval covers all of it."""
     hub, members = joined
     plan = study(f"rows {sums}", f'sums = "{sums}"', repeats)
@@ -101,7 +101,7 @@ def test_what_the_owner_reads(joined):
     assert {"CountRows", "EvaluateModels"} <= set(shown.asked.messages)
 
 
-def test_a_study_that_was_interrupted_goes_on_with_the_next_split(joined):
+def test_an_interrupted_study_resumes_with_the_next_split(joined):
     hub, members = joined
     plan, undisturbed = (study(name, 'sums = "ring"', 1) for name in ("interrupted", "undisturbed"))
     for one in (plan, undisturbed):
@@ -117,7 +117,7 @@ def test_a_study_that_was_interrupted_goes_on_with_the_next_split(joined):
     assert run.read().status == "done"
 
 
-def test_which_rows_are_in_a_fold_is_a_site_s_own_secret(joined):
+def test_the_rows_of_a_fold_are_a_secret_of_the_site(joined):
     """From the same table, under the same seed: nobody else can tell which rows a sum covers."""
     _, members = joined
     plan = study("secret")
@@ -138,7 +138,7 @@ def test_which_rows_are_in_a_fold_is_a_site_s_own_secret(joined):
 
 
 @pytest.mark.parametrize("fold", [Fold(0, 2, 2), Fold(0, 3, 0), Fold(2, 2, 0)])
-def test_splits_that_are_not_of_the_study_are_refused(joined, fold):
+def test_splits_outside_the_study_are_refused(joined, fold):
     """A coordinator can neither choose the held-out rows nor run more splits than the owner approved."""
     hub, members = joined
     plan = study("others")

@@ -79,7 +79,7 @@ def test_studies_at_a_site(folders):
     (member.path / "asked" / f"{plan.digest}.toml").unlink()
 
 
-def test_figures_for_prometheus(folders):
+def test_metrics_for_prometheus(folders):
     hub, member = folders
     at_hub, at_site = figures(metrics(coordinator_status(hub))), figures(metrics(site_status(member)))
     assert at_hub['silvan_process_up{process="server"}'] == "0"
@@ -92,7 +92,7 @@ def test_figures_for_prometheus(folders):
     )
 
 
-def test_figures_are_served_on_loopback_only(folders):
+def test_metrics_are_served_on_loopback_only(folders):
     hub, _ = folders
     server = make_metrics_server(0, lambda: metrics(coordinator_status(CoordinatorFiles(hub.path))))
     address, port = server.server_address
@@ -157,7 +157,7 @@ def shown_at(width, *words):
 
 
 @pytest.mark.parametrize("width", [120, 80, 60, 40])
-def test_status_and_approvals_are_whole_in_terminals_of_any_width(long_names, width):
+def test_status_and_approvals_are_complete_at_any_terminal_width(long_names, width):
     hub, member = long_names
     at_hub = shown_at(width, "study", "status", hub.path)
     words = [site.words for site in coordinator_status(hub).sites.values()]

@@ -87,7 +87,7 @@ def test_a_study_is_run_once_by_whoever_submits_it(hub):
         assert told(supervisor.run, again)[0] == "submitted by bert"
 
 
-def test_what_was_begun_goes_on_in_the_next_process(hub):
+def test_interrupted_studies_resume_in_the_next_process(hub):
     """The process ended in the middle of a study; nobody submits the study again."""
     supervisor, never = Short(hub, STUDY), threading.Event()
     Short.outcomes = [never]
@@ -101,7 +101,7 @@ def test_what_was_begun_goes_on_in_the_next_process(hub):
     assert lines == ["submitted by anna", "handed in", "handed in"]
 
 
-def test_a_study_that_fails_says_why_to_whoever_watches(hub):
+def test_watchers_learn_why_a_study_failed(hub):
     supervisor = Short(hub, STUDY)
     Short.outcomes = [FederationError("site north has left"), KeyError("x")]
     for said in ("site north has left", "a mistake in silvan: KeyError: 'x'"):

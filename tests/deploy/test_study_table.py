@@ -113,7 +113,7 @@ def test_another_study_begins_with_the_new_rows(joined, study, table):
     assert begin(joined, study).frame["age"].to_list()[-1] == 71
 
 
-def test_what_is_remembered_tells_nothing_to_who_has_no_key(joined, study, table):
+def test_records_reveal_nothing_without_the_key(joined, study, table):
     site = begin(joined, study)
     kept = joined.store.get(f"table of study {study.unique_name}")
     assert kept != site.fingerprint().encode()
@@ -139,7 +139,7 @@ def test_a_frozen_table(joined, study, table):
         begin(joined, study)
 
 
-def test_all_studies_frozen_from_their_first_answer_on(joined, study, table):
+def test_tables_are_frozen_at_the_first_reply(joined, study, table):
     use(joined, table, "freeze = true\n")
     begin(joined, study)
     OTHER_ROWS.write_csv(table)
@@ -223,7 +223,7 @@ epsilon = 1.0
 """
 
 
-def test_rows_of_a_private_study_are_drawn_singly_by_a_key_of_the_site(joined, table, request):
+def test_private_studies_sample_test_rows_independently_by_a_site_key(joined, table, request):
     """Nobody else knows it: neither the study nor another site's key reveals it."""
     first, second = (make_site(joined, parse_remote_study(PRIVATE.format(request.node.name, i))) for i in range(2))
     assert first.samples_singly
@@ -241,7 +241,7 @@ def test_rows_of_a_private_study_are_drawn_singly_by_a_key_of_the_site(joined, t
     assert other.test_key != first.test_key
 
 
-def test_so_are_those_of_a_site_with_a_budget(joined, study, table):
+def test_so_do_sites_with_a_budget(joined, study, table):
     assert make_site(JoinedSite(joined.path), study).test_key is None
     (joined.path / SETTINGS).write_text(f"table = '{table}'\n[policy]\napprove = false\nepsilon = 1.0\n")
     assert make_site(JoinedSite(joined.path), study).test_key is not None

@@ -14,12 +14,12 @@ from silvan.study.run_folder import Record, Run
 from silvan.util.folder_lock import lock_folder
 
 
-def test_a_study_that_gets_further_is_handed_in_at_once_and_for_ever():
+def test_a_study_with_progress_is_resubmitted_at_once():
     attempts = Attempts()
     assert [attempts.next(answers, "killed") for answers in range(1, 100)] == [0.0] * 99
 
 
-def test_a_study_that_gets_no_further_waits_longer_each_time_and_ends():
+def test_a_study_without_progress_waits_longer_and_ends():
     attempts = Attempts()
     attempts.next(5, "")
     waits = [attempts.next(5, "") for _ in range(MOST_TRIES - 1)]
@@ -30,7 +30,7 @@ def test_a_study_that_gets_no_further_waits_longer_each_time_and_ends():
         attempts.next(5, "site 'a' has left the job")
 
 
-def test_one_new_answer_and_it_begins_anew():
+def test_one_new_reply_resets_the_waiting_time():
     attempts = Attempts()
     for _ in range(MOST_TRIES - 1):
         attempts.next(0, "")
@@ -64,13 +64,13 @@ def no_patience(monkeypatch):
         monkeypatch.setattr(supervise, name, 0.0)
 
 
-def test_a_job_that_waits_behind_others_is_not_gone(tmp_path):
+def test_a_queued_job_is_not_lost(tmp_path):
     followed = Followed(tmp_path, ["SUBMITTED"] * 5 + ["FINISHED:COMPLETED"])
     assert followed._follow("job") is None
     assert followed.ended == []
 
 
-def test_a_job_that_is_silent_but_alive_is_not_gone(tmp_path):
+def test_a_silent_but_living_job_is_not_lost(tmp_path):
     """It holds the lock of its run folder; when it releases it, it has recorded how it ended."""
     followed = Followed(tmp_path, ["RUNNING"] * 20 + ["FINISHED:COMPLETED"])
     followed.write(stage="training")
@@ -100,7 +100,7 @@ def test_a_job_without_a_process_is_ended(tmp_path, stage, said):
         (["FINISHED:ABORTED"], False, None, []),
     ],
 )
-def test_a_job_that_has_said_its_last_word_is_not_of_the_next_run(tmp_path, monkeypatch, statuses, final, found, ended):
+def test_a_finished_job_is_not_mistaken_for_the_next_run(tmp_path, monkeypatch, statuses, final, found, ended):
     """A site refused; its owner fixed that and reran the study while FLARE was still ending the job."""
     monkeypatch.setattr(supervise, "SILENT", 60.0 if "FINISHED:COMPLETED" in statuses else 0.0)
     followed = Followed(tmp_path, statuses)
@@ -142,7 +142,7 @@ class Bringing(Supervisor):
         ([["a"]], ["b", "c"], [], "sites b, c did not get the results"),
     ],
 )
-def test_results_are_brought_to_who_is_there(tmp_path, monkeypatch, connected, away, jobs, said):
+def test_results_are_delivered_to_available_sites(tmp_path, monkeypatch, connected, away, jobs, said):
     """A participating site has a moment to come back; a site that was always away is not waited for."""
     monkeypatch.setattr(supervise.time, "sleep", lambda seconds: None)
     bringing = Bringing(tmp_path, connected, away)

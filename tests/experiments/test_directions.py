@@ -39,7 +39,7 @@ def hearts(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_more_sites_hurt_own_forests_and_not_the_merged_one(hearts):
+def test_more_sites_hurt_local_forests_but_not_the_merged_one(hearts):
     cases = [{"data": "heart", "sites": n, "seed": s} for n in (2, 20) for s in range(2)]
     rows = rows_of(frf_health.over_sites, cases)
     turned = rows.rename({"local_auc": "combined_auc", "combined_auc": "local_auc"})
@@ -132,11 +132,11 @@ def combined(gain, rng):
 
 
 @pytest.mark.parametrize(("gain", "held"), [(0.02, True), (0.0, False), (-0.02, False)])
-def test_the_z_test_finds_what_there_is(gain, held):
+def test_the_z_test_finds_real_differences(gain, held):
     assert checks.z_test("auc")(combined(gain, np.random.default_rng(0)))[0] is held
 
 
-def test_poor_sites_do_not_gain_by_luck():
+def test_gains_of_poor_sites_are_not_chance():
     """Sites that differ only by chance: a low local AUC in some seeds does not predict a larger gain in others."""
     rng = np.random.default_rng(1)
     local = rng.normal(0.75, 0.05, (30, 20))

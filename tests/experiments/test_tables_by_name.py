@@ -108,7 +108,7 @@ def test_outcomes_are_dropped(folder):
     assert tables.load("fed_tcga_brca_survival").frame.columns == ["a", "site", "label"]
 
 
-def test_unknown_name_says_the_three_ways(nothing):
+def test_unknown_names_list_the_three_sources(nothing):
     with pytest.raises(InputError, match=r"no dataset 'irsi' \(did you mean 'iris'\?\)") as caught:
         tables.load("irsi")
     for way in ("SILVAN_DATA", "scikit-learn", "silvan[data]"):

@@ -41,7 +41,7 @@ def notes(fed, column):
 # -- columns
 
 
-def test_tables_that_are_alike():
+def test_identical_tables():
     fed = federate({"a": plain(), "b": plain()})
     assert fed.schema.names == ("age", "ward")
     assert fed.schema.label.classes == ("no", "yes")
@@ -56,7 +56,7 @@ def test_another_order():
 
 
 @pytest.mark.filterwarnings("ignore:.* absent at")
-def test_columns_of_some_sites():
+def test_columns_missing_at_some_sites():
     """The first site's columns, then new ones in the order of sites; where a column is absent, values are missing."""
     fed = federate({"a": plain(), "b": plain(late=range(30)).drop("ward"), "c": plain(later=range(30))})
     assert fed.schema.names == ("age", "ward", "late", "later")
@@ -66,7 +66,7 @@ def test_columns_of_some_sites():
     assert np.isnan(fed.site("b").part(fed.schema).X[:, 1]).all()
 
 
-def test_what_absent_columns_mean_is_said():
+def test_the_treatment_of_absent_columns_is_reported():
     tables = {"a": plain(), "b": plain(late=range(30)).drop("ward"), "c": plain()}
     with pytest.warns(UserWarning, match=".* absent at") as caught:
         fed = federate(tables)
@@ -107,7 +107,7 @@ def test_text_here_and_numbers_there():
         assert fed.site(site).part(fed.schema).X[:4, 2].tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_a_column_without_values_has_no_kind_of_its_own():
+def test_an_empty_column_adopts_the_common_kind():
     tables = {"a": plain(code=["NA"] * 30), "b": plain(code=["x", "y"] * 15), "c": plain(code=[None] * 30)}
     fed = federate(tables)
     assert [f.categories for f in fed.schema.features][2] == ("x", "y")
@@ -129,7 +129,7 @@ def test_the_table_of_differences_is_aligned():
     assert len({line.index(done) for line, (_, _, done) in zip(lines, notes, strict=True)}) == 1
 
 
-def test_columns_that_are_named_twice():
+def test_repeated_column_names():
     import pandas as pd
 
     twice = pd.DataFrame([[1, 2, "no"]] * 3, columns=["age", "age", "label"])
@@ -288,7 +288,7 @@ def test_rare_categories_are_never_named():
     assert fed.site("a").part(fed.schema).X[0, 1] == 3.0  # other
 
 
-def test_names_of_people_are_never_told():
+def test_names_of_people_are_never_disclosed():
     """With more names than hashes every hash is common; still no name is disclosed."""
     n = 200_000
     people = [f"Person{i:06}" for i in range(n)]
@@ -324,7 +324,7 @@ def test_a_rare_name_that_shares_a_hash_with_a_common_one():
         assert twin.encode() not in data
 
 
-def test_extremes_and_medians_are_not_told():
+def test_extremes_and_medians_are_not_disclosed():
     ages = np.linspace(40.125, 60.375, 31)
     data, _ = sent({"a": plain(), "b": plain(31, age=ages, ward=["a"] * 31)})
     for value in (ages.min(), ages.max(), np.median(ages)):
@@ -332,7 +332,7 @@ def test_extremes_and_medians_are_not_told():
             assert text not in data
 
 
-def test_a_site_does_not_name_all_it_is_asked_for():
+def test_a_site_limits_the_names_it_discloses():
     fed = federate({"a": plain(), "b": plain()})
     for words in (["no", "yes"], None):
         with fed.working_on("something else"):
@@ -342,7 +342,7 @@ def test_a_site_does_not_name_all_it_is_asked_for():
         assert fed.total(CountCategories(names=["label", "nowhere"])).counts.sum() == 0
 
 
-def test_classes_that_sites_name_in_other_words_are_pointed_out():
+def test_classes_with_different_names_are_reported():
     english, german = plain(), plain(label=("ja", "nein"))
     with pytest.warns(UserWarning, match="'no', 'yes' at a and 'ja', 'nein' at b; if they mean the same, name them"):
         federate({"a": english, "b": german})
@@ -361,7 +361,7 @@ def test_free_text_is_named_only_where_the_site_itself_has_enough():
     assert ward.categories == ("seen often",)
 
 
-def test_more_categories_than_can_be_named():
+def test_too_many_categories_to_name():
     n = 300
     words = [f"w{i:03}" for i in range(n) for _ in range(FLOOR + (i >= 50))]
     with pytest.warns(UserWarning, match="'ward' has more than 254 categories.*group them alike at every site"):
@@ -390,7 +390,7 @@ def test_names_do_not_travel_where_no_column_is_text():
     assert b"age" in data
 
 
-def test_a_schema_that_was_agreed_before():
+def test_a_schema_agreed_earlier():
     first = federate({"a": plain(), "b": plain()})
     odd = plain(when=pl.Series([0] * 30, dtype=pl.Date), weight=np.linspace(1e6, 1e7, 30))
     fed = federate({"a": plain(), "b": odd}, schema=first.schema)

@@ -30,13 +30,13 @@ def ten():
 
 @pytest.mark.parametrize("n", [0, 1, 9, 10, 11, 20, 95])
 @pytest.mark.parametrize("verb", ["ask", "total"])
-def test_whole_at_the_other_end(n, verb):
+def test_messages_arrive_whole(n, verb):
     desk = ChunkServer(answer)
     data = bytes(range(n))
     assert send_in_chunks(desk.take, data, verb, ten())[0] == answer(data, verb)
 
 
-def test_a_site_that_is_restarted_between_pieces():
+def test_a_site_restarted_between_pieces():
     """The message is then sent again, and no partial message is handled."""
     asked = []
     desks = [ChunkServer(lambda data, verb: asked.append(data) or b"no"), ChunkServer(answer)]
@@ -52,7 +52,7 @@ def test_a_site_that_is_restarted_between_pieces():
     assert send_in_chunks(carry, bytes(35), "ask", ten())[0] == answer(bytes(35), "ask")
 
 
-def test_an_answer_that_is_lost_between_pieces():
+def test_a_reply_lost_between_pieces():
     desks = [ChunkServer(answer), ChunkServer(answer)]
     n = [0]
 
@@ -66,7 +66,7 @@ def test_an_answer_that_is_lost_between_pieces():
 
 @pytest.mark.parametrize("lost", range(9))
 @pytest.mark.parametrize("arrived", [False, True], ids=["on its way", "on its way back"])
-def test_a_chunk_that_is_lost_is_sent_again(lost, arrived):
+def test_a_lost_chunk_is_sent_again(lost, arrived):
     """Loses each of nine chunks in turn, before or after the site had it; the message is handled once."""
     asked, n = [], [0]
     desk = ChunkServer(lambda data, verb: asked.append(data) or answer(data, verb))
@@ -112,7 +112,7 @@ def test_pieces_are_as_large_as_the_link_carries_in_a_second(speed):
         assert len(waits) < 2 * len(data) / MOST + 12
 
 
-def test_a_site_that_works_for_long_says_so():
+def test_a_site_reports_that_it_is_still_working():
     """A request for its reply does not wait for ever, and no piece is sent twice."""
     import threading
 
@@ -184,7 +184,7 @@ def test_nonsense(data):
         ChunkServer(answer).take(data)
 
 
-def test_answers_that_are_none():
+def test_invalid_replies():
     with pytest.raises(FormatError):
         send_in_chunks(lambda data: b"?", b"x", "ask")
     with pytest.raises(FormatError, match="empty"):

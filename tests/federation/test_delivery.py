@@ -49,12 +49,12 @@ def test_messages_name_study_task_and_round():
     assert all(question.sent[site] > 0 and question.received[site] > 0 for site in SITES)
 
 
-def test_only_those_sites_are_asked():
+def test_only_named_sites_receive_a_request():
     _, messages = send(lambda sent: [], sites=["east"])
     assert list(messages) == ["east"]
 
 
-def test_the_first_answer_counts_and_silence_comes_last():
+def test_the_first_reply_counts_and_silence_comes_last():
     def answer(sent):
         east = sent["east"]
         return [
@@ -71,7 +71,7 @@ def test_the_first_answer_counts_and_silence_comes_last():
         raise outcomes[1][1]
 
 
-def test_what_went_wrong_is_an_outcome():
+def test_failures_are_outcomes():
     lost = UnreachedError("it cannot be reached")
     missing = Envelope(SENDER.study, asked().wave, "east", Missing.__name__, wire.encode(Missing(["a hash"])))
     outcomes, _ = send(lambda sent: [("north", lost), ("east", wire.encode(missing))])
@@ -88,7 +88,7 @@ def test_the_same_content_is_the_same_blob():
     assert blobs.content(blob.hash) == b"a schema"
 
 
-def test_a_site_was_sent_what_a_message_to_it_had():
+def test_the_coordinator_remembers_blobs_sent_to_a_site():
     blobs = Blobs()
     first, second = (blobs.add(data).hash for data in (b"first", b"second"))
     assert blobs.send("north", [first]) == {first: b"first"}
@@ -96,7 +96,7 @@ def test_a_site_was_sent_what_a_message_to_it_had():
     assert blobs.not_sent("east", [second, first]) == [second, first]
 
 
-def test_two_sites_may_make_the_same():
+def test_two_sites_may_make_equal_blobs():
     blobs = Blobs()
     work, other = blobs.add(b"a tree", NORTH), blobs.add(b"a schema")
     for maker in (EAST, NORTH):

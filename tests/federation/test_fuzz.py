@@ -18,7 +18,7 @@ def fuzzer():
     return Fuzzer(seed=1)
 
 
-def test_every_kind_is_thrown(fuzzer):
+def test_every_kind_is_mutated(fuzzer):
     """Without those of extras that are not installed."""
     kinds = {kind for kind, (_, handler) in HANDLERS.items() if handler.__module__.startswith("silvan.")}
     if find_spec("gmpy2") is None:
@@ -63,7 +63,7 @@ def test_a_forgery_would_be_noticed(fuzzer, monkeypatch):
         fuzzer.run(5000)
 
 
-def test_something_that_raises_would_be_noticed(fuzzer, monkeypatch):
+def test_exceptions_would_be_noticed(fuzzer, monkeypatch):
     monkeypatch.setattr("silvan.federation.site._trouble", lambda error: Envelope("", "", "", "", b""))
     with pytest.raises(Exception):  # noqa: B017, PT011
         fuzzer.run(3000)

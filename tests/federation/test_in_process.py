@@ -67,7 +67,7 @@ def test_tables_of_any_kind(tmp_path):
         (parts(table(n=60), 2), {"sums": "ring"}, "sums must be 'trusted' for fewer than 3 sites"),
     ],
 )
-def test_what_cannot_be_a_federation(tables, settings, text):
+def test_invalid_federations(tables, settings, text):
     with pytest.raises(InputError, match=text):
         federate(tables, **settings)
 
@@ -101,7 +101,7 @@ LEARNERS = [
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_learners_want_a_federation(learner):
+def test_learners_need_a_federation(learner):
     """One line, which says what to do with X and y."""
     X, y = np.zeros((4, 2)), [0, 1, 0, 1]
     made_by = "federate_columns" if learner.__name__.startswith("Vertical") else "federate_rows"
@@ -116,7 +116,7 @@ def test_learners_want_a_federation(learner):
         learner().fit(federate(TABLES), y)
 
 
-def test_all_learners_were_asked():
+def test_all_learners_are_tested():
     assert {learner.__name__ for learner in LEARNERS} >= {"AutoForest", "BOFRF", "MultBoost", "VerticalLinear"}
 
 

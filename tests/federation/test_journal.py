@@ -18,7 +18,7 @@ def path(tmp_path):
     return tmp_path / "study.journal"
 
 
-def test_what_is_kept_is_found_again(path):
+def test_stored_entries_are_read_back(path):
     journal = Journal(path)
     assert journal.find("q") == {}
     journal.keep("q", FIRST)
@@ -31,7 +31,7 @@ def test_what_is_kept_is_found_again(path):
     again.close()
 
 
-def test_what_is_kept_stays(path):
+def test_stored_entries_are_final(path):
     journal = Journal(path)
     journal.keep("q", FIRST)
     journal.keep("q", {"a": Entry("Other", b"late", 1, 1), "c": Entry("Kind", b"c", 1, 1)})
@@ -49,7 +49,7 @@ def test_all_or_none(path):
     journal.close()
 
 
-def test_without_a_path_nothing_is_kept():
+def test_without_a_path_nothing_is_stored():
     """A federation without a journal must not grow with every reply."""
     journal = Journal()
     journal.keep("q", FIRST)
@@ -92,7 +92,7 @@ def test_a_journal_belongs_to_one_study(path):
     journal.close()
 
 
-def test_a_journal_without_an_answer_binds_nobody(path):
+def test_a_journal_without_replies_is_not_binding(path):
     """A database that was down when the study began: its table is a different one once it is up."""
     journal = Journal(path)
     journal.belongs_to("one")
@@ -143,7 +143,7 @@ def test_other_tables_or_settings_are_another_study(path, tables, settings):
 # -- files that are not journals, or are damaged
 
 
-def test_there_is_no_such_folder(tmp_path):
+def test_a_missing_folder(tmp_path):
     with pytest.raises(InputError, match="cannot be opened"):
         Journal(tmp_path / "nowhere" / "study.journal")
 
@@ -156,7 +156,7 @@ def test_not_a_database(path, content):
     assert path.read_bytes() == content
 
 
-def test_a_database_of_something_else(path):
+def test_an_unrelated_database(path):
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE patients (name TEXT)")
     other.close()

@@ -51,7 +51,7 @@ def study(task):
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_no_value_of_a_row_is_told(task):
+def test_no_cell_value_leaves_a_site(task):
     fed = study(task)
     table = frame(task)
     columns = [table["x"], table["z"]] + ([table["label"]] if task == "number" else [])
@@ -70,7 +70,7 @@ def test_no_value_of_a_row_is_told(task):
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_rare_names_are_nowhere(task):
+def test_rare_names_are_never_sent(task):
     """Not in messages, not in stored files, not in the model."""
     fed = study(task)
     everything = b"".join(data for *_, data in fed.transport.record)
@@ -81,14 +81,14 @@ def test_rare_names_are_nowhere(task):
         assert name not in str(fed.differences)
 
 
-def test_the_search_finds_what_is_there():
+def test_the_search_finds_planted_values():
     """Shows that the test above can fail."""
     array = np.array([[1.5, 86753.0625]], np.float32)
     assert 86753.0625 in set(numbers({"a": [{"b": array}], "c": 3}))
     assert 3 in set(numbers({"a": [{"b": array}], "c": 3}))
 
 
-def test_a_journal_keeps_no_part_of_a_sum(tmp_path):
+def test_a_journal_stores_no_part_of_a_sum(tmp_path):
     """For a sum, the coordinator's file has the total, not each site's part."""
     fed = federate(parts(frame("binary"), 3), Recorded, journal=str(tmp_path / "journal"))
     sv.HistogramForest(n_estimators=2, max_depth=2).fit(fed)

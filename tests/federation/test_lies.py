@@ -44,7 +44,7 @@ def test_a_lie(kind, task):
     assert {error.site for error in caught if isinstance(error, SiteError)} == {"site 1"}
 
 
-def test_all_kinds_are_lied_about():
+def test_every_kind_is_tested_with_lies():
     assert set(first_replies(study)) == set(KINDS)
 
 

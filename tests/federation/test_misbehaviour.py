@@ -92,7 +92,7 @@ def unusable(how):
 
 
 @pytest.mark.parametrize("how", UNUSABLE)
-def test_an_unusable_answer_is_an_error_that_names_the_site(how, tmp_path):
+def test_an_unusable_reply_names_the_site(how, tmp_path):
     fed = federate(TABLES, unusable(how), journal=str(tmp_path / "journal"))
     with pytest.raises(SiteError, match=UNUSABLE[how][1]) as caught:
         fit(fed)
@@ -107,7 +107,7 @@ def test_an_unusable_answer_is_an_error_that_names_the_site(how, tmp_path):
 
 
 @pytest.mark.parametrize("how", UNUSABLE)
-def test_an_unusable_answer_with_a_quorum(how):
+def test_an_unusable_reply_with_a_quorum(how):
     """The site is left out from there on, and the others continue."""
     fed = federate(TABLES, unusable(how), quorum=2)
     seen = []
@@ -162,7 +162,7 @@ def test_counts_too_large_to_be_added():
 
 
 @pytest.mark.parametrize("kind", [disturbed(twice), Late], ids=["twice", "late"])
-def test_answers_that_change_nothing(kind):
+def test_harmless_changes_of_replies(kind):
     fed = federate(TABLES, kind)
     assert fit(fed).hash == whole()
     assert not fed.lost
@@ -196,7 +196,7 @@ def test_a_site_that_lost_its_blobs_is_sent_them_again():
     assert_books(fed)
 
 
-def test_a_site_is_sent_only_what_its_question_refers_to():
+def test_a_site_receives_only_referenced_blobs():
     """Knowing the hash of another site's model is not enough to get it."""
     fed = federate(TABLES, Recorded)
     secret = fed.blob(b"the model of another site")

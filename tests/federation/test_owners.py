@@ -83,7 +83,7 @@ def test_sites_score_signed_trees_and_no_others(kind):
             put(fed, requests(fed, blobs)[kind])
 
 
-def test_what_is_said_to_be_the_sites_own_is():
+def test_trees_declared_local_are_local():
     fed = federate(parts(table(), 2))
     with fed.working_on("swapped"), pytest.raises(SiteError, match="could not read"):
         put(fed, requests(fed, sign_all(fed), own=1)["Choose"])
@@ -122,7 +122,7 @@ def test_sites_that_made_the_same_trees():
     assert len(sv.BOFRF(**SMALL, tau=0.0).fit(fed).forest_) == 9
 
 
-def test_a_coordinator_takes_no_trees_that_a_site_did_not_sign():
+def test_a_coordinator_accepts_signed_trees_only():
     def twist(site, data):
         envelope = wire.decode(data, Envelope)
         if site == "site 1" and envelope.kind == "Trees":

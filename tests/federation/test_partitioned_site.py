@@ -68,7 +68,7 @@ def judged(learner, fed):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_same_forest_and_figures_as_in_one_process(task, client, tmp_path):
+def test_the_same_forest_and_metrics_as_in_one_process(task, client, tmp_path):
     """Categories, missing values, test rows and an empty partition; files, and a data frame of unknown divisions."""
     tables = parts(table(task, 400), 2)
     settings = {"test": 0.25, "n_jobs": 1}
@@ -107,7 +107,7 @@ def test_columns_of_numbers_are_described_where_they_lie(client, tmp_path):
         assert sizes is None or all(np.array_equal(vars(sizes)[key], vars(found)[key]) for key in vars(sizes))
 
 
-def test_one_site_to_its_ledger_and_to_whoever_asks(client, tmp_path):
+def test_partitions_appear_as_one_site(client, tmp_path):
     """With masked sums: the same messages, and the same lines of the ledger."""
     tables = parts(table("binary", 300), 3)
     files = sv.Partitions(write_parts(tables["site 1"], tmp_path / "rows", (0, 31, 62)))
@@ -127,7 +127,7 @@ def test_one_site_to_its_ledger_and_to_whoever_asks(client, tmp_path):
     assert ledgers[0] == ledgers[1]
 
 
-def test_a_site_that_remembers_nothing(client, tmp_path):
+def test_a_site_without_caches(client, tmp_path):
     tables = parts(table("number", 120), 2)
     warm = sv.federate_rows(tables)
     files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 20)))
@@ -135,7 +135,7 @@ def test_a_site_that_remembers_nothing(client, tmp_path):
     assert model(n_estimators=3, max_depth=2).fit(cold).forest_ == model(n_estimators=3, max_depth=2).fit(warm).forest_
 
 
-def test_more_partitions_than_are_added_up_at_once(client, tmp_path):
+def test_many_partitions(client, tmp_path):
     tables = parts(table("several", 200), 2)
     files = sv.Partitions(write_parts(tables["site 1"], tmp_path / "rows", range(0, 90, 5)))
     spread = sv.federate_rows({**tables, "site 1": files})
@@ -167,7 +167,7 @@ def test_studies_name_a_cluster(client, tmp_path):
     assert len(hashes) == 1
 
 
-def test_a_site_of_real_machines_names_a_cluster(client, tmp_path):
+def test_a_site_between_machines_names_a_cluster(client, tmp_path):
     rows = table("binary", 120)
     write_parts(rows, tmp_path / "rows")
     address = client.scheduler.address
@@ -188,7 +188,7 @@ def test_a_site_of_real_machines_names_a_cluster(client, tmp_path):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_what_a_site_has_alone_is_not_judged_there(task, client, tmp_path):
+def test_local_models_are_not_evaluated_there(task, client, tmp_path):
     """Between machines a coordinator requests it, because it does not know how a site stores its rows."""
     tables = parts(table(task, 200), 2)
     files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 30)))
@@ -213,7 +213,7 @@ def test_learners_that_need_all_rows_in_one_place_are_refused(client, tmp_path):
             learner.fit(spread)
 
 
-def test_a_private_forest_is_refused_before_it_costs_anything(client, tmp_path):
+def test_a_private_forest_is_refused_before_charging(client, tmp_path):
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"x": rng.random(60), "label": rng.integers(0, 2, 60)})
     schema = sv.Schema.of([sv.Feature("x", bounds=(0.0, 1.0))], sv.Label("label", (0, 1)))
@@ -224,7 +224,7 @@ def test_a_private_forest_is_refused_before_it_costs_anything(client, tmp_path):
     assert [fed.site(name).outbox.budget.spent for name in fed.sites] == [0.0, 0.0]
 
 
-def test_what_cannot_be_is_said_in_a_line(client, tmp_path):
+def test_impossible_settings_give_one_line(client, tmp_path):
     tables = parts(table("binary", 120), 2)
     good = tables["site 0"]
 
@@ -304,7 +304,7 @@ def test_a_worker_that_cannot_do_its_work():
     assert type(on_worker(look_at, "nowhere.parquet").raised()) is sv.InputError
 
 
-def test_rows_that_come_out_differently_are_noticed():
+def test_nondeterministic_rows_are_noticed():
     """Dask recomputes what a lost worker had; a table that depends on chance would change."""
     frame = table("binary", 40)
     schema = sv.federate_rows({"a": frame}).schema

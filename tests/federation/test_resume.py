@@ -64,7 +64,7 @@ def asked_of(fed):
     return [(wire.decode(d, Envelope), site) for site, way, d in fed.transport.record if way == "received"]
 
 
-def test_the_study_has_all_kinds_of_messages():
+def test_the_study_covers_all_message_kinds():
     fed = uninterrupted()[1]
     modules = {HANDLERS[kind][1].__module__ for _, _, kind in fed.traffic}
     known = {kind for kind, (_, handler) in HANDLERS.items() if handler.__module__ in modules}
@@ -104,7 +104,7 @@ def test_stopped_again_and_again(tmp_path):
     assert outcome == whole()
 
 
-def test_a_finished_study_asks_nothing(tmp_path):
+def test_a_finished_study_sends_nothing(tmp_path):
     first = study(Recorded, tmp_path / "journal")[1]
     outcome, fed = study(Recorded, tmp_path / "journal")
     assert outcome == whole()
@@ -178,7 +178,7 @@ def test_a_site_that_was_left_out_stays_out(tmp_path):
     assert list(fed.lost) == ["site 1"]
 
 
-def test_a_study_that_failed_can_be_taken_up_again(tmp_path):
+def test_a_failed_study_can_be_resumed(tmp_path):
     """The loss of the quorum is not recorded: the sites may be back tomorrow."""
     with pytest.raises(FederationError, match="the quorum is 3"):
         study(disturbed(from_reply(13, silent("site 1"))), tmp_path / "journal", quorum=3)

@@ -43,7 +43,7 @@ def plenty(n=60):
 
 @pytest.mark.parametrize("memory", [None, 1 << 20])
 @pytest.mark.parametrize("fold", [None, Fold(1, 3), Fold(0, 3, 2)])
-def test_a_row_less_leaves_all_others_in_their_part(memory, fold):
+def test_removing_a_row_moves_no_other(memory, fold):
     frame, settings = plenty(), {"memory": memory, "fold": fold}
     learnt, judged = both_parts(frame, **settings)
     assert len(learnt) > 5
@@ -54,7 +54,7 @@ def test_a_row_less_leaves_all_others_in_their_part(memory, fold):
         assert difference(learnt, parts[0]) + difference(judged, parts[1]) == 1
 
 
-def test_nor_does_one_that_is_read_with_difficulty(tmp_path):
+def test_nor_does_removing_an_odd_row(tmp_path):
     """A text in a numeric column, a label outside the classes, an unknown category."""
     frame = table(n=40).cast(dict.fromkeys(("age", "dose", "noise"), pl.String))
     for i, values in enumerate(({"age": "unknown"}, {"label": "perhaps"}, {"ward": "zz", "noise": ""})):
@@ -66,7 +66,7 @@ def test_nor_does_one_that_is_read_with_difficulty(tmp_path):
         assert sum(difference(*(rows_of(str(path), test) for path in paths)) for test in (False, True)) == 1
 
 
-def test_by_class_a_row_less_moves_others():
+def test_stratified_by_class_removing_a_row_moves_others():
     """Why there are two ways: the other one is not suitable for noisy replies."""
     frame = plenty()
     learnt = rows_of(frame, test_key=None)
@@ -85,14 +85,14 @@ def test_the_share_and_folds(monkeypatch):
     assert rows_of(frame, True) == rows_of(frame, True, memory=1 << 20) == judged
 
 
-def test_equal_rows_are_drawn_apart():
+def test_equal_rows_are_sampled_independently():
     """Otherwise a table with few distinct rows would be held out in lumps."""
     frame = pl.concat([table(n=1)] * 1000)
     assert sum(rows_of(frame, True).values()) == pytest.approx(300, abs=60)
 
 
 @pytest.mark.parametrize("private", [{"policy": sv.Policy(epsilon=1.0)}, {"test_by": "row"}, {"budgets": True}])
-def test_federations_with_budgets_draw_singly(private, tmp_path):
+def test_federations_with_budgets_sample_independently(private, tmp_path):
     private = {**private, "budgets": tmp_path} if "budgets" in private else private
     frame = table(n=240)
     parts = []
@@ -104,7 +104,7 @@ def test_federations_with_budgets_draw_singly(private, tmp_path):
     assert 30 < len(parts[0][1]) < 90
 
 
-def test_noise_is_refused_where_test_rows_are_drawn_by_class():
+def test_noise_is_refused_with_stratified_test_rows():
     fed = federate(n=300, test=0.25, policy=sv.Policy(epsilon=5.0), test_by="class")
     with pytest.raises(RefusedError, match="before anything was asked: the site keeps test rows that were sampled"):
         sv.HistogramForest(epsilon=1.0).fit(fed)
@@ -119,7 +119,7 @@ def test_without_a_budget_it_is_a_warning():
         sv.HistogramForest(epsilon=1.0).fit(fed)
 
 
-def test_rows_are_drawn_by_a_schema():
+def test_sampling_rows_needs_a_schema():
     with pytest.raises(InputError, match="test_by='row' needs a schema"):
         sv.federate_rows({"a": table(n=40)}, test_by="row")
     with pytest.raises(InputError, match="test_by must be"):

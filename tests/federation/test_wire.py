@@ -125,7 +125,7 @@ def test_elements_are_little_endian(dtype):
     assert wire.pack_array(np.array([258], np.uint16)).endswith(b"\x02\x01")
 
 
-def test_what_is_mostly_zeros_is_deflated():
+def test_sparse_arrays_are_compressed():
     counts = np.zeros((100, 1000), np.int64)
     counts[::10, 5] = 300
     data = wire.pack_array(counts)
@@ -177,7 +177,7 @@ def test_other_objects_cannot_be_sent():
         array_bytes(deflated=1, body=zlib.compress(b"\0" * 8) + b"more"),
     ],
 )
-def test_arrays_that_are_not(data):
+def test_malformed_arrays(data):
     for narrow in (False, True):
         with pytest.raises(WireError):
             wire.unpack_array(data, narrow=narrow)
@@ -190,7 +190,7 @@ def test_arrays_that_are_not(data):
     [(2**31,), (2**29,), (2**63,), (2**32, 2**32), (2**64 - 1,) * 4, (0, 2**40), (2**40, 0), (0, 2**63)],
 )
 @pytest.mark.parametrize("deflated", [0, 1])
-def test_claims_of_gigabytes(shape, deflated):
+def test_claimed_sizes_of_gigabytes(shape, deflated):
     """A claimed size is refused before memory is allocated for it."""
     bomb = zlib.compress(b"\0" * 2**20) if deflated else b""
     data = message(array_bytes(shape=shape, deflated=deflated, body=bomb))
@@ -198,13 +198,13 @@ def test_claims_of_gigabytes(shape, deflated):
         wire.decode(data, Mixed)
 
 
-def test_a_bomb_that_unfolds_to_more_than_it_claims():
+def test_a_bomb_larger_than_its_claim():
     data = array_bytes(kind=1, sent=1, deflated=1, shape=(100,), body=zlib.compress(b"\0" * 2**24, 9))
     with peak_below(2**20), pytest.raises(WireError, match="does not match"):
         wire.unpack_array(data)
 
 
-def test_arrays_share_the_room_of_a_message(monkeypatch):
+def test_arrays_share_the_limit_of_a_message(monkeypatch):
     """Many bombs, each below the limit, exceed it together."""
     monkeypatch.setattr(wire, "MAX_MESSAGE", 2**20)
     bomb = array_bytes(kind=1, sent=1, deflated=1, shape=(2**19,), body=zlib.compress(b"\0" * 2**19, 9))
@@ -242,7 +242,7 @@ def test_a_message_over_the_limit(monkeypatch):
     ids=lambda data: data[:8].hex(),
 )
 @pytest.mark.parametrize("kind", [Mixed, Envelope])
-def test_messages_that_are_not(data, kind):
+def test_malformed_messages(data, kind):
     with peak_below(2**22), pytest.raises(WireError):
         wire.decode(data, kind)
 

@@ -47,7 +47,7 @@ def staged(seed, **parameters):
 
 @examples(30)
 @given(seed=st.integers(0, 2**32), schema=schemas, n_classes=kinds, n_trees=st.integers(1, 7), n_jobs=st.integers(1, 2))
-def test_votes_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
+def test_votes_match_the_naive_version(seed, schema, n_classes, n_trees, n_jobs):
     forest = voting(seed, schema=schema, n_classes=n_classes, n_trees=n_trees)
     X = random_rows(forest, seed, n=70)
     absent = np.random.default_rng(seed).random(forest.n_features) < 0.2
@@ -72,7 +72,7 @@ def test_votes_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
 @given(
     seed=st.integers(0, 2**32), schema=schemas, n_classes=several, n_trees=st.integers(1, 9), n_jobs=st.integers(1, 2)
 )
-def test_stages_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
+def test_stages_match_the_naive_version(seed, schema, n_classes, n_trees, n_jobs):
     forest = staged(seed, schema=schema, n_classes=n_classes, n_trees=n_trees)
     X = random_rows(forest, seed, n=70)
     scores = predict.scores(forest, X, n_jobs)
@@ -131,7 +131,7 @@ def test_the_winner_takes_the_stage_and_equal_winners_share_it():
 
 
 @pytest.mark.parametrize("n_classes", [0, 2])
-def test_trees_abstain_for_a_table_without_their_column(n_classes):
+def test_trees_abstain_without_their_column(n_classes):
     forest = replace(random_forest(1, n_classes=n_classes, n_trees=12, max_nodes=5), combine="vote")
     X = random_rows(forest, 1, n=60)
     frame = pl.DataFrame({name: X[:, i] for i, name in enumerate(forest.schema.names)}, nan_to_null=True)
@@ -149,7 +149,7 @@ def test_trees_abstain_for_a_table_without_their_column(n_classes):
     np.testing.assert_array_equal(forest.predict(frame), forest.predict(X))
 
 
-def test_when_all_abstain_the_columns_are_named():
+def test_if_all_abstain_the_columns_are_named():
     forest = voting(2, n_trees=3, max_nodes=3)
     rows = pl.DataFrame({"age": [1.0], "colour": ["red"]})
     asked = forest.uses[forest.weights > 0]
@@ -171,7 +171,7 @@ def test_other_trees_need_all_columns(combine):
     )
 
 
-def test_uses_and_who_abstains():
+def test_used_columns_and_abstention():
     forest = random_forest(4, schema=MIXED, n_trees=9, max_nodes=7)
     for t in range(len(forest)):
         features = forest.feature[forest.offsets[t] : forest.offsets[t + 1]]
@@ -223,7 +223,7 @@ def test_take_and_bare_keep_how_trees_combine():
     np.testing.assert_array_equal(bare.say, stages.say)
 
 
-def test_forests_that_vote_are_put_together():
+def test_voting_forests_are_joined():
     a, b = voting(8, schema=MIXED), voting(9, schema=MIXED)
     both = join_forests([a, b], [2.0, 1.0])
     assert both.combine == "vote"
@@ -232,7 +232,7 @@ def test_forests_that_vote_are_put_together():
     np.testing.assert_array_equal(predict.decide(both, X), [naive.first_best(row) for row in votes.tolist()])
 
 
-def test_stages_are_put_together():
+def test_stages_are_joined():
     a, b = staged(10, n_classes=3), staged(11, n_classes=3)
     both = join_forests([a, b], [2.0, 1.0])
     assert len(both.say) == len(a.say) + len(b.say)
@@ -249,7 +249,7 @@ def test_ways_to_combine_do_not_mix():
 # -- the hash and the validator
 
 
-def test_hash_sees_how_trees_combine():
+def test_the_hash_covers_how_trees_combine():
     forest = random_forest(13, n_trees=4)
     hashes = {forest.hash, replace(forest, combine="vote").hash}
     for group, say in [([0, 0, 1, 1], [1, 2]), ([0, 1, 1, 1], [1, 2]), ([0, 0, 1, 1], [1, 3]), ([0, 1, 2, 3], [1] * 4)]:
@@ -300,7 +300,7 @@ def test_stages_need_classes():
         replace(random_forest(14, n_trees=4, n_classes=0), **STAGES)
 
 
-def test_nobody_else_can_write_to_the_stages():
+def test_stages_are_read_only():
     group, say = np.array([0, 0, 1, 2]), np.array([1.0, -0.0, 2.5])
     forest = replace(random_forest(15, n_trees=4), combine="stages", group=group, say=say)
     group[:], say[:] = 9, 9
@@ -316,7 +316,7 @@ def test_nobody_else_can_write_to_the_stages():
 
 
 @pytest.mark.parametrize("forest", [voting(16), voting(16, n_classes=0), staged(16)], ids=["vote", "number", "stages"])
-def test_no_other_format_has_votes_or_stages(forest, tmp_path):
+def test_votes_and_stages_cannot_be_exported(forest, tmp_path):
     for name, export in {
         "ONNX": lambda: forest.to_onnx(tmp_path / "f.onnx"),
         "treelite": forest.to_treelite,
@@ -327,7 +327,7 @@ def test_no_other_format_has_votes_or_stages(forest, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_way_out_that_the_error_names_works():
+def test_the_suggested_workaround_works():
     forest = voting(17)
     copy = replace(forest, combine="mean")
     X = random_rows(forest, 17)

@@ -93,7 +93,7 @@ def grown(n_classes, seed, n_estimators=5, max_depth=None):
 @pytest.mark.parametrize("n_classes", [0, 2, 3])
 @pytest.mark.parametrize("columns", [(6,), (2, 4), (1, 0, 2, 3)])
 @pytest.mark.parametrize("depth", [None, 1, 3])
-def test_sets_meet_where_rows_fall(n_classes, columns, depth):
+def test_leaf_sets_intersect_at_the_rows_leaf(n_classes, columns, depth):
     X, forest = grown(n_classes, sum(columns) + len(columns), max_depth=depth)
     structure, shares = cut_up(forest, columns)
     structure.check()
@@ -114,7 +114,7 @@ def test_sets_meet_where_rows_fall(n_classes, columns, depth):
     assert put_together(structure, shares) == forest
 
 
-def test_sets_that_do_not_meet():
+def test_disjoint_leaf_sets():
     X, forest = grown(2, 0)
     structure, shares = cut_up(forest, (3, 3))
     bits = reach_leaves(shares["p0"], X[:, :3].copy(), 1)
@@ -131,7 +131,7 @@ def test_a_row_of_missing_values_goes_where_nodes_send_these():
     assert set(listed) == reach_naive(shares["p0"], nothing[0])
 
 
-def test_files_say_the_same():
+def test_files_keep_the_shares():
     _, forest = grown(3, 2)
     structure, shares = cut_up(forest, (2, 4))
     again = Structure.from_bytes(structure.to_bytes())

@@ -41,7 +41,7 @@ def test_snapped_thresholds_are_cut_points(seed, schema):
     assert (snapped.threshold[~numeric] == 0).all()
 
 
-def test_of_two_equally_near_the_lower():
+def test_ties_go_to_the_lower_cut():
     forest = random_forest(0, n_trees=1)
     wish = np.where((forest.feature >= 0), np.float32(0.5), 0)
     bins = make_bins(forest.schema, [np.array([0.0, 1.0], np.float32)] * 3)

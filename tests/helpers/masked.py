@@ -15,7 +15,16 @@ from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
-from silvan.privacy.aggregation.masked_site import SEED, Confirmed, Hidden, MaskedPart, Opened, SumAtSite, Turn
+from silvan.privacy.aggregation.masked_site import (
+    SEED,
+    Confirmed,
+    Hidden,
+    MaskedPart,
+    Opened,
+    SumAtSite,
+    Turn,
+    mask_key,
+)
 from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.identity.seal import public_key
 
@@ -90,9 +99,12 @@ class Coordinator:
         given = {
             "survivors": survivors,
             "codes": {n: self.codes[n][site] for n in others if site in self.codes.get(n, {})},
-            "boxes": {n: self.hidden[n].boxes[site] for n in others if n in self.hidden},
+            "boxes": {n: self.hidden[n].boxes[site] for n in others if site in self.boxes_of(n)},
         }
         return self.turn("open", **{**given, **changes})
+
+    def boxes_of(self, site):
+        return self.hidden[site].boxes if site in self.hidden else {}
 
     def open(self, site, survivors=None, **changes):
         return self.send(site, self.opening(site, survivors, **changes))
@@ -103,18 +115,23 @@ def words(hidden):
 
 
 def recovered(opened, turn, survivors):
-    """What a coordinator reconstructs from enough shares: self-masks by site, and masks with lost sites by pair."""
+    """What a coordinator reconstructs from enough shares: keys of self-masks by site, and of masks with lost sites."""
     names = [member.site for member in turn.members]
     places = [names.index(name) for name in opened]
     near = turn.neighbour_places("study")
     own, shared = {}, {}
     for site in survivors:
         shares = np.stack([np.frombuffer(reply.shares[site], np.uint8) for reply in opened.values()])
-        seeds = shamir.join(places, shares).reshape(-1, SEED)
-        own[site] = seeds[0].tobytes()
+        seeds = keys_of(turn, shamir.join(places, shares))
+        own[site] = seeds[0]
         lost = [names[i] for i in near[names.index(site)] if names[i] not in survivors]
-        shared |= {(site, other): seed.tobytes() for other, seed in zip(lost, seeds[1:], strict=True)}
+        shared |= {(site, other): seed for other, seed in zip(lost, seeds[1:], strict=True)}
     return own, shared
+
+
+def keys_of(turn, joined):
+    """Keys of masks, from their seeds."""
+    return [mask_key(turn.about("study"), seed.tobytes())[0] for seed in joined.reshape(-1, SEED)]
 
 
 def without(hidden, plus, minus=()):
@@ -124,9 +141,15 @@ def without(hidden, plus, minus=()):
     return left
 
 
-def pair_of(coordinator, site, other):
-    """What two sites derive for the sum, as one of them could reveal it to others."""
+def here_at(coordinator, site):
+    """The sum as one of its sites takes part in it."""
     turn = coordinator.turn("hide")
-    place = {member.site: i for i, member in enumerate(turn.members)}
+    place = [member.site for member in turn.members].index(site)
     statistic = digest(b"Number\0" + wire.encode(Number()))
-    return SumAtSite(coordinator.sites[site], turn, coordinator.study, statistic, place[site]).pairs[place[other]]
+    return SumAtSite(coordinator.sites[site], turn, coordinator.study, statistic, place)
+
+
+def mask_of(coordinator, site, other):
+    """The key of the mask that two sites share, as one of them tells it to others."""
+    at = here_at(coordinator, site)
+    return mask_key(at.about, at.pairs[at.names.index(other)].mask)[0]

@@ -89,7 +89,7 @@ def test_the_order_of_columns(library):
 
 
 @pytest.mark.parametrize("name", ["y", "y_", "label"])
-def test_a_column_may_be_called_like_a_label(name):
+def test_a_column_may_share_the_labels_name(name):
     table = pd.DataFrame(columns()).rename(columns={"age": name}).assign(y_=1.0)
     assert ForestClassifier(5).fit(table.loc[:, ~table.columns.duplicated()], Y).score(table, Y) > 0.8
 
@@ -219,13 +219,13 @@ def test_infinities(make, value):
     ],
     ids=["no rows", "no rows of a frame", "no columns", "two of a name", "two of a name, with text", "time spans"],
 )
-def test_tables_that_cannot_be_used(make, table, error, said):
+def test_unusable_tables(make, table, error, said):
     with pytest.raises(error, match=said):
         make(5).fit(table, Y[: len(table)])
 
 
 @libraries
-def test_columns_that_changed(library):
+def test_changed_columns(library):
     model = ForestClassifier(5).fit(library(columns()), Y)
     numbers = ForestClassifier(5).fit(library({"a": X[:, 0]}), Y)
     without = library({k: v for k, v in columns().items() if k != "ward"})

@@ -59,7 +59,7 @@ def test_checks(estimator, check):
 
 
 @both
-def test_a_weight_of_two_is_two_rows_where_all_are_drawn(model):
+def test_a_weight_of_two_equals_two_rows_without_sampling(model):
     exact = clone(model).set_params(bootstrap=False, max_features=None, min_samples_leaf=1, min_samples_split=2)
     check_sample_weight_equivalence_on_dense_data(type(model).__name__, exact)
 
@@ -98,7 +98,7 @@ def test_tools_of_scikit_learn():
 # -- scores
 
 
-def test_out_of_bag_is_close_to_held_out():
+def test_out_of_bag_scores_are_close_to_holdout_scores():
     table = load_breast_cancer(return_X_y=True)
     X_fit, X_test, y_fit, y_test = train_test_split(*table, random_state=0)
     model = ForestClassifier(100, oob_score=True).fit(X_fit, y_fit)
@@ -110,13 +110,13 @@ def test_out_of_bag_is_close_to_held_out():
     assert model.oob_score_ < model.score(X_fit, y_fit) - 0.05
 
 
-def test_out_of_bag_says_nothing_about_labels_that_are_noise():
+def test_out_of_bag_scores_of_random_labels_are_chance():
     noise = rng.integers(0, 2, 400)
     model = ForestClassifier(100, oob_score=True, min_samples_leaf=1).fit(rng.normal(size=(400, 5)), noise)
     assert abs(model.oob_score_ - 0.5) < 0.1
 
 
-def test_out_of_bag_rows_stay_in_their_places():
+def test_out_of_bag_rows_keep_their_order():
     weight = np.ones(80)
     weight[:30] = 0
     classes = ForestClassifier(50, oob_score=True).fit(X, y, weight)
@@ -213,7 +213,7 @@ def test_wrong_parameters(name, value, hint):
     assert name in str(caught.value) or name == "random_state"  # which scikit-learn reads
 
 
-def test_every_parameter_was_tried():
+def test_every_parameter_is_tested():
     assert {name for name, _, _ in WRONG} == set(ForestClassifier().get_params())
 
 
@@ -232,7 +232,7 @@ def test_every_parameter_was_tried():
     ],
     ids=str,
 )
-def test_parameters_that_contradict_or_are_not_there(make, given, said):
+def test_contradictory_or_unknown_parameters(make, given, said):
     with pytest.raises(InputError, match=said):
         make(**given).fit(X, y)
 
@@ -284,7 +284,7 @@ def test_out_of_bag_by_any_function():
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
-def test_trees_draw_a_share_of_rows(share):
+def test_trees_sample_a_share_of_rows(share):
     """The expected number in a bootstrap of that share; the rest is out of bag."""
     X, y = np.arange(4000.0)[:, None], np.arange(4000) % 2
     model = ForestRegressor(20, max_samples=share, oob_score=True, min_samples_leaf=1, max_bins=255).fit(X, y)
@@ -298,7 +298,7 @@ def test_trees_draw_a_share_of_rows(share):
     )
 
 
-def test_all_rows_are_the_default_draw():
+def test_the_default_share_is_all_rows():
     X, y = small()
     plain = ForestClassifier(5).fit(X, y).forest_
     assert plain == ForestClassifier(5, max_samples=1.0).fit(X, y).forest_
@@ -356,7 +356,7 @@ def test_sparse_tables_are_made_dense():
             use()
 
 
-def test_more_categories_than_can_be_named():
+def test_too_many_categories_to_name():
     codes = [f"c{i % 300}" for i in range(900)]
     frame = pl.DataFrame({"code": codes, "x": np.arange(900.0)})
     with pytest.warns(UserWarning, match="'code' has more than 254 categories.*TargetEncoder"):
@@ -378,7 +378,7 @@ def coin_flips(seed=0, people=90, each=3):
 
 
 @pytest.mark.parametrize("ids", [lambda who: who, lambda who: [f"p{i}" for i in who], lambda who: who.astype(float)])
-def test_a_row_is_out_of_bag_where_its_person_is(ids):
+def test_rows_are_out_of_bag_with_their_person(ids):
     X, y, who = coin_flips()
     known = sv.ForestClassifier(n_estimators=30, oob_score=True).fit(X, y)
     model = sv.ForestClassifier(n_estimators=30, oob_score=True).fit(X, y, groups=ids(who))

@@ -53,7 +53,7 @@ def fingerprints(fed, question):
     return {site: part.fingerprint.values for site, part in noted.items()}
 
 
-def test_a_statement_is_signed_and_says_what_was_asked(fitted):
+def test_a_statement_is_signed_and_lists_the_requests(fitted):
     statements = close_study(fitted)
     assert list(statements) == fitted.sites
     for site, statement in statements.items():
@@ -65,7 +65,7 @@ def test_a_statement_is_signed_and_says_what_was_asked(fitted):
     assert check_own_sums(fitted, statements).right == len(sums_to_verify(fitted))
 
 
-def test_nothing_is_answered_in_a_study_that_is_closed(fitted):
+def test_a_closed_study_gets_no_replies(fitted):
     first = close_study(fitted)
     with pytest.raises(RefusedError, match="the study is closed"):
         fitted.ask(CountRows())
@@ -138,7 +138,7 @@ def test_a_statement_is_a_line_in_the_ledger(fitted):
     assert "hidden but for their sums" in line.what
 
 
-def test_who_does_not_sign_states_nothing():
+def test_without_signatures_there_are_no_statements():
     fed = federate(TABLES)
     sv.HistogramForest(1, max_depth=1).fit(fed)
     assert close_study(fed) == {}

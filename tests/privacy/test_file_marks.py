@@ -62,14 +62,14 @@ def test_two_processes_of_one_site(tmp_path):
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_a_file_that_was_put_back_is_found(folder, what):
+def test_a_restored_file_is_detected(folder, what):
     put_back(folder, *FILES[what])
     with pytest.raises(FormatError, match=r"is behind the .*`silvan site restored` accepts these"):
         ask(folder, 0.5)
     assert len(read_lines(folder)) in (1, 2)
 
 
-def test_all_files_put_back_together_are_not_seen(folder):
+def test_restoring_all_files_together_goes_unnoticed(folder):
     """As documented: nothing in the folder reveals it; a digest noted elsewhere does."""
     last = SiteFolder(folder).ledger.position[1]
     put_back(folder, *{name for names in FILES.values() for name in names})
@@ -89,7 +89,7 @@ def test_what_is_spent_stays_spent_when_an_older_budget_is_accepted(folder):
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_whatever_was_put_back_can_be_accepted(folder, what):
+def test_every_restored_file_can_be_accepted(folder, what):
     put_back(folder, *FILES[what])
     assert marks(folder).accept("north")
     assert marks(folder).faults() == []

@@ -56,7 +56,7 @@ def lines_of(fed, site="site 1"):
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-def test_every_answer_is_a_line(sums, cold):
+def test_every_reply_is_a_line(sums, cold):
     """With every engine and kind of sum, restarted or not: sent messages and lines agree."""
     fed = federate(TABLES, Recorded, sums=sums, cold=cold, test=0.25)
     model = sv.HistogramForest(2, max_depth=2).fit(fed)
@@ -83,7 +83,7 @@ LEARNERS = {
 
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.filterwarnings("ignore:no tree is above tau")
-def test_every_kind_is_said_in_plain_words(name):
+def test_every_kind_has_a_plain_description(name):
     learner, policy = LEARNERS[name]
     tables = parts(table(n=200).drop_nulls(), 3)
     fed = federate(tables, policy=sv.Policy(**policy), test=0.25)
@@ -164,7 +164,7 @@ def test_no_value_of_a_row_is_in_a_ledger():
     assert not any(mark in data for mark in MARKS)
 
 
-def test_what_a_coordinator_writes_cannot_mislead():
+def test_names_from_a_coordinator_cannot_mislead():
     """Line breaks, control characters and very long texts in names chosen by the coordinator."""
     here = site(outbox=Gate(Policy()))
     send(here, CountRows(), study="x\n2 answered nothing\x1b[2J", task="y" * 10_000)
@@ -207,7 +207,7 @@ def test_a_ledger_on_disk(tmp_path):
         Ledger(tmp_path)
 
 
-def test_any_changed_byte_is_found(tmp_path):
+def test_any_changed_byte_is_detected(tmp_path):
     """Every byte of both files, by another bit or by its case."""
     written(tmp_path, 2)
     for name in (LEDGER, HEAD):
@@ -245,7 +245,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_missing_and_moved_lines_are_found(tmp_path, how):
+def test_missing_and_moved_lines_are_detected(tmp_path, how):
     written(tmp_path)
     relined(tmp_path, CHANGES[how])
     assert verify(tmp_path, KEY.public).faults
@@ -253,14 +253,14 @@ def test_missing_and_moved_lines_are_found(tmp_path, how):
         Ledger(tmp_path, KEY)
 
 
-def test_a_ledger_that_was_written_anew_with_another_key(tmp_path):
+def test_a_ledger_rewritten_with_another_key(tmp_path):
     written(tmp_path, key=Key.generate())
     assert len(verify(tmp_path, KEY.public).faults) >= 5
     with pytest.raises(FormatError, match="another key"):
         Ledger(tmp_path, KEY)
 
 
-def test_a_ledger_that_was_cut_and_signed_anew_by_its_own_key(tmp_path):
+def test_a_ledger_truncated_and_signed_with_its_own_key(tmp_path):
     """The owner of the key can do that; anyone who noted an earlier digest detects it."""
     head = written(tmp_path).position[1]
     assert not verify(tmp_path, KEY.public, head).faults
@@ -271,13 +271,13 @@ def test_a_ledger_that_was_cut_and_signed_anew_by_its_own_key(tmp_path):
     assert verify(tmp_path, KEY.public, head).faults == ["the line whose digest was noted is not there"]
 
 
-def test_without_its_head_nobody_can_say_that_it_is_whole(tmp_path):
+def test_without_its_head_completeness_is_unknown(tmp_path):
     written(tmp_path)
     (tmp_path / HEAD).unlink()
     assert "nobody can say" in verify(tmp_path, KEY.public).faults[0]
 
 
-def test_a_site_that_stopped_while_it_wrote(tmp_path):
+def test_a_site_stopped_during_a_write(tmp_path):
     """Between the two files, or in the middle of a line: nothing had left, and the ledger continues."""
     written(tmp_path, 3)
     head = (tmp_path / HEAD).read_bytes()
@@ -295,7 +295,7 @@ def test_a_site_that_stopped_while_it_wrote(tmp_path):
     assert (found.lines, found.faults, found.torn) == (6, [], 0)
 
 
-def test_two_who_write_to_one_ledger(tmp_path):
+def test_two_writers_of_one_ledger(tmp_path):
     """As jobs of two studies do: each sees the other's lines, even an unfinished one."""
     one, two = Ledger(tmp_path, KEY), Ledger(tmp_path, KEY)
     for ledger in (one, two, two, one):
@@ -308,7 +308,7 @@ def test_two_who_write_to_one_ledger(tmp_path):
     assert one.write(**fields()).before == two.position[1]
 
 
-def test_many_who_write_to_one_ledger_at_once(tmp_path):
+def test_many_concurrent_writers_of_one_ledger(tmp_path):
     ledgers = [Ledger(tmp_path, KEY) for _ in range(4)]
 
     def add(ledger):
@@ -326,7 +326,7 @@ def test_many_who_write_to_one_ledger_at_once(tmp_path):
     assert (found.lines, found.faults) == (40, [])
 
 
-def test_a_line_that_somebody_else_added(tmp_path):
+def test_a_line_added_by_somebody_else(tmp_path):
     """Signed with another key, out of order, or gone: nothing is written after it."""
     one = written(tmp_path, 2)
     whole = (tmp_path / LEDGER).read_bytes()
@@ -341,7 +341,7 @@ def test_a_line_that_somebody_else_added(tmp_path):
         one.write(**fields())
 
 
-def test_damaged_records_are_called_that(tmp_path):
+def test_damaged_records_are_reported(tmp_path):
     """Except for a message that could not be read."""
     here = site(outbox=Gate(Policy(), ledger=written(tmp_path, 2)))
     relined(tmp_path, lambda lines: lines[:1])
@@ -423,7 +423,7 @@ def test_the_command_without_a_ledger(tmp_path):
     assert "there is no public key" in " ".join(silvan("site", "ledger", tmp_path, "--verify", ok=False).stderr.split())
 
 
-def test_the_command_does_not_obey_what_it_shows(tmp_path):
+def test_the_command_escapes_control_characters(tmp_path):
     ledger = Ledger(tmp_path, KEY)
     ledger.write(**fields(what="\x1b[31m[red]x[/red]", study="[link=x]y[/link]"))
     shown = silvan("site", "ledger", tmp_path).output

@@ -34,7 +34,7 @@ def test_the_trees_differ_on_the_patient_alone():
 
 
 @pytest.mark.parametrize("home", SITES[1:])
-def test_plain_replies_give_the_patient_away(home):
+def test_plain_replies_reveal_the_patient(home):
     """What the attack needs: every site's own matrix, which an untrusted aggregator could pass on."""
     fed = federation(home)
     fed.total(score_trees(fed))
@@ -43,7 +43,7 @@ def test_plain_replies_give_the_patient_away(home):
     assert suspects(scores) == [home]
 
 
-def test_a_site_does_not_answer_it_in_the_clear():
+def test_the_site_refuses_a_reply_in_the_clear():
     fed = federation("north")
     fed.total(score_trees(fed))
     asked = [data for site, way, data in fed.transport.record if way == "received" and site == "north"][-1]
@@ -55,7 +55,7 @@ def test_a_site_does_not_answer_it_in_the_clear():
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring"])
-def test_the_sum_tells_that_the_patient_is_there_and_not_where(sums):
+def test_the_sum_reveals_the_presence_but_not_the_site(sums):
     sums_of = []
     for home in SITES[1:]:
         fed = federation(home, sums=sums)

@@ -26,7 +26,7 @@ from silvan.study.study_text import text_of
 
 
 @pytest.mark.parametrize("kind", sorted(HANDLERS))
-def test_every_field_of_a_request_says_what_decides_it(kind):
+def test_every_request_field_is_declared(kind):
     request = HANDLERS[kind][0]
     assert [name for name, bound in bounds_of(request).items() if bound is None] == []
     for name, bound in bounds_of(request).items():
@@ -34,23 +34,23 @@ def test_every_field_of_a_request_says_what_decides_it(kind):
             assert None not in bounds_of(get_type_hints(request)[name]).values()
 
 
-def test_a_coordinator_reads_what_the_text_does_not_say_where_sites_do_not_know_it():
+def test_without_terms_a_coordinator_reads_beyond_the_text():
     assert min(beyond_the_text.unheld(n=400).values()) > 0  # tests/attacks tries the same with this check on
 
 
-def test_a_coordinator_reads_names_and_cells_where_sites_do_not_check_them():
+def test_without_checks_a_coordinator_reads_names_and_cells():
     assert min(agreement.open_to(n=200).values()) > 0  # tests/attacks tries the same with this check on
 
 
 @pytest.mark.parametrize("between_machines", [True, False])
-def test_local_models_reveal_labels_where_sites_do_not_check_fields(between_machines):
+def test_without_field_checks_local_models_reveal_labels(between_machines):
     """Each reveals how many of some rows have a class; tests/attacks tries the same at sites that check."""
     read, by_columns = local_candidates.unheld(340, 36, between_machines=between_machines)
     assert read >= by_columns + 8
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_changed_field_is_refused_and_an_honest_study_is_not(seed):
+def test_changed_fields_are_refused_and_honest_studies_pass(seed):
     """Random learners on random tables; ``tests/helpers/fuzz_terms.py --n 500`` runs more."""
     outcomes, let_in = fuzz_terms.study(seed)
     assert let_in == []
@@ -116,7 +116,7 @@ def test_parts_of_a_date_that_the_study_leaves_out_are_not_in_its_schema(how):
         assert text.allows(schema) is allowed
 
 
-def test_two_studies_of_nearly_the_same_rows_reveal_a_row_by_their_difference():
+def test_studies_that_differ_by_one_row_reveal_it():
     """What the documents do not claim to prevent: each study is approved, and its sums are masked."""
     rng, counts = np.random.default_rng(0), []
     rows = {"day": [0, 1, 2, 3, 9] * 8, "y": [0, 1] * 20}

@@ -44,7 +44,7 @@ def refusals(fed, site):
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
-def test_no_sum_is_answered_in_the_clear(sums):
+def test_no_part_of_a_sum_leaves_in_the_clear(sums):
     """Every summed request, of every learner, with the other verb, or without masks."""
     fed = federate(TABLES, Recorded, sums=sums, test=0.25)
     for learner in (sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, max_depth=2), sv.MultBoost(2)):
@@ -116,7 +116,7 @@ BOX = [[(0, 0, 1)], [(2, 0, 2)], [(3, 1, 1)], [(6, 1, 2)]]
 PERSON = 7
 
 
-def test_a_level_cannot_have_more_bins_than_it_says():
+def test_a_level_has_at_most_the_declared_bins():
     """Otherwise a policy would check the wrong number, and the site's rows would be counted in finer bins."""
     fed = federate(wards(), schema=SCHEMA, policy=sv.Policy(max_bins=2))
     for said, error in ((3, "policy allows 2 bins"), (2, "could not read what it was sent")):
@@ -126,7 +126,7 @@ def test_a_level_cannot_have_more_bins_than_it_says():
     fed.total(invented(fed, [], [0], max_bins=3))
 
 
-def test_without_the_rule_an_invented_tree_tells_a_patients_class():
+def test_without_the_rule_an_invented_tree_reveals_a_patients_class():
     fed = lenient(federate(wards(), schema=SCHEMA))
     total = fed.total(invented(fed, BOX, [PERSON]))
     of_age = total.sums[: len(total.sums) // 2]
@@ -174,7 +174,7 @@ def test_another_set_of_nodes_at_the_same_level():
         fed.total(invented(fed, BOX[:1], [0]))
 
 
-def test_an_honest_forest_is_answered_again_word_for_word():
+def test_repeated_requests_of_an_honest_forest_get_equal_replies():
     """A coordinator that lost its journal requests everything again; the site has moved on and replies as before."""
     fed = federate(TABLES, Recorded)
     sv.HistogramForest(3, max_depth=4, max_features=1).fit(fed)
@@ -184,7 +184,7 @@ def test_an_honest_forest_is_answered_again_word_for_word():
         assert [fed.site(site).receive(d, HANDLERS[wire.decode(d, Envelope).kind][0].verb) for d in asked] == replies
 
 
-def test_what_is_left_of_the_attack():
+def test_the_remaining_attack():
     """Level by level, with each split plausible, the path can still be walked: the ledger shows it."""
     fed = federate(wards(), schema=SCHEMA)
     for depth, nodes in enumerate([[0], [1, 2], [3, 4], [5, 6], [7, 8]]):
@@ -207,7 +207,7 @@ def test_honest_forests_pass(bins, max_features, monkeypatch):
     assert forest.depth.max() > 2
 
 
-def test_leaves_smaller_than_the_policys():
+def test_leaves_below_the_policys_minimum():
     with pytest.raises(RefusedError, match=r"refused GrowLevel: .* leaves of at least 5 rows"):
         sv.HistogramForest(2, min_samples_leaf=4).fit(federate(TABLES, policy=sv.Policy(min_leaf=5)))
 
@@ -220,7 +220,7 @@ def counts_of(fed, over=None):
     return fed.total(CountGrid(schema=schema), over=over).label
 
 
-def test_without_the_rule_two_sums_tell_a_sites_part():
+def test_without_the_rule_two_sums_reveal_a_sites_part():
     fed = lenient(federate(TABLES))
     part = counts_of(fed) - counts_of(fed, ["site 0", "site 1", "site 2"])
     own = TABLES["site 3"]["label"].value_counts()
@@ -241,7 +241,7 @@ def test_a_sum_over_other_sites_is_refused(sums, cold):
     assert counts_of(fed).tolist() == whole.tolist()
 
 
-def test_a_plain_sum_loses_no_site_on_its_way():
+def test_a_plain_sum_cannot_lose_a_site_midway():
     """A coordinator that declares a second sum a wave of the first: only sums in steps have waves."""
     fed = federate(TABLES, Recorded)
     counts_of(fed)
@@ -258,7 +258,7 @@ def test_a_plain_sum_loses_no_site_on_its_way():
         assert "one set of sites" in wire.decode(answer.body, Trouble).text
 
 
-def test_in_a_task_sites_only_become_fewer():
+def test_within_a_task_sites_are_only_removed():
     """Not the same request, but nearly."""
     fed = federate(TABLES)
     with fed.working_on("a model"):
@@ -297,7 +297,7 @@ def test_a_site_that_is_lost_may_stay_out(sums):
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
-def test_a_policy_may_let_no_site_be_lost(sums):
+def test_a_policy_may_forbid_losses(sums):
     agreed, waves = 3, {"trusted": 1, "ring": 3, "masked": 3}[sums]
     policy = sv.Policy(losses=0)
     fed = federate(TABLES, loses("site 2", agreed + 4 * waves), sums=sums, quorum=3, policy=policy)
@@ -313,7 +313,7 @@ def other_counts(fed, over, max_bins=64):
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "restarted"])
 @pytest.mark.parametrize("sums", ["trusted", "masked"])
-def test_losses_are_counted_for_the_study(sums, cold):
+def test_losses_are_counted_per_study(sums, cold):
     """A new task begins with the sites of the study, not with those of its first sum; nor does the first task."""
     fed = federate(TABLES, sums=sums, cold=cold, policy=sv.Policy(losses=0))
     for task in ("a model", "another"):
@@ -322,7 +322,7 @@ def test_losses_are_counted_for_the_study(sums, cold):
         counts_of(fed)
 
 
-def test_a_site_that_was_lost_does_not_come_back_in_another_task():
+def test_a_lost_site_does_not_return_in_another_task():
     fed = federate(TABLES)
     with fed.working_on("a model"):
         other_counts(fed, ["site 0", "site 1", "site 2"])
@@ -339,7 +339,7 @@ def test_a_study_has_the_sites_of_the_roster():
         counts_of(fed, ["site 0", "site 1"])
 
 
-def test_a_cluster_has_no_sites_from_outside_the_study():
+def test_clusters_contain_only_sites_of_the_study():
     """The coordinator chooses a stranger's part of a sum, so the rest of the sum would be the site's own."""
     fed = federate(tables("north"), schema=SCHEMA)
     for site in fed.local_sites.values():
@@ -389,7 +389,7 @@ def scored(fed, trees=TREES, validation=0.0):
     return fed.total(score_trees(fed, trees, validation))
 
 
-def test_without_the_rule_shares_of_rows_tell_which_are_split_off():
+def test_without_the_rule_shares_reveal_validation_rows():
     fed = lenient(federate(tables("north"), schema=SCHEMA))
     whole, some = scored(fed), scored(fed, validation=0.2)
     held = whole.counts - some.counts
@@ -397,7 +397,7 @@ def test_without_the_rule_shares_of_rows_tell_which_are_split_off():
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "restarted"])
-def test_trees_are_scored_once_in_a_task(cold):
+def test_trees_are_scored_once_per_task(cold):
     """Other shares of rows, changed and added trees are all refused; an identical request gets a reply."""
     fed = federate(tables("north"), schema=SCHEMA, cold=cold)
     with fed.working_on("BOFRF"):
@@ -417,7 +417,7 @@ def test_a_study_has_no_more_tasks_than_its_text_needs():
 
 
 @pytest.mark.filterwarnings("ignore:no tree is above tau")
-def test_clusters_are_scored_each_by_itself():
+def test_clusters_are_scored_separately():
     fed = federate(TABLES, test=0.25)
     model = sv.BOFRF(3, max_depth=3, clusters=2).fit(fed)
     assert len(model.clusters_) == 2
@@ -425,7 +425,7 @@ def test_clusters_are_scored_each_by_itself():
     sv.BOFRF(3, max_depth=3).fit(fed)
 
 
-def test_models_are_judged_once_in_a_task():
+def test_models_are_evaluated_once_per_task():
     """Two models that differ on one patient, one after the other."""
     fed = federate(tables("north"), schema=SCHEMA, test=0.4)
 

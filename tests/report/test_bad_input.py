@@ -79,7 +79,7 @@ def test_many_sites_are_folded():
     assert len(page) < 1_500_000
 
 
-def test_kinds_of_messages_without_a_colour_of_their_own_are_one():
+def test_message_kinds_without_a_colour_are_merged():
     page = without_files(render(summarise(CASES["one site"])))
     legend = page.split('id="bytes"')[1].split("</div>")[0]
     colours = re.findall(r'class="(k\d)"', legend)
@@ -93,7 +93,7 @@ def test_the_tile_counts_the_bytes_that_the_bars_show():
     assert summary["sent_all"] == 60 * summary["sent_each"] == sum(site["sent"] for site in summary["traffic"]["sites"])
 
 
-def test_scores_that_are_no_probabilities_are_said_to_be_at_the_top():
+def test_uncalibrated_scores_are_reported_at_the_top():
     made = study(["north", "south"], rows=300)
     assert "Before you use this model" not in render(summarise(made))
     made.evaluation = [msgspec.structs.replace(row, more={"calibration_slope": 0.5}) for row in made.evaluation]

@@ -64,7 +64,7 @@ def test_a_site_that_reads_another_text_refuses(tmp_path, other):
     refused(STUDY, tmp_path, federation, said)
 
 
-def test_a_site_with_another_text_is_at_work_on_another_study(tmp_path):
+def test_a_site_with_another_text_has_another_study(tmp_path):
     federation = make_federation(STUDY, tmp_path)
     gate = sites_of(federation)["site 1"].outbox
     gate.terms = replace(gate.terms, study=study_of(MERGED).unique_name)
@@ -125,7 +125,7 @@ def test_two_sites_that_share_no_key_leave_sums_unverified_or_unmade(tmp_path, s
 # -- a study that is resumed, and a restarted site
 
 
-def test_sites_that_start_anew_for_each_message_hold_the_coordinator_to_the_same_terms(tmp_path):
+def test_restarted_sites_enforce_the_same_terms(tmp_path):
     federation = make_federation(STUDY, tmp_path, transport=partial(OutOfSight, cold=True))
     carry_out(STUDY, tmp_path, federation)
     assert verify_study(tmp_path).sentence == "sums and decisions verified by Ada"
@@ -174,7 +174,7 @@ def test_more_sites_lost_than_the_text_allows_are_named(tmp_path):
 # -- predictions of new rows
 
 
-def test_a_prediction_of_new_rows_learns_nothing():
+def test_a_prediction_trains_nothing():
     study = predicting(study_of(VERTICAL), "0" * 64, 1)
     assert {"settings", "turned"} <= text_of(study_of(VERTICAL)).fixed_by(None).keys()
     assert text_of(study).fixed_by(None).keys().isdisjoint({"settings", "turned", "key_bits", "alpha", "tol"})

@@ -25,7 +25,7 @@ def written(folder, more=ASKS, **settings):
 
 
 @pytest.mark.parametrize("kind", ["MergedForest", "BOFRF"])
-def test_a_run_has_what_was_asked_for(tmp_path, kind):
+def test_a_run_has_the_requested_parts(tmp_path, kind):
     path = written(tmp_path, kind=kind)
     out = silvan("fit", path, "--output", tmp_path / "run").output
     assert "Columns that matter most" in out
@@ -58,7 +58,7 @@ def test_a_run_by_subgroups(tmp_path):
     assert {row.site for row in kept.subgroups} == {"north"}
 
 
-def test_a_study_that_does_not_ask_is_what_it_was(tmp_path):
+def test_a_study_without_explanations_is_unchanged(tmp_path):
     plain = read_study(write_study(tmp_path))
     assert "evaluation" not in plain.settings()
     asked = read_study(written(tmp_path))
@@ -91,7 +91,7 @@ def test_too_few_test_rows(tmp_path):
         ('by = "sex"', "a list of columns"),
     ],
 )
-def test_what_cannot_be_meant(tmp_path, lines, why):
+def test_invalid_settings(tmp_path, lines, why):
     with pytest.raises(InputError, match=why):
         read_study(written(tmp_path, f"\n[evaluation]\n{lines}\n"))
 

@@ -26,7 +26,7 @@ DEEP = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         ("x = 1" + "\n" * (1 << 24), "characters are too many"),
     ],
 )
-def test_a_study_that_is_made_to_harm(text, said):
+def test_a_malicious_study(text, said):
     """A site reads a coordinator's text before its owner has approved anything."""
     with pytest.raises(InputError, match=said):
         parse_remote_study(text)
@@ -38,19 +38,19 @@ def test_lists_of_many_lines():
     assert key_lines(text) == {("name",): 1, ("exclude",): 2, ("label",): 20_004, ("test",): 20_006}
 
 
-def test_a_record_that_is_nested_deep(tmp_path):
+def test_a_deeply_nested_record(tmp_path):
     (tmp_path / RUN).write_bytes(DEEP)
     with pytest.raises(FormatError, match="damaged, or not of a run"):
         Run(tmp_path).read()
 
 
-def test_an_invitation_that_is_nested_deep(tmp_path):
+def test_a_deeply_nested_invitation(tmp_path):
     (tmp_path / "invite").write_bytes(DEEP)
     with pytest.raises(FormatError, match="not an invitation"):
         Invite.read(tmp_path / "invite")
 
 
-def test_a_ledger_that_is_nested_deep(tmp_path):
+def test_a_deeply_nested_ledger(tmp_path):
     for name in (LEDGER, HEAD):
         (tmp_path / name).write_bytes(DEEP + b"\n")
     assert verify(tmp_path, Key.generate().public).faults == [f"{HEAD} is damaged", "line 1 is damaged"]

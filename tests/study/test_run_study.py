@@ -105,7 +105,7 @@ def test_the_replies_of_a_journal_give_the_same_record_without_a_message(tmp_pat
     assert msgspec.structs.replace(again, **same) == msgspec.structs.replace(first, **same)
 
 
-def test_nothing_is_kept_of_a_trial(tmp_path, monkeypatch):
+def test_a_trial_stores_nothing(tmp_path, monkeypatch):
     study = rows(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)

@@ -68,7 +68,7 @@ def test_the_reference_has_every_key():
     assert {key for key in keys if not any(f"`{key}`" in text for key in (key, f'"{key}"', f"[{key}]"))} == set()
 
 
-def test_a_key_stands_in_one_place():
+def test_a_key_is_declared_in_one_place():
     """One declaration has its type, range, default and documentation, and a new key needs no other file."""
     for field in msgspec.structs.fields(Study):
         assert (field.name in typed_keys(Study)) == (field.name not in ("path", "text", "lines", "tables"))
@@ -161,13 +161,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "said"), WRONG, ids=[said[:50] for _, said in WRONG])
-def test_what_is_wrong_is_said_with_its_line(tmp_path, text, said):
+def test_mistakes_are_reported_with_their_line(tmp_path, text, said):
     with pytest.raises(sv.InputError) as caught:
         read_study(written(tmp_path, text + "\n"))
     assert said in str(caught.value)
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path):
+def test_all_mistakes_are_reported_at_once(tmp_path):
     text = 'labl = "x"\ntest = 2\n[sites]\na = "none.csv"\n[learner]\nmax_depht = 1\n'
     with pytest.raises(sv.InputError) as caught:
         read_study(written(tmp_path, text))
@@ -175,7 +175,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
     assert places == ["1", "2", "4", "6"]
 
 
-def test_ten_mistakes_are_ten_errors(tmp_path):
+def test_every_mistake_is_reported(tmp_path):
     text = """lable = "x"
 seed = 3
 max_depth = 4
@@ -237,7 +237,7 @@ def test_suggestions(word, meant):
     assert suggest(word, typed_keys(Study)) == f"did you mean {meant!r}?"
 
 
-def test_nothing_like_it_is_known():
+def test_unknown_words_without_a_suggestion():
     assert suggest("xyz", ["label", "test"]) == "known are label, test"
 
 

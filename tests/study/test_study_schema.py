@@ -45,7 +45,7 @@ def test_a_private_forest_from_a_file(tmp_path):
         ("label = { classes = [] }", "needs at least one class"),
     ],
 )
-def test_a_schema_that_is_none(tmp_path, schema, said):
+def test_an_invalid_schema(tmp_path, schema, said):
     study = write_study(tmp_path)
     study.write_text(f"{study.read_text()}\n[schema]\n{schema}\n")
     with pytest.raises(InputError, match=said):
@@ -76,7 +76,7 @@ def federations(monkeypatch):
     return made
 
 
-def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
+def test_a_private_forest_is_evaluated_from_a_file(tmp_path, federations):
     """Metrics over all sites with intervals, their cost, and no metrics of single sites."""
     pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     study = private_study(tmp_path)
@@ -117,7 +117,7 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
         ),
     ],
 )
-def test_what_a_site_will_refuse_is_refused_first(tmp_path, federations, evaluation, policy, said):
+def test_studies_that_a_site_would_refuse_stop_first(tmp_path, federations, evaluation, policy, said):
     """Not when the model is evaluated, after everything was spent."""
     result = silvan("fit", private_study(tmp_path, evaluation, policy), ok=False)
     found = " ".join((result.output + result.stderr).split())
@@ -136,7 +136,7 @@ def test_what_a_site_will_refuse_is_refused_first(tmp_path, federations, evaluat
         ("epsilom = 1.0\n", "unknown key 'epsilom' in"),
     ],
 )
-def test_an_evaluation_that_is_none(tmp_path, evaluation, said):
+def test_an_invalid_evaluation(tmp_path, evaluation, said):
     with pytest.raises(InputError, match=said):
         read_study(private_study(tmp_path, f"[evaluation]\n{evaluation}"))
 

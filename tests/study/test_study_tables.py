@@ -57,7 +57,7 @@ def test_one_table_of_all_sites(folder):
     assert sorted(fed.sites) == ["f", "m"]
 
 
-def test_all_that_is_wrong_is_said_at_once(folder):
+def test_all_mistakes_are_reported_at_once(folder):
     text = """memory = "lots"
 query = "select 1"
 [sites]

@@ -137,7 +137,7 @@ def test_a_statement_by_another_key(honest):
     assert "the statement of site 'site 1' is not signed by it, or was changed" in found.deviations
 
 
-def test_a_study_that_was_not_closed(tmp_path, monkeypatch):
+def test_an_unclosed_study(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("silvan.study.steps.close", lambda *given: None)
         carry_out(HONEST["trusted"], tmp_path)
@@ -205,7 +205,7 @@ def test_random_deviations_are_found(tmp_path, kind):
 # -- what is available
 
 
-def test_a_coordinator_that_was_killed(tmp_path):
+def test_a_killed_coordinator(tmp_path):
     """It resumes from its journal, and the statements agree."""
     study, stopped = HONEST["masked"], []
     fed = make_federation(study, tmp_path)
@@ -232,7 +232,7 @@ def test_without_a_journal_nothing_can_be_verified(tmp_path, honest):
         verify_study(tmp_path)
 
 
-def test_statements_hold_digests_and_no_answers(honest):
+def test_statements_contain_digests_but_no_replies(honest):
     journal = Journal(honest / JOURNAL)
     (body,) = journal.of_kind("Statement")["site 0"]
     statement = wire.decode(body, verify.Statement)

@@ -171,7 +171,7 @@ def test_constant_columns_do_not_end_a_branch():
     assert set(model.forest_.feature) == {-1, 150}
 
 
-def test_columns_that_leave_too_few_rows_end_a_branch():
+def test_columns_with_too_few_rows_per_side_end_a_branch():
     X = np.zeros((40, 2))
     X[0, 0], X[:, 1] = 1.0, np.arange(40) % 2
     model = ForestClassifier(20, max_features=1, bootstrap=False).fit(X, np.arange(40) % 2)
@@ -217,7 +217,7 @@ def test_a_weight_of_two_is_two_rows(model):
 # -- the result
 
 
-def test_importances_find_the_columns_that_matter():
+def test_importances_find_the_important_columns():
     informative = ForestClassifier(50, random_state=1).fit(NUMBERS, CLASSES).forest_.importances()
     assert sum(informative.values()) == pytest.approx(1)
     assert min(informative[f"x{i}"] for i in range(3)) > 2 * max(informative[f"x{i}"] for i in range(3, 6))

@@ -175,7 +175,7 @@ def test_several_sites_grow_the_same_forest(plot, n_sites, max_rounds):
 
 
 @given(plots())
-def test_handfuls_may_be_drawn_in_one_round_or_in_many(plot):
+def test_columns_may_be_sampled_in_one_round_or_in_many(plot):
     table, plan, rule, target, schema = plot
     at_once = grow_here(table, replace(plan, tries=plan.n_draws), rule)
     in_turn = grow_here(table, replace(plan, tries=1), rule)
@@ -185,7 +185,7 @@ def test_handfuls_may_be_drawn_in_one_round_or_in_many(plot):
 
 
 @given(plots())
-def test_trees_grow_alone_as_they_grow_together(plot):
+def test_trees_grow_independently_of_each_other(plot):
     table, plan, rule, *_ = plot
     plan = replace(plan, tries=plan.n_draws)
     together = grow_here(table, plan, rule)
@@ -198,7 +198,7 @@ def test_trees_grow_alone_as_they_grow_together(plot):
 
 
 @pytest.mark.parametrize("max_depth", [1, 2, 4])
-def test_a_level_is_a_round(max_depth):
+def test_one_round_per_tree_level(max_depth):
     table, target, _ = binned(0, n_rows=300, missing=0.0)
     plan = Plan(5, 5, max_depth)
     grown = grow_here(table, plan, Rule(GINI, 0, 2, 1, 0, np.array(target.measure.class_weight)))
@@ -217,7 +217,7 @@ def test_rounds_are_limited(max_rounds):
 
 
 @given(plots())
-def test_books_agree(plot):
+def test_statistics_agree(plot):
     table, plan, rule, *_ = plot
     grown = grow_here(table, plan, rule)
     children = N_TREES + 2 * np.arange(len(grown.node))

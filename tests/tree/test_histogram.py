@@ -142,7 +142,7 @@ def test_total_of_a_node_without_a_split():
 
 
 @pytest.mark.parametrize("n_classes", [0, 2])
-def test_a_node_draws_until_it_finds_a_split(n_classes):
+def test_a_node_samples_until_it_finds_a_split(n_classes):
     """Constant columns offer none; with enough tries the one that varies is found, whatever its position."""
     table, target, _ = binned(0, n_rows=40, n_features=9, n_classes=n_classes)
     table.codes[:] = 1

@@ -15,7 +15,7 @@ def table(seed=0, n=400):
 
 
 @pytest.mark.parametrize("max_features", [None, "sqrt"])
-def test_a_column_that_is_there_twice_shares_its_importance(max_features):
+def test_a_repeated_column_shares_its_importance(max_features):
     X, y = table()
     twice = np.column_stack([X[:, 0], X])
     shares = sv.ForestClassifier(100, max_features=max_features).fit(twice, y).forest_.importances()
@@ -23,7 +23,7 @@ def test_a_column_that_is_there_twice_shares_its_importance(max_features):
 
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="ids are matched by products of two words, an instruction of LLVM")
-def test_parties_with_the_same_column_win_alike():
+def test_parties_with_the_same_column_win_equally_often():
     X, y = table()
     bank = pl.DataFrame({"id": range(len(X)), "a": X[:, 0], "label": y})
     shop = pl.DataFrame({"id": range(len(X)), "b": X[:, 0], "c": X[:, 1]})
@@ -35,7 +35,7 @@ def test_parties_with_the_same_column_win_alike():
     assert min(a, b) > 0.8 * max(a, b) > 50
 
 
-def test_sites_with_the_same_column_twice_split_by_either():
+def test_a_repeated_column_at_sites_is_used_in_both_places():
     X, y = table()
     twice = np.column_stack([X[:, 0], X])
     fed = sv.federate_rows({"north": (twice[:200], y[:200]), "south": (twice[200:], y[200:])})

@@ -12,7 +12,7 @@ from silvan.util.sqlite_file import open_database
 MARK, TABLES = 12345, "CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY)"
 
 
-def test_what_was_written_is_there_when_opened_again(tmp_path):
+def test_written_data_survive_reopening(tmp_path):
     db = open_database(tmp_path / "file", "the file", MARK, TABLES)
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     writer = threading.Thread(target=lambda: db.execute("INSERT INTO kept VALUES ('a')"))  # any thread may
@@ -36,7 +36,7 @@ def test_a_folder_that_does_not_exist(tmp_path):
 
 
 @pytest.mark.parametrize("mark", [0, MARK + 1])
-def test_the_database_of_another_program_is_left_alone(tmp_path, mark):
+def test_a_foreign_database_is_left_alone(tmp_path, mark):
     other = sqlite3.connect(tmp_path / "file")
     other.execute("CREATE TABLE theirs (x)")
     other.execute(f"PRAGMA application_id={mark}")

@@ -9,7 +9,7 @@ import silvan as sv
 from silvan.util.user_warnings import warn_user
 
 
-def test_a_warning_of_ones_own():
+def test_a_users_warning():
     with pytest.warns(UserWarning, match="look out") as caught:
         warn_user("look out")
     assert caught[0].filename == __file__

@@ -62,7 +62,7 @@ def naive_scores(model, fed, site, tau, own, X, seen):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
+def test_local_trees_vote_only_on_out_of_bag_rows(task):
     """The metrics that a site chooses by, computed independently."""
     fed = federate(parts(table(task, n=300), 3), test=0.2)
     model = fit(fed, personal=True)
@@ -101,7 +101,7 @@ def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
             assert local == pytest.approx(roc_auc_score(part.y[rows], alone[rows]), abs=6e-4)
 
 
-def test_with_rows_split_off_all_trees_speak():
+def test_all_trees_vote_on_validation_rows():
     fed = federate(parts(table(n=300), 3), test=0.2)
     model = fit(fed, validation=0.3)
     for site in fed.sites:
@@ -114,7 +114,7 @@ def test_with_rows_split_off_all_trees_speak():
             )
 
 
-def test_the_paper_chooses_on_the_test_part():
+def test_the_paper_chooses_on_test_rows():
     fed = federate(parts(table(n=300), 3), test=0.3)
     model = fit(fed, personal=True, protocol="paper")
     taus = [0.2, *(tau for tau in TAUS if tau != 0.2)]
@@ -159,7 +159,7 @@ def scored(*columns):
     return [np.stack([1 - np.asarray(c, float), np.asarray(c, float)], axis=1) for c in columns]
 
 
-def test_more_than_luck_is_needed():
+def test_a_choice_needs_a_significant_lead():
     """A few rows cannot move a site away from the agreed ensemble; many rows can."""
     y = np.array([1, 0, 0, 1, 0, 1, 1, 1])
     agreed = np.linspace(0, 1, 8)
@@ -173,7 +173,7 @@ def test_more_than_luck_is_needed():
     assert decide(many, y, 2, [0.2], cautious=True).strategy == "own"
 
 
-def test_the_more_candidates_the_more_must_one_be_better():
+def test_more_candidates_require_a_larger_lead():
     rng = np.random.default_rng(3)
     y = rng.integers(0, 2, 200)
     agreed, better = scored(0.3 * y + rng.random(200), 0.485 * y + rng.random(200))
@@ -197,12 +197,12 @@ def test_a_site_may_keep_its_local_forest(monkeypatch):
     assert (found.group_by("site").agg(pl.col("auc").n_unique())["auc"] == 1).all()
 
 
-def test_the_paper_knows_no_local_forest():
+def test_the_paper_has_no_local_candidate():
     model = fit(federate(parts(table(n=300), 2), test=0.2), protocol="paper")
     assert all(np.isnan(reply.metrics[:, 2]).all() for reply in model.chosen_.values())
 
 
-def test_figures_of_rows_in_groups_are_of_two_candidates():
+def test_grouped_rows_give_metrics_of_two_candidates():
     """The values of all ensembles together would reveal labels to anyone who knows the trees."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 400)
@@ -229,7 +229,7 @@ def test_ties():
     assert (chosen.tau, chosen.strategy) == (2, "global")
 
 
-def test_without_rows_what_was_agreed_stands():
+def test_without_rows_the_agreed_ensemble_stays():
     for known in ({}, {(0, 0): np.zeros((0, 2)), (0, 1): np.zeros((0, 2))}):
         chosen = decide(known, np.zeros(0, int), 2, [0.2], cautious=True)
         assert (chosen.strategy, chosen.measure, chosen.rows) == ("global", "", 0)
@@ -240,7 +240,7 @@ def test_without_rows_what_was_agreed_stands():
 
 
 @given(st.integers(0, 2**32), st.integers(4, 60), st.integers(2, 4))
-def test_figures_are_those_of_scikit_learn(seed, n, n_classes):
+def test_metrics_equal_scikit_learns(seed, n, n_classes):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, n)
     answer = np.round(rng.dirichlet(np.ones(n_classes), n), 1)
@@ -256,7 +256,7 @@ def test_figures_are_those_of_scikit_learn(seed, n, n_classes):
 
 
 @given(st.integers(0, 2**32), st.integers(4, 40), st.integers(2, 5))
-def test_classes_count_by_their_pairs_of_rows(seed, n, n_classes):
+def test_classes_are_weighted_by_their_pairs_of_rows(seed, n, n_classes):
     """The share of pairs (one row of the class, one of another) that the score of the class ranks correctly."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, n)
@@ -273,7 +273,7 @@ def test_classes_count_by_their_pairs_of_rows(seed, n, n_classes):
         assert quality.metric == "accuracy"
 
 
-def test_the_standard_error_is_that_of_resampling():
+def test_the_standard_error_agrees_with_resampling():
     """Compares DeLong's standard error of an AUC difference with a bootstrap; the error of a mean is exact."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 300)
@@ -292,7 +292,7 @@ def test_the_standard_error_is_that_of_resampling():
     assert np.sqrt((numbers.influence**2).sum()) == pytest.approx(square.std() / np.sqrt(300))
 
 
-def test_candidates_are_those_made_one_by_one():
+def test_candidates_equal_those_built_one_by_one():
     """Trees are added from the highest tau down; each ensemble equals the one computed by itself."""
     fed = federate(parts(table("several", n=200), 3))
     model = fit(fed)
@@ -321,7 +321,7 @@ def test_candidates_are_those_made_one_by_one():
                 assert np.allclose(scores[t, s], mean, equal_nan=True)
 
 
-def test_a_site_unlike_the_others_keeps_its_own_trees():
+def test_a_site_that_differs_keeps_its_local_trees():
     """If labels mean the opposite at a site, trees of other sites mislead there, and the local rows show it clearly."""
     frame = table(n=900)
     swapped = frame[:300].with_columns(label=pl.col("label").replace_strict({"yes": "no", "no": "yes"}))
@@ -368,7 +368,7 @@ def test_the_agreed_tau_is_tried_first_and_once(monkeypatch):
 
 
 @pytest.mark.parametrize("cautious", [True, False])
-def test_few_rows_are_not_told_of(cautious):
+def test_metrics_of_few_rows_are_withheld(cautious):
     """A metric of one row reveals its label, and a few rows are no evidence."""
     for n in range(1, FLOOR + 2):
         y = np.arange(n) % 2
@@ -385,7 +385,7 @@ def question(fed, site):
     return fed.site(site), wire.decode(asked.body, Choose)
 
 
-def test_a_share_that_splits_one_row_off_shows_nothing():
+def test_a_share_that_holds_out_one_row_discloses_nothing():
     fed = federate(parts(table(), 2), Recorded)
     fit(fed, personal=True)
     site, asked = question(fed, "site 1")
@@ -397,7 +397,7 @@ def test_a_share_that_splits_one_row_off_shows_nothing():
     assert np.isnan(chosen.metrics).all()
 
 
-def test_rows_are_not_split_off_by_ever_new_shares():
+def test_the_number_of_validation_shares_is_limited():
     """Two nearly equal shares differ by one row."""
     fed = federate(parts(table(), 2), Recorded)
     fit(fed, personal=True)
@@ -411,7 +411,7 @@ def test_rows_are_not_split_off_by_ever_new_shares():
 
 
 @pytest.mark.parametrize("label", ["no", "yes", None])
-def test_forged_trees_tell_of_a_known_patient_only_if_a_site_signs_them(label):
+def test_forged_trees_reveal_a_known_patient_only_if_a_site_signs_them(label):
     """What rounding does not prevent, as docs/bofrf.md states: a coordinator and a site that forges trees."""
     rng = np.random.default_rng(1)
     frame = pl.DataFrame({"x": rng.normal(size=60), "label": ["no", "yes"] * 30})
@@ -473,7 +473,7 @@ def twisted(changes):
     ],
     ids=str,
 )
-def test_choices_that_were_not_offered(changes):
+def test_choices_outside_the_offer_are_refused(changes):
     with pytest.raises(SiteError) as error:
         fit(federate(parts(table(), 2), twisted(changes)), personal=True)
     assert error.value.site == "site 1"

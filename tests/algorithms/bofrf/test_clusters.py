@@ -66,7 +66,7 @@ def five():
 # -- the scale
 
 
-def test_bounds_are_the_outer_ends_of_cells_with_enough_rows_beyond():
+def test_bounds_leave_enough_rows_outside():
     table_grid = Grid.for_columns(3)
     values = np.arange(1, 101, dtype=np.float32)
     values[[0, -1]] = -5000.0, 86753.0625  # outliers, which must not be disclosed
@@ -81,7 +81,7 @@ def test_bounds_are_the_outer_ends_of_cells_with_enough_rows_beyond():
 
 
 @pytest.mark.parametrize("n", [FLOOR, FLOOR + 1, 2 * FLOOR - 2, 2 * FLOOR - 1, 2 * FLOOR, 500])
-def test_bounds_always_rise(n):
+def test_bounds_are_increasing(n):
     table_grid = Grid.for_columns(1)
     for seed, scale in enumerate([1e-30, 1.0, 1e30]):
         values = np.random.default_rng(seed).normal(0, scale, n).astype(np.float32)
@@ -105,7 +105,7 @@ def test_zeros_and_ones_keep_their_mean():
         assert vectors[name][0] == pytest.approx(frame["x"].mean(), abs=0.6 * 10**-DIGITS)
 
 
-def test_bounds_of_the_schema_save_a_round():
+def test_bounds_in_the_schema_save_a_round():
     schema = Schema.of(
         [
             Feature("age", bounds=(0, 120)),
@@ -134,7 +134,7 @@ def test_bounds_of_the_schema_save_a_round():
 # -- the vectors
 
 
-def test_vectors_against_plain_arithmetic(five):
+def test_vectors_equal_plain_arithmetic(five):
     bounds = dict(zip(five.schema.names, find_bounds(five, five.schema).tolist(), strict=True))
     names, vectors = entry_names(five.schema), characterise(five, five.schema)
     assert names == ["age", "ward = a", "ward = b", "ward = c", "height", "smokes"]
@@ -174,7 +174,7 @@ def test_only_training_rows_are_described():
         assert vector[0] != pytest.approx(frame["age"].mean() / 120, abs=1e-5)
 
 
-def test_a_few_values_are_not_told():
+def test_a_few_values_are_not_disclosed():
     """A mean of nine rows is withheld; nine values count as none."""
     rng = np.random.default_rng(0)
     x = np.full(50, None)
@@ -187,7 +187,7 @@ def test_a_few_values_are_not_told():
     assert not np.isnan(vectors["full"]).any()
 
 
-def test_only_rounded_figures_leave():
+def test_only_rounded_values_leave():
     fed = federate(unlike(), Recorded)
     characterise(fed, fed.schema)
     bodies = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
@@ -200,13 +200,13 @@ def test_only_rounded_figures_leave():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_sites_that_look_alike_are_together(metric, five):
+def test_similar_sites_share_a_cluster(metric, five):
     before = five.rounds
     assert list(find_clusters(five, five.schema, 2, metric, first="old 2").members.values()) == TOGETHER
     assert five.rounds == before + 2
 
 
-def test_clusters_are_those_of_the_vectors():
+def test_clusters_follow_from_the_vectors():
     tables = unlike()
     del tables["young 3"]
     fed = federate(tables)
@@ -218,7 +218,7 @@ def test_clusters_are_those_of_the_vectors():
 
 
 @pytest.mark.parametrize("kind", ["cold", "resumed"])
-def test_the_same_however_it_is_run(kind, tmp_path, five):
+def test_the_result_does_not_depend_on_the_backend(kind, tmp_path, five):
     settings = {"cold": True} if kind == "cold" else {"journal": str(tmp_path / "journal")}
     for _ in range(2):
         fed = federate(unlike(), **settings)
@@ -228,7 +228,7 @@ def test_the_same_however_it_is_run(kind, tmp_path, five):
         fed.close()
 
 
-def test_a_number_to_predict_changes_nothing():
+def test_a_numeric_label_changes_nothing():
     fed = federate({name: t.with_columns(pl.col("age").alias("label")) for name, t in unlike().items()})
     assert list(find_clusters(fed, fed.schema, 2, first="old 2").members.values()) == TOGETHER
 
@@ -242,7 +242,7 @@ def test_a_number_to_predict_changes_nothing():
         ({"random_state": 0.5}, "random_state must be"),
     ],
 )
-def test_nobody_is_asked_what_cannot_be_used(change, said, five):
+def test_useless_requests_are_not_sent(change, said, five):
     before = five.rounds
     with pytest.raises(InputError, match=said):
         find_clusters(five, five.schema, **{"k": 2, **change})
@@ -311,13 +311,13 @@ def put(vector, at, value):
         (lambda v: put(v, slice(1, 4), [0.9, 0.9, 0.9]), "do not add up"),
     ],
 )
-def test_a_vector_that_cannot_be_is_refused(change, said):
+def test_an_impossible_vector_is_refused(change, said):
     fed = lied(change)
     with pytest.raises(SiteError, match=f"'old 2'.*{said}"):
         characterise(fed, fed.schema)
 
 
-def test_the_truth_passes():
+def test_an_honest_vector_passes():
     """Shows that the test above can fail."""
     fed = lied(lambda v: v)
     assert list(find_clusters(fed, fed.schema, 2, first="old 2").members.values()) == TOGETHER
@@ -356,7 +356,7 @@ def test_a_site_refuses_malformed_bounds(bounds):
     assert asked(site, [[0.0, 100.0], NAN]).kind == "Characteristics"
 
 
-def test_a_site_is_not_asked_on_ever_new_scales():
+def test_the_number_of_scales_is_limited():
     """Shares above a moving threshold would locate each row."""
     site = Site("here", unlike()["old 1"], n_jobs=1)
     scales = [[[t, t + 1e-6], NAN] for t in np.linspace(60, 80, SCALES + 1)]
@@ -369,7 +369,7 @@ def test_a_site_is_not_asked_on_ever_new_scales():
     assert trouble(asked(again, scales[SCALES])).code == "refused"
 
 
-def test_a_site_is_not_asked_for_ever_new_categories():
+def test_the_number_of_category_sets_is_limited():
     site = Site("here", unlike()["old 1"], n_jobs=1)
     codes = []
     for i in range(SCALES + 1):
@@ -379,7 +379,7 @@ def test_a_site_is_not_asked_for_ever_new_categories():
     assert codes == ["Characteristics"] * SCALES + ["Trouble"]
 
 
-def test_a_policy_can_close_it():
+def test_a_policy_can_forbid_it():
     fed = federate(unlike(), policy=sv.Policy(messages=("Describe", "CountCategories", "NameCategories", "CountGrid")))
     with pytest.raises(RefusedError, match="policy does not allow Characterise"):
         find_clusters(fed, fed.schema, 2)

@@ -155,7 +155,7 @@ def test_the_honest_tree_is_not_refused():
     assert scores.counts.sum() == 40
 
 
-def test_a_cycle_cannot_be_said():
+def test_files_cannot_contain_cycles():
     """Nodes have no pointers: children always come after their parents, or the file is refused."""
     seen = 0
     for feature in (np.array(inner) for n in (1, 3, 5, 7) for inner in product([0, -1], repeat=n)):
@@ -243,7 +243,7 @@ def test_scores_that_do_not_add_up_in_a_ring(lie, monkeypatch):
         fit(federate(parts(table(), 3), sums="ring"))
 
 
-def test_requests_that_cannot_be_meant():
+def test_inconsistent_requests_are_refused():
     site, schema = site_of_numbers(), NUMBERS.to_json().encode()
     site.outbox = None
     named = Blob(digest(schema))
@@ -255,7 +255,7 @@ def test_requests_that_cannot_be_meant():
         assert wire.decode(answer.body, Trouble).code == "format", changes
 
 
-def test_too_many_classes_for_so_many_trees(monkeypatch):
+def test_too_many_classes_and_trees_are_refused(monkeypatch):
     monkeypatch.setattr(weigh, "MAX_CELLS", 50)
     with pytest.raises(InputError, match="18 trees of all sites and 2 classes are more than can be scored at once"):
         fit(federate(parts(table(), 3)))
@@ -282,7 +282,7 @@ def test_a_lie(kind, task):
     assert {error.site for error in caught if isinstance(error, SiteError)} == {"site 1"}
 
 
-def test_all_kinds_are_lied_about():
+def test_every_kind_is_tested_with_lies():
     assert set(KINDS) == {"LocalTrees", "TreeScores", "Chosen"}
     assert set(KINDS) <= set(first_replies(study))
 

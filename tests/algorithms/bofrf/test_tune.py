@@ -77,7 +77,7 @@ def naive(site, schema, settings, n_folds):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_all_combinations_against_a_plain_search(task):
+def test_all_combinations_equal_a_plain_search(task):
     site, schema = site_of(task)
     settings = settings_for(schema)
     chosen, trials = tune_settings(site, schema, settings, Search(kind="grid", grid=SMALL, folds=4), KEY)
@@ -120,7 +120,7 @@ def test_rungs():
     assert list_rungs(Search(), 1, 150) == [(150, 1)]
 
 
-def test_it_finds_what_matters():
+def test_tuning_finds_the_better_settings():
     """For noise with one rule of depth two, deep trees with small leaves are worse."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(400, 6))
@@ -136,7 +136,7 @@ def test_it_finds_what_matters():
 # -- parameters that may be chosen
 
 
-def test_the_default_grid_is_the_thesiss():
+def test_the_default_grid_is_that_of_the_thesis():
     assert set(default_grid()) == set(NAMES)
     assert 1 not in default_grid()["min_samples_leaf"]
     schema = site_of()[1]
@@ -146,7 +146,7 @@ def test_the_default_grid_is_the_thesiss():
     assert len(list_candidates(Settings(), Search(), wide)) == 72
 
 
-def test_forests_that_come_out_the_same_are_grown_once():
+def test_equivalent_forests_are_grown_once():
     schema = site_of()[1]
     grid = {"min_samples_split": [2, 3, 8, 10], "min_samples_leaf": [2, 5], "max_features": ["sqrt", 2]}
     found = list_candidates(Settings(), Search(grid=grid), schema)
@@ -154,7 +154,7 @@ def test_forests_that_come_out_the_same_are_grown_once():
     assert [(c.min_samples_split, c.min_samples_leaf) for c in found] == [(2, 2), (2, 5), (8, 2), (10, 2)]
 
 
-def test_leaves_are_never_smaller_than_the_learners():
+def test_leaves_are_never_smaller_than_the_learner_allows():
     schema = site_of()[1]
     leaves = {c.min_samples_leaf for c in list_candidates(Settings(min_samples_leaf=4), Search(), schema)}
     assert leaves == {4, 5, 14}
@@ -164,7 +164,7 @@ def test_leaves_are_never_smaller_than_the_learners():
     assert {c.min_samples_leaf for c in list_candidates(Settings(min_samples_leaf=1), only, schema)} == {2}
 
 
-def test_what_is_not_in_the_grid_stays():
+def test_parameters_outside_the_grid_stay():
     site, schema = site_of()
     settings = Settings(n_estimators=7, criterion="entropy", max_bins=16, class_weight="balanced", max_depth=9)
     chosen, trials = tune_settings(site, schema, settings, Search(grid={"min_samples_leaf": [3]}, folds=2), KEY)
@@ -172,7 +172,7 @@ def test_what_is_not_in_the_grid_stays():
     assert len(trials) == 1
 
 
-def test_of_equals_the_simplest():
+def test_among_equals_the_simplest_wins():
     """Every forest predicts this label: prefer fewer trees, then shallower ones, then larger leaves."""
     frame = pl.DataFrame({"x": [0.0, 1.0] * 40, "label": ["no", "yes"] * 40})
     fed = federate({"one": frame})
@@ -215,7 +215,7 @@ def test_rows_that_are_left_out_change_nothing(task):
     ],
     ids=["few rows", "one class", "one row of a class"],
 )
-def test_settings_stay_where_nothing_can_be_told(frame, caplog):
+def test_settings_stay_if_there_is_too_little_data(frame, caplog):
     fed = federate({"one": frame, "other": table(n=60)})
     settings = Settings(n_estimators=5)
     with caplog.at_level(logging.WARNING, "silvan.site"):
@@ -237,7 +237,7 @@ def test_fewer_folds_where_a_class_is_rare():
 # -- progress messages
 
 
-def test_the_same_whatever_the_threads_and_the_site(tmp_path):
+def test_results_do_not_depend_on_threads_or_site(tmp_path):
     site, schema = site_of("several")
     search = Search(grid=SMALL, folds=3)
     before = tune_settings(site, schema, Settings(), search, KEY)
@@ -249,7 +249,7 @@ def test_the_same_whatever_the_threads_and_the_site(tmp_path):
     assert tune_settings(other, schema, Settings(), search, KEY)[1] != before[1]
 
 
-def test_large_tables_grow_in_parts(monkeypatch):
+def test_large_tables_are_searched_in_parts(monkeypatch):
     site, schema = site_of()
     search = Search(kind="grid", grid=SMALL, folds=4)
     before = tune_settings(site.rebuilt(), schema, Settings(), search, KEY)
@@ -273,7 +273,7 @@ def test_progress_and_log(caplog):
     tune_settings(site, schema, Settings(), Search(grid=SMALL, folds=3), KEY)
 
 
-def test_watchers_of_a_federation_hear_of_it():
+def test_listeners_of_a_federation_are_notified():
     fed = federate(parts(table(n=200), 2))
     events = []
     fed.watch(events.append)

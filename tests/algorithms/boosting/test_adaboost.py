@@ -30,7 +30,7 @@ LEARNERS = (sv.LocalAdaBoost, *FEDERATED)
 
 @pytest.mark.parametrize("criterion", ["gini", "entropy"])
 @pytest.mark.parametrize("seed", range(3))
-def test_as_scikit_learn_does(seed, criterion):
+def test_it_equals_scikit_learn(seed, criterion):
     """Errors, weights and decisions equal scikit-learn's after every round; its weights are twice ours."""
     X, y = few_values(seed=seed)
     mine = sv.LocalAdaBoost(n_estimators=40, criterion=criterion).fit(federate({"a": (X, y)})).forests_["a"]
@@ -58,7 +58,7 @@ def plain_adaboost(table, rounds):
     return alphas
 
 
-def test_fixed_point_weights_are_those_of_the_formula():
+def test_fixed_point_weights_follow_the_formula():
     fed = federate(uneven())
     for site in fed.sites:
         *_, ready = rows_of(fed, site)
@@ -133,7 +133,7 @@ def test_no_stump_is_better(criterion, worth):
 
 
 @pytest.mark.parametrize("criterion", ["gini", "error"])
-def test_the_bins_are_where_the_forest_cuts(criterion):
+def test_stumps_agree_by_bins_and_by_values(criterion):
     """A stump classifies rows by bins as its forest does by values, in every round."""
     fed = federate(uneven())
     for site in fed.sites:
@@ -187,7 +187,7 @@ def test_nothing_better_than_chance():
     assert stumps.forest(schema).predict_proba([[1.0]]).tolist() == [[1.0, 0.0]]
 
 
-def test_a_guess_at_the_larger_class_is_a_stump():
+def test_a_constant_guess_is_a_stump():
     """As in any AdaBoost: it has a weight, and leaves both classes for the next round."""
     _, ready = stump_table(np.ones((10, 1)), np.arange(10) < 7)
     stumps = boost(ready, Boosting(50))
@@ -294,7 +294,7 @@ def test_learners_are_estimators():
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_judged_beside_adaboost_alone_and_pooled(learner):
+def test_evaluated_beside_local_and_pooled_adaboost(learner):
     fed = federate(uneven(), test=0.25)
     model = learner(n_estimators=12).fit(fed)
     figures = model.evaluate(fed)
@@ -363,7 +363,7 @@ def test_the_same_wherever_sites_run(learner, how):
 
 
 @pytest.mark.parametrize("learner", FEDERATED)
-def test_a_study_goes_on_from_its_journal(learner, tmp_path):
+def test_a_study_resumes_from_its_journal(learner, tmp_path):
     def run():
         fed = federate(uneven(), journal=str(tmp_path / "journal"))
         model = learner(n_estimators=4).fit(fed)
@@ -380,7 +380,7 @@ def test_small_leaves_are_refused(learner):
     assert learner(min_samples_leaf=1, n_estimators=2).fit(federate(uneven(), policy=sv.Policy(min_leaf=1)))
 
 
-def test_no_value_of_a_row_is_a_threshold():
+def test_thresholds_are_never_values_of_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2)) + np.pi
     y = (X.sum(axis=1) + rng.normal(size=300) > 2 * np.pi).astype(int)

@@ -78,7 +78,7 @@ def test_a_stump_without_weight_has_no_vote():
     assert forest.predict([[9.0], [-9.0]]).tolist() == ["yes", "no"]
 
 
-def test_nothing_learnt_anywhere():
+def test_nothing_learned_anywhere():
     """One constant column: every site can only guess, and all guesses are equally good."""
     even = pl.DataFrame({"x": [1.0] * 20, "label": ["no", "yes"] * 10})
     with pytest.warns(UserWarning, match="no stump is better than chance") as caught:
@@ -106,7 +106,7 @@ def test_one_round_and_what_travels():
 
 
 @pytest.mark.parametrize("how", WRONG_STUMPS)
-def test_stumps_that_cannot_be_used(how):
+def test_unusable_stumps_are_refused(how):
     def change(reply):
         return Boosted(stumps=changed(reply.stumps, **WRONG_STUMPS[how]))
 
@@ -127,7 +127,7 @@ OTHER_STUMPS = {
 
 
 @pytest.mark.parametrize("how", OTHER_STUMPS)
-def test_stumps_that_were_not_asked_for(how):
+def test_unrequested_stumps_are_refused(how):
     kind = lying("Boosted", Boosted, lambda reply: Boosted(stumps=OTHER_STUMPS[how](reply.stumps)))
     with pytest.raises(SiteError, match="site 'middle': answered BoostStumps with something unusable"):
         sv.AdaBoostPL(n_estimators=10).fit(federate(uneven(), kind))

@@ -147,7 +147,7 @@ def test_tau(tau):
 
 
 @pytest.mark.parametrize("how", ["a weight that is no number", "a feature outside the schema"])
-def test_stumps_that_cannot_be_used(how):
+def test_unusable_stumps_are_refused(how):
     kind = lying("Boosted", Boosted, lambda reply: Boosted(stumps=changed(reply.stumps, **WRONG_STUMPS[how])))
     with pytest.raises(SiteError, match="site 'middle': answered BoostStumps with something unusable"):
         sv.BOPPID(n_estimators=10).fit(federate(uneven(), kind))
@@ -162,7 +162,7 @@ WRONG_CHOICES = {
 
 
 @pytest.mark.parametrize("how", WRONG_CHOICES)
-def test_choices_that_cannot_be_used(how):
+def test_invalid_choices_are_refused(how):
     def kind():
         return lying("Picked", Picked, lambda reply: Picked(picked=WRONG_CHOICES[how](reply.picked)))
 
@@ -203,7 +203,7 @@ def test_what_a_site_refuses(how):
         ask({"small": msgspec.structs.replace(request, models=signed)})
 
 
-def test_a_policy_may_leave_it_out():
+def test_a_policy_may_exclude_it():
     allowed = ("Describe", "CountCategories", "NameCategories", "BoostStumps")
     fed = federate(uneven(), policy=sv.Policy(messages=allowed))
     assert sv.AdaBoostPL(n_estimators=2).fit(fed).rounds_ == 1

@@ -24,7 +24,7 @@ UNREADABLE = "the site could not read what it was sent"
 
 
 @pytest.mark.parametrize("criterion", ["gini", "error"])
-def test_of_one_site_it_is_adaboost(criterion):
+def test_with_one_site_it_is_adaboost(criterion):
     """The same stumps with the same weights, bit for bit, although here they travel in messages."""
     fed = federate({"a": table(n=300)})
     forest = sv.MultBoost(n_estimators=30, criterion=criterion).fit(fed).forest_
@@ -139,7 +139,7 @@ def test_sums_are_refused_in_the_clear():
         sv.MultBoost(n_estimators=2).fit(federate(uneven(), policy=sv.Policy(min_sites=4)))
 
 
-def test_a_site_may_forget_at_any_time():
+def test_a_site_may_restart_at_any_time():
     """A request contains all stages, so a reply does not depend on earlier requests."""
     fed = federate(uneven())
     kept = record(fed)
@@ -184,7 +184,7 @@ def test_nothing_better_than_chance():
     assert model.predict_proba([[1.0]]).tolist() == [[1.0, 0.0]]
 
 
-def test_sites_that_contradict_each_other():
+def test_contradictory_sites():
     """What is right at one site is wrong at the other, so no merged stump is better than chance."""
     frame = table(n=300)
     flipped = frame.with_columns(label=pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes")))
@@ -197,7 +197,7 @@ def test_sites_that_contradict_each_other():
 
 
 @pytest.mark.parametrize("how", [*WRONG_STUMPS, "another weight", "two stumps", "no stump"])
-def test_stumps_that_cannot_be_used(how):
+def test_unusable_stumps_are_refused(how):
     def change(reply):
         if how == "two stumps":
             return msgspec.structs.replace(reply, stump=reply.stump.take([0, 0]))
@@ -228,14 +228,14 @@ WRONG_MASSES = {
 
 
 @pytest.mark.parametrize("how", WRONG_MASSES)
-def test_masses_that_no_rows_have(how):
+def test_impossible_masses_are_refused(how):
     kind = lying("StageMasses", StageMasses, lambda _: StageMasses(masses=np.array(WRONG_MASSES[how])), after=1)
     with pytest.raises(SiteError, match="site 'middle': answered WeighStage with something unusable"):
         sv.MultBoost(n_estimators=4).fit(federate(uneven(), kind))
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring"])
-def test_masses_that_do_not_add_up(sums):
+def test_inconsistent_masses_are_refused(sums):
     """The total mass is known, so a site that counts itself twice is detected, although not named."""
     fed = federate(uneven(), sums=sums)
     honest = fed.site("middle").part
@@ -249,7 +249,7 @@ def test_masses_that_do_not_add_up(sums):
         sv.MultBoost(n_estimators=4).fit(fed)
 
 
-def test_a_site_leaves_between_the_two_questions():
+def test_a_site_is_lost_between_the_two_requests():
     """Its stump of that stage is kept; the weights of the others are normalised again."""
     silent = disturbed(lambda site, data: [] if site == "middle" and b"StageMasses" in data else [(site, data)])
     fed = federate(uneven(), silent, quorum=2)
@@ -258,7 +258,7 @@ def test_a_site_leaves_between_the_two_questions():
     assert np.bincount(model.forest_.group).tolist() == [3, 2, 2, 2, 2]
 
 
-def test_goes_on_where_it_was_stopped(tmp_path):
+def test_an_interrupted_fit_resumes(tmp_path):
     path = str(tmp_path / "journal")
     whole = sv.MultBoost(n_estimators=6).fit(federate(uneven()))
     before = len(federate(uneven(), Recorded).transport.record) // 2
@@ -294,7 +294,7 @@ def merged_with(merged, **changes):
 
 
 @pytest.mark.parametrize("kind", [FindStump, WeighStage])
-def test_rows_are_weighed_by_signed_stumps_alone(kind):
+def test_only_signed_stumps_weight_rows(kind):
     """Modified stumps, one site's stump twice, stumps of another task: no site made these for this request."""
     fed = federate(uneven())
     kept = record(fed)
@@ -326,7 +326,7 @@ def test_rows_are_weighed_by_signed_stumps_alone(kind):
 
 
 @pytest.mark.parametrize("kind", [FindStump, WeighStage])
-def test_a_stump_is_for_the_stage_that_its_site_made_it_for(kind):
+def test_a_stump_is_valid_for_its_stage_only(kind):
     """Signed by its site for the same task but for an earlier stage, it is refused in a later one."""
     fed = federate(uneven())
     kept = record(fed)

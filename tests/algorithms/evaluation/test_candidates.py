@@ -36,7 +36,7 @@ def asked(fed, kind):
     ]
 
 
-def test_few_models_in_a_judgement():
+def test_an_evaluation_has_few_models():
     fed = federate(parts(table(), 2), test=0.3)
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     models = [SentModel(fed.blob(forest.take([i % 3]).to_bytes())) for i in range(MOST + 1)]
@@ -64,7 +64,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_study_has_as_many_models_judged_as_its_learner_needs(name):
+def test_a_study_may_evaluate_as_many_models_as_its_learner_needs(name):
     fed = federate(parts(table(), 3), Recorded, test=0.3)
     parameters = {key: value for key, value in {**SMALL, **SETTINGS[name]}.items() if value is not None}
     learner = getattr(sv, name.split()[0])
@@ -80,7 +80,7 @@ def test_a_study_has_as_many_models_judged_as_its_learner_needs(name):
 
 
 @pytest.mark.parametrize("learner", [sv.HistogramForest, sv.AutoForest])
-def test_a_threshold_by_a_rule_takes_a_model_more(learner):
+def test_a_threshold_rule_counts_as_one_more_model(learner):
     """As in the announcement of a study, which a site refuses if it would have to evaluate more."""
     model, tables = learner(**SMALL, threshold="f1"), parts(table(n=120), 2)
     most = model.evaluation_plan(federate(tables)).models
@@ -101,7 +101,7 @@ def evaluate_alone(fed, model, judged):
     return evaluate(fed, model.schema_, [("federated", judged)], np.zeros(2, np.uint64)).rows
 
 
-def test_models_are_counted_over_a_study():
+def test_models_are_counted_per_study():
     """Also after a restart and in any task, because what they reveal adds up."""
     fed = limited(federate(parts(table(), 2), test=0.3, cold=True), models=2)
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
@@ -113,7 +113,7 @@ def test_models_are_counted_over_a_study():
         fed.ask(EvaluateModels(candidates=models[2:], **shared(fed)))
 
 
-def test_weights_make_another_model():
+def test_other_weights_make_another_model():
     """With weights of its choice, a coordinator can give rows any score, even with signed trees."""
     fed = limited(federate(parts(table(), 2), test=0.3), models=1)
     model = sv.MergedForest(**SMALL).fit(fed)
@@ -132,7 +132,7 @@ def test_a_study_that_needs_more_is_refused_first():
 
 
 @pytest.mark.parametrize("sums", ["ring", "masked"])
-def test_sites_that_did_not_judge_the_same_add_up_to_nothing(sums):
+def test_evaluations_of_different_models_are_not_summed(sums):
     fed = federate(parts(table(), 3), test=0.3, sums=sums)
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     blobs = [fed.blob(forest.take([i]).to_bytes()) for i in (0, 0, 1)]
@@ -147,7 +147,7 @@ def test_sites_that_did_not_judge_the_same_add_up_to_nothing(sums):
         fed.total(CountByScore(candidates=[SentModel(blobs[0])], **shared(fed)))
 
 
-def test_what_is_said_to_be_a_sites_own_is():
+def test_models_declared_local_are_local():
     """In a sum, only the local trees of a site may differ, and nothing else may be declared local."""
     fed = federate(parts(table(), 3), Recorded, test=0.3, sums="masked")
     model = sv.BOFRF(**SMALL).fit(fed)
@@ -173,7 +173,7 @@ def test_models_that_differ_by_site_are_not_summed():
 
 
 @pytest.mark.parametrize("kind", ["ScoreTrees", "Choose", "EvaluateModels", "CountByScore"])
-def test_an_approval_that_does_not_name_them(kind):
+def test_an_approval_must_name_these_requests(kind):
     """Requests about trees and models of other sites are refused unless the approved study names them."""
     fed = federate(parts(table(), 3), test=0.3, policy=sv.Policy(approve=True))
     needed = ["Describe", "CountCategories", "NameCategories", "CountRows", "BringTrees"]

@@ -21,7 +21,7 @@ def of_classes(*sizes, seed=0):
     return [scores / scores.sum(axis=1, keepdims=True) for scores in raw], y
 
 
-def test_the_auc_is_that_of_the_classes_with_rows():
+def test_the_auc_averages_classes_with_rows():
     (scores, _), y = of_classes(30, 40, 0, 25)
     found = metrics.classification(scores, y)
     aucs = [sk.roc_auc_score(y == c, scores[:, c]) for c in (0, 1, 3)]
@@ -32,7 +32,7 @@ def test_the_auc_is_that_of_the_classes_with_rows():
     assert np.isnan(metrics.classification(scores[:4], np.zeros(4, np.int32))["auc"])
 
 
-def test_intervals_are_of_the_classes_with_rows():
+def test_intervals_cover_classes_with_rows():
     answers, y = of_classes(30, 40, 0, 25)
     present = [0, 1, 3]
     without = [answer[:, present] for answer in answers]

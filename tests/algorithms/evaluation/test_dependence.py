@@ -23,7 +23,7 @@ def fitted(task="binary", learner=sv.HistogramForest, **settings):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("column", ["age", "ward"])
-def test_it_is_what_brute_force_says(task, column):
+def test_it_equals_brute_force(task, column):
     fed, model = fitted(task, sv.MergedForest)
     found = model.partial_dependence(fed, column)
     place, feature = fed.schema.names.index(column), fed.schema.features[fed.schema.names.index(column)]
@@ -88,7 +88,7 @@ def test_impossible_grids_are_refused():
             set_columns(fed.site("site 0"), SetColumns(schema=blob, model=model_sent, grids=grids))
 
 
-def test_few_rows_say_nothing():
+def test_few_rows_disclose_nothing():
     fed, model = fitted(policy=sv.Policy(min_test=200))
     with pytest.raises(InputError, match="enough test rows"):
         model.partial_dependence(fed, "age")
@@ -120,7 +120,7 @@ def singling_out(schema, age, low=0.0, high=128.0, step=0.25):
     return Forest(schema, value=np.column_stack([1 - p, p]), sets=np.zeros((0, 4), np.uint64), **arrays)
 
 
-def test_a_model_that_is_made_for_it_tells_what_one_row_holds():
+def test_a_crafted_model_reveals_a_cell_of_one_row():
     """Neither masked sums nor groups of rows stop this: see docs/security.md, what these rules do not stop."""
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"age": rng.permutation(180.0 + np.arange(180)), "noise": rng.uniform(0, 120, 180)})

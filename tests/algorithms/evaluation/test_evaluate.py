@@ -69,7 +69,7 @@ def figures(frame, site, model):
 
 @pytest.mark.parametrize("least", [1, 5])
 @pytest.mark.parametrize("task", TASKS)
-def test_figures_of_each_site_and_of_all(task, least):
+def test_metrics_of_each_site_and_overall(task, least):
     fed, model = fitted(task, policy=in_groups_of(least))
     frame = model.evaluate(fed)
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
@@ -94,7 +94,7 @@ def test_figures_of_each_site_and_of_all(task, least):
         assert overall[metric] == pytest.approx(value, **digits), metric
 
 
-def test_overall_figures_of_the_sites_own_models():
+def test_overall_metrics_of_site_specific_models():
     """Each site's rows are scored by its own forest; the counts are added."""
     fed, model = fitted("binary")
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
@@ -107,7 +107,7 @@ def test_overall_figures_of_the_sites_own_models():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_cold_sites_judge_the_same(task):
+def test_cold_sites_evaluate_the_same(task):
     warm, model = fitted(task)
     cold = federate(parts(table(task, n=400), 3), test=0.3, cold=True)
     assert repr(model.evaluate(warm).rows()) == repr(model.evaluate(cold).rows())
@@ -123,7 +123,7 @@ def test_each_site_its_own_model():
         assert model.forests_[site] != model.forests_[other]
 
 
-def test_a_site_that_was_not_there():
+def test_an_absent_site():
     fed, _ = fitted("binary")
     model = sv.LocalForest(n_estimators=2, max_depth=2).fit(fed)
     with pytest.raises(InputError, match="no model for site 'site 3'"):
@@ -134,7 +134,7 @@ def test_a_site_that_was_not_there():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_gains_over_what_a_site_has_alone(task):
+def test_gains_over_the_local_model(task):
     fed, model = fitted(task)
     frame = model.evaluate(fed)
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
@@ -156,7 +156,7 @@ def test_gains_over_what_a_site_has_alone(task):
     assert (overall["gain_low"], overall["gain_high"], overall["use"]) == (None, None, False)
 
 
-def test_the_same_model_gains_nothing_for_sure():
+def test_identical_models_have_no_gain():
     fed, _ = fitted("binary")
     frame = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).evaluate(fed)
     for site in fed.sites:
@@ -164,7 +164,7 @@ def test_the_same_model_gains_nothing_for_sure():
         assert (row["gain"], row["gain_low"], row["gain_high"]) == (0.0, 0.0, 0.0)
 
 
-def test_few_test_rows_show_no_interval():
+def test_few_test_rows_give_no_interval():
     frame = table(n=200)
     fed = federate({"few": frame[:12], "many": frame[12:]}, test=0.4)
     evaluated = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
@@ -197,7 +197,7 @@ def test_votes_decide_classes_and_scores_rank():
 
 @pytest.mark.parametrize("task", ["binary", "number"])
 @pytest.mark.filterwarnings("ignore:.* absent at")
-def test_a_site_that_lacks_columns(task):
+def test_a_site_with_missing_columns(task):
     """Trees that use a column which a site lacks abstain there; if all do, there are no metrics and no crash."""
     tables = parts(table(task, n=400), 3)
     tables["site 1"] = tables["site 1"].drop("age")
@@ -258,7 +258,7 @@ def test_impossible_intervals_are_refused(wrong):
         model.evaluate(fed)
 
 
-def test_gains_against_a_model_that_is_not_there():
+def test_gains_over_a_missing_model():
     fed, _ = fitted("binary")
     named, own = fed.blob(fed.schema.to_json().encode()), [LocalModel(Settings(n_estimators=2))]
     for against in (-2, 1):
@@ -269,7 +269,7 @@ def test_gains_against_a_model_that_is_not_there():
 # -- parts with too few rows
 
 
-def test_a_test_part_of_one_class_shows_what_is_undefined():
+def test_a_test_set_of_one_class_has_undefined_metrics():
     frame = table(n=200)
     fed = federate({"no": frame.filter(pl.col("label") == "no"), "mixed": frame, "tiny": frame[:1]}, test=0.3)
     evaluated = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
@@ -331,7 +331,7 @@ def test_on_a_table(task):
 # -- what is disclosed, and to whom
 
 
-def test_only_figures_and_counts_leave_a_site():
+def test_only_metrics_and_counts_leave_a_site():
     fed, model = fitted("binary")
     before = len(fed.transport.record)
     model.evaluate(fed)
@@ -369,7 +369,7 @@ def test_a_model_of_another_schema_is_refused(kind):
         fed.ask(question) if kind is EvaluateModels else fed.total(question)
 
 
-def test_a_question_without_a_model_is_refused():
+def test_a_request_without_a_model_is_refused():
     fed, _ = fitted("binary")
     named = fed.blob(fed.schema.to_json().encode())
     for candidate in (named, LocalModel(Settings(n_estimators=2))):  # of unknown kind, and of a single one
@@ -381,7 +381,7 @@ def test_a_question_without_a_model_is_refused():
             assert len(fed.ask(question)) == 3
 
 
-def test_rows_of_one_class_have_no_figures_in_groups():
+def test_groups_of_one_class_have_no_metrics():
     """Nor groups with one row of another class: the two cannot be distinguished. Sums count all rows."""
     frames = parts(table(), 2)
     for other in (0, 1):
@@ -395,7 +395,7 @@ def test_rows_of_one_class_have_no_figures_in_groups():
         assert figures(frame, "all", "federated")["rows"] == sum(len(judged(fed, site)) for site in fed.sites)
 
 
-def test_which_variant_it_is_that_a_site_should_use():
+def test_the_recommended_variant():
     fed, _ = fitted("binary", n=600)
     model = sv.BOFRF(n_estimators=6, max_depth=4).fit(fed)
     rows = evaluate(fed, model.schema_, model.candidates(fed), model.feature_key()).rows

@@ -50,7 +50,7 @@ def by_brute_force(fed, forest, repeats):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_row_by_row_it_is_what_brute_force_says(task):
+def test_single_rows_equal_brute_force(task):
     fed, model = fitted(task)
     found, wanted = model.permutation_importance(fed, repeats=2), by_brute_force(fed, model.forest_, 2)
     assert found == pytest.approx(wanted, rel=0.01, abs=1e-3 * max(wanted.values()))
@@ -91,7 +91,7 @@ def told(answer, labels):
     return columns[np.lexsort(columns.T)].tobytes()
 
 
-def test_labels_tell_nothing_more_than_the_judgement_does():
+def test_importance_reveals_no_more_about_labels_than_the_evaluation():
     """Among all labels of seven rows out of ten, those with the same evaluation have the same losses.
 
     One row differs from all others in a column, so that shuffling it moves little but this row.
@@ -115,7 +115,7 @@ def test_labels_tell_nothing_more_than_the_judgement_does():
     assert len(alike) > 2
 
 
-def test_it_counts_as_the_model_that_is_judged():
+def test_importance_counts_as_the_evaluated_model():
     """If one model may be evaluated, its columns may be shuffled, and those of no other model."""
     fed, model = fitted()
     limited(fed, models=1)  # that of pooled rows is the same
@@ -125,13 +125,13 @@ def test_it_counts_as_the_model_that_is_judged():
         sv.HistogramForest(3, max_depth=2).fit(fed).permutation_importance(fed)
 
 
-def test_floors_of_the_policy():
+def test_minimum_sizes_of_the_policy():
     fed, model = fitted(policy=sv.Policy(min_test=200))
     with pytest.raises(InputError, match="enough test rows"):
         model.permutation_importance(fed)
 
 
-def test_numbers_that_are_nearly_all_the_same():
+def test_nearly_constant_numbers():
     """A number shared by all rows of a group is not disclosed; a site without other rows replies nothing."""
     frame = table("number", n=200).with_columns(label=pl.when(pl.col("age") > 60).then(pl.col("label")).otherwise(0.0))
     fed = federate(parts(frame, 2), test=0.4, policy=GROUPS)
@@ -146,7 +146,7 @@ def test_numbers_that_are_nearly_all_the_same():
         assert not shuffle_columns(site, request).rows.any()
 
 
-def test_bad_questions_and_answers():
+def test_invalid_requests_and_replies():
     fed, model = fitted()
     for repeats in (0, 101):
         with pytest.raises(InputError, match="repeats must be"):

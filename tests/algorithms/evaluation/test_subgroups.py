@@ -38,7 +38,7 @@ def fitted(task="binary", learner=sv.HistogramForest, n=300, **settings):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_row_by_row_it_is_what_brute_force_says(task):
+def test_single_rows_equal_brute_force(task):
     fed, model = fitted(task)
     found = model.evaluate(fed, by=["sex"])
     sex = fed.schema.names.index("sex")
@@ -61,7 +61,7 @@ def test_row_by_row_it_is_what_brute_force_says(task):
     assert "group" not in plain.columns
 
 
-def test_over_all_sites_it_is_the_mean_by_rows():
+def test_overall_subgroup_metrics_are_means_weighted_by_rows():
     fed, model = fitted(policy=GROUPS)
     found = model.evaluate(fed, by=["sex"]).filter(model="federated", group="sex = f")
     sites = found.filter(pl.col("site") != "all")
@@ -74,7 +74,7 @@ def test_over_all_sites_it_is_the_mean_by_rows():
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=120), st.integers(1, 25))
-def test_what_is_left_is_never_one_small_subgroup(codes, min_test):
+def test_the_remainder_is_never_a_single_small_subgroup(codes, min_test):
     X = np.array(codes, np.float32)[:, None]
     cells = cells_of(X, (0,), PolicyBetweenMachines(min_test=min_test))
     least = max(10, min_test)
@@ -107,7 +107,7 @@ def told(answer, labels, cells):
 
 
 @pytest.mark.parametrize("codes", [[0] * 5 + [1] * 5, [0, 1] * 5, [0] * 7 + [1] * 3])
-def test_no_row_has_its_label_told(codes):
+def test_no_label_is_disclosed(codes):
     """Labellings that give the same report, in each subgroup, leave every row two possible classes."""
     rng = np.random.default_rng(0)
     score = rng.random(10)
@@ -124,7 +124,7 @@ def test_no_row_has_its_label_told(codes):
     assert len(alike) > 2
 
 
-def test_counts_over_all_are_of_the_same_groups():
+def test_overall_counts_use_the_same_groups():
     """Another grouping of the same rows counts as another model."""
     fed, model = fitted(policy=PolicyBetweenMachines())
     limited(fed, models=1)
@@ -163,7 +163,7 @@ def test_bad_columns():
             check_by(fed.schema, by)
 
 
-def test_replies_that_are_not_possible():
+def test_impossible_replies_are_refused():
     fed, _ = fitted(n=90)
     sex = (fed.schema.names.index("sex"),)
     right = Subgroup([0], 10, np.zeros((1, 6)), ())

@@ -62,7 +62,7 @@ def test_the_coordinator_merges_as_published(bins, most):
     assert [(r, int(p), int(q)) for r, (q, p) in zip(means[:n], counts[:n], strict=True)] == naive
 
 
-def test_it_learns_in_a_round_a_level():
+def test_one_round_per_level():
     fed = federation(test=0.3)
     model = sv.HistogramForest(20, max_depth=5, bins="adaptive", max_bins=16, max_features=None).fit(fed)
     assert model.rounds_ <= 5 + 3
@@ -89,7 +89,7 @@ def test_enough_bins_and_one_site_find_the_best_cuts():
     np.testing.assert_array_equal(forest.predict(X), y)
 
 
-def test_what_is_missing_is_split_off_where_that_says_most():
+def test_missing_values_are_split_off_where_they_inform_most():
     """A column present for one class only: a stump separates rows with a value from those without."""
     y = np.arange(80) % 2
     X = np.where(y == 1, np.nan, np.random.default_rng(0).integers(0, 9, 80).astype(float)).reshape(-1, 1)
@@ -115,7 +115,7 @@ def test_refused(arguments, parameters, error, text):
         sv.HistogramForest(2, max_depth=2, **{"bins": "adaptive", **parameters}).fit(fed)
 
 
-def test_sums_that_hide_their_parts_are_refused():
+def test_masked_and_ring_sums_are_refused():
     class Hiding:
         name = "ring"
 
@@ -138,7 +138,7 @@ def test_sums_that_hide_their_parts_are_refused():
         {"missing": np.zeros((0, 2), np.int32)},
     ],
 )
-def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
+def test_a_site_with_nonsense_replies_is_named(change, monkeypatch):
     kind, honest = HANDLERS["AdaptiveLevel"]
 
     def lying(site, request):
@@ -187,7 +187,7 @@ def test_features_of_a_node_have_the_same_rows(change, complaint, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_rounds_that_find_no_split(seed):
+def test_rounds_without_a_split(seed):
     """Nodes sample one of six columns, only one of which varies: some rounds find no split, and nodes sample again."""
     n = 120
     label = np.random.default_rng(0).integers(0, 2, n)
@@ -212,7 +212,7 @@ def encoded(fed):
     bootstrap=st.booleans(),
     missing=st.booleans(),
 )
-def test_forests_are_those_of_the_literal_twin(seed, least, max_bins, max_features, bootstrap, missing):
+def test_forests_equal_the_literal_version(seed, least, max_bins, max_features, bootstrap, missing):
     """Leaves have at least the minimum number of sampled rows, and their values are shares of these rows."""
     fed = federation(n=90, seed=seed, missing=missing, policy=sv.Policy(messages=OPEN.messages, min_leaf=1))
     given = {
@@ -234,7 +234,7 @@ def test_forests_are_those_of_the_literal_twin(seed, least, max_bins, max_featur
             waiting += node.children
 
 
-def test_splits_with_a_side_of_too_few_rows_are_taken_back(monkeypatch):
+def test_splits_with_too_few_rows_on_a_side_are_undone(monkeypatch):
     """With few bins, a cut is placed where both sides look large enough; the last count finds leaves too small."""
     smallest = []
     honest = adaptive_forest._take_back_small
@@ -266,7 +266,7 @@ def test_splits_with_a_side_of_too_few_rows_are_taken_back(monkeypatch):
         {"bootstrap": False},
     ],
 )
-def test_leaves_are_counted_for_the_splits_that_were_asked_about(change, monkeypatch):
+def test_leaves_are_counted_for_the_requested_splits_only(change, monkeypatch):
     """A coordinator is refused if it counts the leaves of trees other than those it grew."""
     honest = adaptive_forest.AdaptiveLeaves
 
@@ -282,7 +282,7 @@ def test_leaves_are_counted_for_the_splits_that_were_asked_about(change, monkeyp
         sv.HistogramForest(2, max_depth=2, bins="adaptive", min_samples_leaf=3).fit(federation())
 
 
-def test_leaves_are_not_counted_before_a_level_or_beside_one():
+def test_leaves_are_counted_only_after_a_level():
     fed = federation()
     empty = {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in AdaptiveLeaves.split_types.items()}
     same = {"schema": fed.blob(fed.schema.to_json().encode()), "n_trees": 1, "bootstrap": True, "max_bins": 8}

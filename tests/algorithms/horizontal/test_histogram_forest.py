@@ -36,7 +36,7 @@ def test_rounds(depth, n_trees, max_features):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_level_too_large_for_a_message(task, monkeypatch):
+def test_a_level_in_several_messages(task, monkeypatch):
     """It takes several messages but one round, and gives the same forest."""
     tables = parts(table(task), 3)
     whole, cut = federate(tables), federate(tables)
@@ -66,7 +66,7 @@ def test_rounds_of_adaptive_bins():
     assert model.rounds_ <= 4 + 3
 
 
-def test_rounds_of_merging_and_of_judging():
+def test_rounds_of_merging_and_evaluation():
     fed = federate(TABLES, test=0.2)
     for weights in (None, "trees", "votes"):
         model = sv.MergedForest(n_estimators=9, max_depth=4, weights=weights).fit(fed)
@@ -85,7 +85,7 @@ def test_bytes_do_not_depend_on_the_rows():
     assert sizes[1] < 3 * sizes[0]
 
 
-def test_all_sites_send_alike():
+def test_all_sites_send_similar_sizes():
     """Sizes of messages reveal little about a site, because all reply about the same nodes."""
     fed = federate(parts(table(n=600), 3), Recorded)
     sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed)
@@ -200,7 +200,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_questions_that_do_not_hold_together(asked, how):
+def test_inconsistent_level_requests_are_refused(asked, how):
     """Refused before any kernel runs, and the site continues as before."""
     truth = put(asked)
     assert truth.kind == "Histograms"
@@ -208,19 +208,19 @@ def test_questions_that_do_not_hold_together(asked, how):
     assert put(asked) == truth
 
 
-def test_too_few_rows_a_tree_are_refused(asked):
+def test_too_few_rows_per_tree_are_refused(asked):
     """With a tiny share, a root has one or two rows, and its histograms are these rows."""
     refused = trouble(put(asked, bootstrap=0.01))
     assert refused.code == "refused"
     assert put(asked, bootstrap=0.2).kind == "Histograms"
 
 
-def test_a_question_about_nothing(asked):
+def test_an_empty_request(asked):
     reply = put(asked, nodes=asked[2].nodes[:0], features=asked[2].features[:0])
     assert len(wire.decode(reply.body, Histograms).sums) == 0
 
 
-def test_an_older_question_again(asked):
+def test_an_older_request_repeated(asked):
     """A site whose rows have moved further down the trees repeats its earlier reply."""
     site, _, q = asked
     cut = int(q.round_sizes[0])

@@ -64,7 +64,7 @@ def test_models_have_names_where_shares_are_known():
     assert not any(name.encode() in data for name in NAMES for data in fed.transport.data)
 
 
-def test_a_study_may_have_names_shown():
+def test_a_study_may_disclose_names():
     tables = split(wide(), 2)
     fed = federate(tables, Recorded, names="shown", test=0.25)
     assert fed.columns.schema == fed.schema
@@ -75,7 +75,7 @@ def test_a_study_may_have_names_shown():
     assert model.evaluate(fed)["auc"].null_count() == 0
 
 
-def test_a_party_answers_to_numbers_it_told_and_to_no_name():
+def test_a_party_accepts_its_numbers_and_no_names():
     """Otherwise a coordinator could guess names."""
 
     def guessed(fed, request):

@@ -34,7 +34,7 @@ def encoded(frame, schema=None):
     return encode_features(read_table(frame), schema, fill_absent=True), schema
 
 
-def test_scikit_learn_makes_the_same_of_it():
+def test_columns_equal_scikit_learns():
     frame = table()
     X, schema = encoded(frame)
     design, columns = Design.of(X, schema)
@@ -80,7 +80,7 @@ def test_new_rows():
     assert np.isfinite(columns).all()
 
 
-def test_columns_without_values_or_rows_of_nothing():
+def test_empty_columns_and_rows():
     X, schema = encoded(table())
     X[:, 0] = np.nan
     design, columns = Design.of(X, schema)

@@ -50,12 +50,12 @@ def test_rounds(n_estimators, max_depth):
     assert fed.rounds == before + 1
 
 
-def test_nodes_that_draw_again_wait_for_the_next_round():
+def test_nodes_that_sample_again_wait_for_the_next_round():
     fed = federate(split(wide(), 3))
     assert sv.VerticalForest(n_estimators=9, max_depth=6, max_features=1).fit(fed).rounds_ <= 2 * 6 + 2
 
 
-def test_bytes_are_those_delivered():
+def test_byte_counts_match_deliveries():
     fed = federate(split(wide(), 2), Recorded)
     before = fed.bytes
     start = len(fed.transport.data)
@@ -68,7 +68,7 @@ def test_bytes_are_those_delivered():
 # -- who learns what
 
 
-def test_parties_are_asked_about_their_own_columns():
+def test_parties_receive_requests_about_their_columns_only():
     fed = federate(split(wide(), 3), Recorded)
     model = sv.VerticalForest(**SMALL, max_features=None).fit(fed)
     requests = asked(fed, FindValues)
@@ -90,7 +90,7 @@ def test_parties_are_asked_about_their_own_columns():
         assert np.array_equal(np.sort(share.node), np.flatnonzero(model.structure_.owner == fed.sites.index(party)))
 
 
-def test_weights_of_classes_do_not_give_the_code_away():
+def test_class_weights_do_not_reveal_the_code():
     fed = federate(split(wide("several"), 2), Recorded)
     weight = {"low": 0.5, "middle": 2.0, "high": 3.0, "top": 4.0}
     sv.VerticalForest(**SMALL, class_weight=weight).fit(fed)
@@ -101,7 +101,7 @@ def test_weights_of_classes_do_not_give_the_code_away():
     assert all(request.leaves is None for site, request in asked(fed, KeepShare) if site != "party 0")
 
 
-def test_who_won_a_node_is_told_to_nobody():
+def test_the_winner_of_a_node_is_disclosed_to_nobody():
     fed, _ = recorded(3)
     assert Round.__struct_fields__ == ("nodes", "needed", "bits")
     rounds = {b.hash: fed.content(b) for _, request in asked(fed, FindValues) for b in request.ground.rounds}
@@ -111,7 +111,7 @@ def test_who_won_a_node_is_told_to_nobody():
         assert seen == set(rounds)  # all receive the same
 
 
-def test_last_splits_are_not_told():
+def test_the_last_splits_are_not_disclosed():
     """No party needs the rows of splits whose children are leaves."""
     fed = federate(split(wide(), 2), Recorded)
     sv.VerticalForest(n_estimators=4, max_depth=1).fit(fed)
@@ -181,7 +181,7 @@ def test_the_whole_forest_needs_all_shares():
 # -- policies
 
 
-def test_policies_hold():
+def test_policies_are_enforced():
     tables = split(wide(), 2)
     with pytest.raises(sv.RefusedError, match="leaves of at least 5 rows"):
         sv.VerticalForest(**SMALL).fit(federate(tables, policy=sv.Policy(min_leaf=5)))
@@ -251,7 +251,7 @@ def _measured(labels, **changes):
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_party_that_answers_nonsense(lie):
+def test_nonsense_replies_of_a_party(lie):
     liar, kind, changes, text = LIES[lie]
     fed = federate(split(wide(n=120), 2), lying(liar, kind, **changes))
     with pytest.raises(sv.SiteError, match=f"'{liar}'.*{text}"):
@@ -261,7 +261,7 @@ def test_a_party_that_answers_nonsense(lie):
     )
 
 
-def test_parties_that_count_other_rows():
+def test_parties_that_count_different_rows():
     fed = federate(split(wide(), 2), lying("party 1", Values, totals=lambda totals: totals + 1))
     with pytest.raises(sv.FederationError, match="party 'party 1' counts other rows"):
         sv.VerticalForest(**SMALL, max_features=None).fit(fed)
@@ -312,13 +312,13 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
-def test_a_coordinator_that_asks_nonsense(nonsense):
+def test_nonsense_requests_of_a_coordinator(nonsense):
     fed = asking(federate(split(wide(), 2)), FindValues, NONSENSE[nonsense])
     with pytest.raises((sv.SiteError, sv.RefusedError), match=r"could not read what it was sent|refused"):
         sv.VerticalForest(**SMALL).fit(fed)
 
 
-def test_splitting_a_node_for_which_there_is_no_split():
+def test_a_split_that_nobody_offered():
     table = wide(n=60)
     tables = {"a": table.select(ID, "label", "age"), "b": table.select(ID).with_columns(constant=1.0)}
     fed = federate(tables)
@@ -359,7 +359,7 @@ def test_labels_of_other_rows_are_refused():
 # -- restarted parties, stopped coordinators
 
 
-def test_a_party_that_forgets_its_splits_finds_them_again():
+def test_a_restarted_party_recovers_its_splits():
     fed = federate(split(wide(), 2))
     forgotten = []
 
@@ -377,7 +377,7 @@ def test_a_party_that_forgets_its_splits_finds_them_again():
 
 
 @pytest.mark.parametrize("stop", [1, 4, 9, 14, 20, 21])
-def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
+def test_a_killed_coordinator_resumes(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     whole = recorded()[1].forest_
     with pytest.raises(Stop):
@@ -406,7 +406,7 @@ def test_a_share_is_kept_for_good():
     assert model.predict(fed).equals(sv.VerticalForest(**SMALL).fit(fed).predict(fed))
 
 
-def test_names_of_caches_are_of_what_they_hold():
+def test_cache_keys_identify_their_content():
     """Two forests on one federation do not share rows."""
     fed = federate(split(wide(), 2))
     first, second = sv.VerticalForest(**SMALL), sv.VerticalForest(**SMALL, bootstrap=False)
@@ -415,7 +415,7 @@ def test_names_of_caches_are_of_what_they_hold():
     assert first.fit(fed).forest_ == alone
 
 
-def test_a_split_is_remembered_for_its_own_seed_alone():
+def test_a_split_is_cached_for_its_seed_only():
     """Forests differ where columns tie: none uses what another left in a party's memory."""
     frame = wide()
     table = frame.select(ID, "age").with_columns(same=pl.col("age"))

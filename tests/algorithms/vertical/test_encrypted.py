@@ -74,7 +74,7 @@ def assert_same(fed, **parameters):
 # -- the same trees
 
 
-def test_roots_that_draw_again_and_again():
+def test_roots_that_sample_several_times():
     """One column of six decides, and nodes sample one: some rounds split no root, and all are asked again."""
     n = 120
     label = np.random.default_rng(0).integers(0, 2, n)
@@ -202,7 +202,7 @@ def test_predictions_elsewhere_need_the_share_of_the_label_holder(monkeypatch):
         model.predict(fed)
 
 
-def test_what_leaves_are_worth_stays_with_the_label_holder(tmp_path):
+def test_leaf_values_stay_with_the_label_holder(tmp_path):
     fed = federate(split(wide("several", n=200), 2, holder=1), Recorded)
     model = sv.VerticalForest(**ENCRYPTED).fit(fed)
     assert model.shares_["party 1"].value.shape == (model.structure_.n_leaves, 4)
@@ -275,7 +275,7 @@ def test_labels_are_in_no_message(task):
     assert len(texts) == sum(len(reply.sums) for reply in sums)  # no two are equal, though many sums are
 
 
-def test_the_same_question_has_the_same_answer():
+def test_a_repeated_request_gets_the_same_reply():
     """Otherwise repeating a request would give sums under other masks, which differ by an encryption of zero."""
     fed = federate(split(wide(n=60), 2), Recorded)
     sv.VerticalForest(**ENCRYPTED).fit(fed)
@@ -292,7 +292,7 @@ def test_the_same_question_has_the_same_answer():
     assert not np.isin(fed.ask({"party 1": other})["party 1"].sums.data[0], replies[0].sums.data[0]).all()
 
 
-def test_choices_are_for_the_winner_alone():
+def test_only_the_winner_receives_the_choice():
     fed = federate(split(wide(n=120), 3), Recorded)
     sv.VerticalForest(**{**ENCRYPTED, "n_estimators": 9}, max_features=1).fit(fed)
     by_party = dict(messages(fed, "received", SplitChosen))
@@ -375,7 +375,7 @@ def _fields(lanes, n):
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_party_that_answers_nonsense(lie):
+def test_nonsense_replies_of_a_party(lie):
     liar, kind, changes, text = LIES[lie]
     fed = federate(split(wide(n=90), 2), lying(liar, kind, **changes))
     with pytest.raises(sv.SiteError, match=f"'{liar}'.*{text}"):
@@ -430,7 +430,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("what", CHANGED)
-def test_what_parties_signed_cannot_be_changed_on_its_way(what):
+def test_signed_messages_cannot_be_changed_in_transit(what):
     change, text = CHANGED[what]
     fed = asking(federate(split(wide(n=90), 2)), DecideNodes, change)
     with pytest.raises(sv.RefusedError, match=rf"'party 0'.*{text}"):
@@ -459,7 +459,7 @@ def test_a_level_is_decided_once():
     ],
     ids=str,
 )
-def test_leaves_that_would_show_single_values_are_refused(change):
+def test_leaves_that_would_reveal_single_values_are_refused(change):
     fed = federate(split(wide(n=60), 2), test=0.5)
     model = sv.VerticalForest(**{**ENCRYPTED, "n_estimators": 4}).fit(fed)
     found = RowLeaves(model.structure_.model, np.zeros((3, 4), np.int64), np.ones(4))
@@ -469,7 +469,7 @@ def test_leaves_that_would_show_single_values_are_refused(change):
         )
 
 
-def test_a_label_holder_that_lost_its_key():
+def test_a_label_holder_without_its_key():
     fed = federate(split(wide(n=90), 2), Recorded, random_state=None)
     sv.VerticalForest(**ENCRYPTED).fit(fed)
     requests = [request for _, request in messages(fed, "received", DecideNodes)]
@@ -485,7 +485,7 @@ def test_a_label_holder_that_lost_its_key():
 
 
 @pytest.mark.parametrize("stop", [1, 6, 11, 15])
-def test_a_study_that_was_killed_goes_on(tmp_path, stop):
+def test_a_killed_study_resumes(tmp_path, stop):
     """With the same key, which follows from the seed: the parties run in this process and forget everything."""
     tables, path = split(wide(n=90), 2), str(tmp_path / "journal.db")
     _, whole = recorded()
@@ -510,7 +510,7 @@ def test_a_study_that_was_killed_goes_on(tmp_path, stop):
     ],
     ids=str,
 )
-def test_a_coordinator_that_asks_nonsense(change):
+def test_nonsense_requests_of_a_coordinator(change):
     fed, _ = recorded()
     requests = [request for _, request in messages(fed, "received", DecideNodes)]
     with fed.working_on("nonsense"), pytest.raises(sv.SiteError, match="could not read what it was sent"):

@@ -104,7 +104,7 @@ def test_number_of_parties(task, n_parties):
 
 
 @pytest.mark.parametrize("load", [load_breast_cancer, load_wine, load_diabetes])
-def test_scikit_learn_on_the_joined_table_as_it_is(load):
+def test_it_equals_scikit_learn_on_the_joined_table(load):
     X, y = load(return_X_y=True)
     X, numbers = X.astype(np.float32).astype(np.float64), load is load_diabetes
     frame = pl.DataFrame(X, schema=[f"c{i}" for i in range(X.shape[1])])
@@ -190,7 +190,7 @@ def test_a_class_that_no_training_row_has():
     assert len(order) == len(ids)
 
 
-def test_two_of_several_classes_to_learn_from():
+def test_training_rows_with_two_of_several_classes():
     frame = wide("several").filter(pl.col("label").is_in(["low", "high"]))
     schema = sv.Schema(federate(split(frame, 2)).schema.features, sv.Label("label", ("high", "low", "top")))
     model = sv.VerticalLinear().fit(fed := federate(split(frame, 2), schema=schema))
@@ -204,7 +204,7 @@ def test_two_of_several_classes_to_learn_from():
 # -- rounds, bytes, who learns what
 
 
-def test_bytes_are_those_delivered():
+def test_byte_counts_match_deliveries():
     fed = federate(split(wide(), 3), Recorded)
     start = len(fed.transport.data)
     model = sv.VerticalLinear().fit(fed)
@@ -214,7 +214,7 @@ def test_bytes_are_those_delivered():
     assert model.bytes_["party 1"]["sent"] < n * (5 * rows + 1500) + 5000  # four bytes per row and step, and some more
 
 
-def test_parties_are_told_of_their_own_columns():
+def test_parties_learn_about_their_columns_only():
     fed = federate(split(wide(), 3), Recorded)
     sv.VerticalLinear().fit(fed)
     for site, request in asked(fed, OfferDirection):
@@ -226,7 +226,7 @@ def test_parties_are_told_of_their_own_columns():
     assert [site for site, request in asked(fed, KeepCoefficients) if request.label is not None] == ["party 0"]
 
 
-def test_coordinators_carry_what_they_cannot_read():
+def test_coordinators_cannot_read_what_they_forward():
     fed = federate(split(wide(), 2), Recorded)
     model = sv.VerticalLinear().fit(fed)
     rows = in_one_place.joined(fed, fed.columns.training)
@@ -257,7 +257,7 @@ def test_parties_learn_the_label():
     assert np.abs(step.residuals).max() <= 1 << FRACTION
 
 
-def test_directions_too_small_to_be_told_are_asked_for_again():
+def test_directions_lost_to_rounding_are_requested_again():
     frame = wide()
     tables = {"a": frame.select(ID, "age", "dose", "label"), "b": frame.select(ID, "noise", "sex")}
     fed = federate(tables, Recorded)
@@ -280,7 +280,7 @@ def test_label_holders_learn_columns():
     assert abs(np.corrcoef(offer.column[:, 0], column)[0, 1]) > 1 - 1e-6
 
 
-def test_policies_hold():
+def test_policies_are_enforced():
     fed = federate(split(wide(), 2), policy=sv.Policy(messages=[*MATCHING, "Explain"]))
     with pytest.raises(sv.RefusedError, match="does not allow OfferDirection"):
         sv.VerticalLinear().fit(fed)
@@ -335,7 +335,7 @@ def test_rows_that_a_party_lacks():
     assert np.allclose(predictions.sort(ID)["yes"], model.predict_proba(blanked.sort(ID))[:, 1], atol=1e-8)
 
 
-def test_a_party_that_left_or_deleted_its_share():
+def test_a_missing_party_or_share():
     model, frame = fitted(n_parties=3), wide(n=40, seed=1)
     tables = split(frame.drop("label"), 3, holder=-1)
     del tables["party 1"]
@@ -415,7 +415,7 @@ def test_damaged_files(tmp_path, name):
         sv.VerticalLinear.load(tmp_path)
 
 
-def test_files_that_were_made_up():
+def test_forged_files():
     model = fitted()
     for changes in (
         {"constant": np.array([np.nan])},
@@ -465,7 +465,7 @@ def test_parameters(name, value):
         (lambda fed: federate(split(wide(), 2), sums="ring"), "sums must be 'trusted' for fewer than 3 sites"),
     ],
 )
-def test_federations_that_cannot_be_used(use, said):
+def test_unusable_federations(use, said):
     with pytest.raises(sv.InputError, match=said):
         use(two_parties())
 
@@ -480,7 +480,7 @@ def test_one_class():
         sv.VerticalLinear().fit(federate(split(frame, 2), schema=schema))
 
 
-def test_a_number_that_never_varies():
+def test_a_constant_number():
     frame = wide("number").with_columns(label=pl.lit(2.5))
     model = sv.VerticalLinear().fit(fed := federate(split(frame, 2), task="regression"))
     assert np.allclose(model.predict(fed)["prediction"], 2.5)
@@ -509,7 +509,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_party_that_answers_nonsense(lie):
+def test_nonsense_replies_of_a_party(lie):
     kind, changes, text = LIES[lie]
     fed = federate(split(wide(), 2), lying("party 1", kind, **changes))
     with pytest.raises(sv.SiteError, match=f"'party 1'.*{text}"):
@@ -517,7 +517,7 @@ def test_a_party_that_answers_nonsense(lie):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_sums_that_do_not_fit_together(which):
+def test_inconsistent_sums(which):
     def lie(products):
         products[which] -= 1 << 50
         return products
@@ -527,7 +527,7 @@ def test_sums_that_do_not_fit_together(which):
         sv.VerticalLinear().fit(fed)
 
 
-def test_columns_that_mean_nothing():
+def test_invented_columns():
     # whatever it claims about its rows, the others' model is unharmed
     rng = np.random.default_rng(0)
     liar = lying("party 1", Offer, column=lambda c: rng.integers(-(1 << 28), 1 << 28, c.shape))
@@ -553,7 +553,7 @@ def test_a_label_holder_that_answers_nonsense(kind, changes, text):
 
 
 @pytest.mark.parametrize("change", [lambda p: p[1:], lambda p: p.astype(np.float64)])
-def test_predictors_that_are_none(change):
+def test_invalid_predictors(change):
     fed = federate(split(wide(), 2), lying("party 1", Predictors, parts=change))
     with pytest.raises(sv.SiteError, match=r"'party 1'.*not as many as the rows"):
         sv.VerticalLinear().fit(fed).predict(fed)
@@ -589,7 +589,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
-def test_a_coordinator_that_asks_nonsense(nonsense):
+def test_nonsense_requests_of_a_coordinator(nonsense):
     fed = asking(federate(split(wide(), 2)), *NONSENSE[nonsense])
     with pytest.raises((sv.SiteError, sv.RefusedError), match=r"could not read|refused"):
         sv.VerticalLinear().fit(fed)
@@ -615,7 +615,7 @@ def test_a_coordinator_that_lies(task, site):
     assert "internal" not in codes
 
 
-def test_one_course_of_steps():
+def test_a_party_follows_one_sequence_of_steps():
     """A party continues from its own replies: other residuals would reveal its table from another side."""
     fed = federate(split(wide(), 2), Recorded)
     sv.VerticalLinear().fit(fed)
@@ -649,7 +649,7 @@ def test_a_finished_study_is_read_from_its_journal(tmp_path, learner):
 
 
 @pytest.mark.parametrize("stop", [1, 4, 8, 15])
-def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
+def test_a_killed_coordinator_resumes(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     whole = fitted()
     with pytest.raises(Stop):

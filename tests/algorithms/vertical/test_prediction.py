@@ -65,7 +65,7 @@ def test_new_rows(task, how):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_asking_node_by_node_takes_more_rounds_and_finds_the_same(task):
+def test_node_by_node_prediction_takes_more_rounds_and_agrees(task):
     model, fed = fitted(task), scoring(wide(task, n=60, seed=5))
     quick = model.predict(fed)
     before = fed.rounds
@@ -84,7 +84,7 @@ def test_many_rows_take_several_messages_and_one_round(monkeypatch):
     assert sum(e.kind == "LeafSets" for _, _, e in fed.transport.record) > 6
 
 
-def test_a_joined_table_is_answered_by_the_whole_forest():
+def test_the_whole_forest_predicts_a_joined_table():
     model, frame = fitted(), wide(n=50, seed=2)
     assert np.array_equal(model.predict(frame), model.forest_.predict(frame))
     assert np.array_equal(model.predict_proba(frame, site="party 1"), model.forest_.predict_proba(frame))
@@ -101,7 +101,7 @@ def test_a_joined_table_is_answered_by_the_whole_forest():
         (lambda frame: fitted().evaluate(federate(split(frame, 2))), "there are no test rows: set test=0.2"),
     ],
 )
-def test_what_cannot_be_asked_of_a_model(use, said):
+def test_unsupported_operations(use, said):
     with pytest.raises(sv.InputError, match=said):
         use(wide(n=50, seed=2))
 
@@ -128,13 +128,13 @@ def test_rows_that_a_party_lacks():
     assert NodeByNode.of(model).predict(fed, incomplete=True).equals(predictions)
 
 
-def test_categories_that_nobody_has_seen():
+def test_unseen_categories():
     model, frame = fitted(), wide(n=40, seed=4).with_columns(colour=pl.lit("violet"))
     predictions = model.predict(scoring(frame)).sort(ID)["prediction"].to_list()
     assert predictions == model.forest_.predict(frame.sort(ID)).tolist()
 
 
-def test_an_id_column_named_like_an_answer():
+def test_an_id_column_named_like_an_output_column():
     frame = wide(n=40).rename({ID: "prediction"})
     tables = {"a": frame.select("prediction", "age", "label"), "b": frame.select("prediction", "dose")}
     fed = sv.federate_columns(tables, id="prediction", label="label", n_jobs=1)
@@ -222,7 +222,7 @@ def test_a_party_that_deletes_its_file(tmp_path):
     assert again.predict(fed).equals(model.predict(scoring(wide(n=20))))
 
 
-def test_a_folder_that_was_not_finished_holds_no_model(tmp_path, monkeypatch):
+def test_an_incomplete_folder_has_no_model(tmp_path, monkeypatch):
     model, other = fitted(), fitted(random_state=1)
     write = in_shares.write_whole
 
@@ -245,7 +245,7 @@ def test_a_folder_that_was_not_finished_holds_no_model(tmp_path, monkeypatch):
         sv.VerticalForest.load(tmp_path / "old")
 
 
-def test_files_that_were_changed(tmp_path):
+def test_changed_files(tmp_path):
     model = fitted()
     model.save(tmp_path)
     files = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix == ".silvan"}
@@ -273,7 +273,7 @@ def doctored(data, kind, **changes):
     return replace(kind.from_bytes(data), **changes).to_bytes()
 
 
-def test_files_made_to_harm_are_refused():
+def test_malicious_files_are_refused():
     model = fitted()
     share, structure = model.shares_["party 0"], model.structure_
     assert len(share) > 3

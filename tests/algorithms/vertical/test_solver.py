@@ -74,7 +74,7 @@ def fit(X, y, kind, sizes, alpha=1.0, tol=1e-9, most=60):
 @pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("alpha", [0.01, 10.0])
 @pytest.mark.parametrize("sizes", [(6, 6), (11, 1), (3, 3, 3, 3), (0, 12), (12,)], ids=str)
-def test_coefficients_are_those_of_all_columns(kind, alpha, sizes):
+def test_coefficients_equal_those_of_all_columns(kind, alpha, sizes):
     X, y = problem(kind)
     if len(sizes) == 1:
         labels = make_target(y, LABELS[kind])
@@ -114,7 +114,7 @@ def test_narrow_columns_have_the_same_products():
 
 
 @pytest.mark.parametrize("kind", LABELS)
-def test_rows_that_are_told_apart_perfectly(kind):
+def test_perfectly_separable_rows(kind):
     X, y = problem(kind, n=80)
     X = np.concatenate([X, 40 * (y[:, None] - y.mean())], axis=1)
     found, regression = fit(X, y, kind, (6, 7), alpha=1e-3, tol=1e-5)
@@ -129,7 +129,7 @@ def test_shares():
     assert np.allclose(several, [[0.5, 0.5, 0.0], [1 / 3] * 3])
 
 
-def test_columns_that_do_not_fit_together():
+def test_inconsistent_columns():
     X, y = problem("two")
     labels = make_target(y, LABELS["two"])
     regression = Regression(X, labels.target, 1.0, labels.start)
@@ -139,7 +139,7 @@ def test_columns_that_do_not_fit_together():
         regression.fit(1e-6)
 
 
-def test_inverse_leaves_nothing_out_that_is_there():
+def test_the_inverse_is_complete():
     A = np.random.default_rng(0).normal(size=(30, 6))
     H = A.T @ A
     assert np.allclose(pseudo_inverse(H) @ H, np.eye(6))

@@ -34,7 +34,7 @@ def attacked(min_leaf, bootstrap=True, signal=False):
 
 
 @pytest.mark.parametrize("min_leaf", [1, 2])
-def test_small_leaves_give_labels_away(min_leaf):
+def test_small_leaves_reveal_labels(min_leaf):
     """For labels that nothing predicts, partitions alone reveal which rows have equal labels."""
     sure, guessed, _ = attacked(min_leaf)
     assert sure > 0.9
@@ -49,14 +49,14 @@ def test_a_minimum_leaf_size_hides_them():
     assert max(guessed[20], guessed[40]) < 0.72
 
 
-def test_what_columns_predict_is_told_anyway():
+def test_predictable_labels_are_revealed_anyway():
     """A large leaf hides which rows are exceptions, not what the columns reveal about most rows."""
     sure, guessed, _ = attacked(20, signal=True)
     assert sure < 0.1
     assert guessed > 0.75
 
 
-def test_the_coordinator_does_not_know_which_rows_a_tree_has():
+def test_the_coordinator_does_not_know_the_rows_of_a_tree():
     """It sees partitions too, but of rows sampled with a secret key; without sampling it knows the rows."""
     *_, fed = attacked(2)
     key = row_key_of(fed).tobytes()

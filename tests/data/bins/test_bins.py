@@ -45,17 +45,17 @@ def assert_trees_share_the_cuts(x, max_bins):
 @example(np.arange(80, dtype=np.float32), 40)
 @example(np.arange(80, dtype=np.float32), 20)
 @example(np.append(np.zeros(40), np.arange(40)).astype(np.float32), 8)
-def test_every_tree_has_some_of_the_cuts_and_together_they_have_all(x, max_bins):
+def test_each_tree_has_some_cuts_and_all_trees_have_all(x, max_bins):
     assert_trees_share_the_cuts(x, max_bins)
 
 
 @every_shape
 @pytest.mark.parametrize("max_bins", [2, 3, 64, 127, 128, 129, 252, 255])
-def test_shares_of_all_shapes(x, max_bins):
+def test_bins_of_columns_of_all_shapes(x, max_bins):
     assert_trees_share_the_cuts(x, max_bins)
 
 
-def test_a_value_that_many_rows_have_is_cut_off_in_every_tree():
+def test_frequent_values_have_their_own_cut_in_every_tree():
     rng = np.random.default_rng(0)
     x = np.where(rng.random(5000) < 0.5, 0, rng.normal(size=5000))
     _, codes = find_bins(x[:, None].astype(np.float32), Schema.of(["x"]), 64, staggered=True)
@@ -106,7 +106,7 @@ def test_number_of_bins(x, max_bins):
     assert set(present) == set(range(1, len(cuts) + 2)) or len(present) == 0
 
 
-def test_a_category_is_its_code_plus_one():
+def test_the_bin_of_a_category_is_its_code_plus_one():
     wide = Feature("w", "categorical", categories=tuple(map(str, range(MAX_CATEGORIES))), other=True)
     narrow = Feature("n", "categorical", categories=("a", "b"))
     codes = np.arange(MAX_CATEGORIES + 1, dtype=np.float32)
@@ -137,7 +137,7 @@ def test_threads_do_not_matter():
     np.testing.assert_array_equal(one.thresholds, two.thresholds)
 
 
-def test_thresholds_lie_behind_each_other():
+def test_thresholds_are_increasing():
     features = [Feature("a", edges=(1.0, 2.0)), Feature("b", "categorical", categories=("u",)), Feature("c")]
     bins, _ = find_bins(np.array([[0, 0, 5], [3, 0, 5]], np.float32), Schema.of(features), 64)
     assert bins.n_bins.tolist() == [4, 2, 2]

@@ -138,14 +138,14 @@ def test_edges_are_the_cuts(x, edges):
     np.testing.assert_array_equal(codes, naive_bins(x, cuts))
 
 
-def test_edges_that_32_bits_cannot_tell_apart_or_hold():
+def test_edges_beyond_32_bit_precision():
     feature = Feature("x", edges=(-1e300, 0.1, 0.1 + 1e-12, 7.0, 1e300))
     cuts, codes = bin_column([-LAST, 0.1, 5, LAST, np.nan], 64, feature)
     assert cuts.tolist() == [np.float32(0.1), 7.0]
     assert codes.tolist() == [1, 1, 2, 3, 0]
 
 
-def test_how_many_cuts_trees_have_together():
+def test_the_number_of_cuts_over_all_trees():
     assert [staggered_bins(n) for n in (2, 3, 16, 63, 64)] == [4, 8, 60, 248, 252]
     assert [staggered_bins(n) for n in (65, 100, 127, 128)] == [128, 198, 252, 254]
     assert [staggered_bins(n) for n in (129, 200, 254, 255)] == [129, 200, 254, 255]

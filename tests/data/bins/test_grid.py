@@ -145,7 +145,7 @@ def test_tables_of_not_too_many_columns_have_the_same_cut_points(n_columns, max_
 @example(20_000, [10] * 30, 64)
 @example(1, [10**6, 1], 255)
 @example(129_056, [2, 2, 342], 44)  # one cell uses the whole budget, and there are two more
-def test_cells_of_all_columns_fit_the_budgets(n_columns, rows, max_bins):
+def test_all_columns_fit_the_cell_budgets(n_columns, rows, max_bins):
     grid = Grid.for_columns(n_columns)
     assert n_columns * grid.n_cells <= 2**CELL_BUDGET
     counts = np.zeros(grid.n_cells, np.int64)
@@ -174,7 +174,7 @@ def test_bounds_hold_all_values(column):
 
 
 @given(arrays(np.int32, 30, elements=st.integers(0, 50)), st.integers(2, 255), st.integers(1, 20))
-def test_heavy_cells_hold_a_quarter_of_a_share(counts, max_bins, floor):
+def test_refined_cells_hold_a_quarter_of_a_share(counts, max_bins, floor):
     total = int(counts.sum())
     expected = [i for i, c in enumerate(counts.tolist()) if 4 * max_bins * c > total and c >= floor]
     assert heavy_cells(counts, Grid.for_columns(1), max_bins, floor).cells.tolist() == expected

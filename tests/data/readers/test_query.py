@@ -83,7 +83,7 @@ def test_small_batches_give_the_same_rows(clinic):
         ("select * from visits where age < 0", "has columns but no rows"),
     ],
 )
-def test_what_sqlite_cannot_answer(clinic, query, said):
+def test_errors_of_sqlite(clinic, query, said):
     with pytest.raises(InputError, match=said) as caught:
         read_table(sv.Query(clinic, query))
     assert "\n" not in str(caught.value)
@@ -111,7 +111,7 @@ def test_no_such_file_and_no_database(tmp_path):
         ("postgresql://host/db?table=t#x", "write it as %23"),
     ],
 )
-def test_urls_that_are_refused_are_not_repeated(url, said):
+def test_refused_urls_are_not_quoted(url, said):
     for make in (lambda: read_table(url), lambda: sv.federate_rows({"a": url})):
         with pytest.raises((InputError, sv.SiteError)) as caught:
             make()
@@ -135,7 +135,7 @@ def test_query_and_table_together_are_refused(clinic):
 # -- passwords
 
 
-def test_where_passwords_are_looked_for(tmp_path, monkeypatch):
+def test_sources_of_passwords(tmp_path, monkeypatch):
     for name in ("PGPASSWORD", "PGPASSFILE", password.PASSWORD, password.PASSWORD_FILE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -181,7 +181,7 @@ def test_rows_are_never_cut():
         assert all(piece.count(b'"') % 2 == 0 and piece.endswith(b"\n") for piece in pieces[:-1])
 
 
-def test_something_comes_of_nothing():
+def test_empty_results():
     pieces = []
     RowPieces(10, pieces.append).close()
     assert pieces == [b""]
@@ -277,7 +277,7 @@ def test_postgres_in_small_batches_and_by_socket(allowed):
         ("select * from visits where large > 9e18", "has columns but no rows"),
     ],
 )
-def test_what_postgres_cannot_answer(allowed, query, said):
+def test_errors_of_postgres(allowed, query, said):
     with pytest.raises(InputError, match=said) as caught:
         read_table(sv.Query(allowed.url(), query))
     assert "\n" not in str(caught.value)
@@ -285,7 +285,7 @@ def test_what_postgres_cannot_answer(allowed, query, said):
     assert len(read_table(allowed.url(table="visits"))) == 4
 
 
-def test_a_database_that_breaks_off_is_asked_again(allowed, monkeypatch, caplog):
+def test_a_lost_database_connection_is_retried(allowed, monkeypatch, caplog):
     """A time limit or a lost connection: the rows are read again, and a message tells the owner what happened."""
     whole, pauses = read_table(allowed.url(table="visits")).to_native(), []
     slow = sv.Query(allowed.url(), "select visits.* from visits, (select pg_sleep(0.3)) as slow")
@@ -316,7 +316,7 @@ def cut_a_reader(server):
             pass
 
 
-def test_a_database_that_stays_away_is_given_up(allowed, monkeypatch):
+def test_an_unreachable_database_is_given_up(allowed, monkeypatch):
     pauses = []
     monkeypatch.setattr("silvan.data.stored_table.time.sleep", pauses.append)
     allowed.run("ALTER ROLE reader SET statement_timeout = '20ms'")

@@ -49,7 +49,7 @@ def test_random_forests_pass_their_own_check(schema, n_classes, tmp_path):
         forest.to_onnx(tmp_path / "forest.onnx")
 
 
-def test_an_evaluator_that_knows_nothing_of_ours_agrees(tmp_path):
+def test_an_independent_evaluator_agrees(tmp_path):
     forest = random_forest(1, schema=MIXED, n_classes=3, equal_weights=False, max_nodes=31)
     path = tmp_path / "forest.onnx"
     forest.to_onnx(path)
@@ -91,7 +91,7 @@ def test_the_model_says_what_its_columns_mean(tmp_path):
     assert properties["silvan.hash"] == forest.hash
 
 
-def test_trees_without_weight_are_left_out(tmp_path):
+def test_trees_without_weight_are_omitted(tmp_path):
     forest = random_forest(3, n_trees=3)
     forest = replace(forest, weights=np.array([0.0, 1.0, 2.0]))
     path = tmp_path / "forest.onnx"
@@ -131,7 +131,7 @@ def test_a_wrong_label_is_not_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_the_runtime_refuses(tmp_path, monkeypatch):
+def test_a_model_refused_by_the_runtime(tmp_path, monkeypatch):
     monkeypatch.setattr(exchange, "serialise", lambda model: b"not a model")
     with pytest.raises(ExportError, match=r"onnxruntime .* refuses the model"):
         random_forest(7).to_onnx(tmp_path / "forest.onnx")

@@ -234,7 +234,7 @@ def test_unknown_arrays_are_refused(valid, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "F4", "C64", "NOPE"])
-def test_types_that_numpy_may_not_have(dtype, tmp_path):
+def test_types_missing_in_numpy(dtype, tmp_path):
     header = {
         "__metadata__": {
             "format": FORMAT,

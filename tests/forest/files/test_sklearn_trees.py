@@ -106,7 +106,7 @@ def test_rounded_threshold_decides_the_same(threshold, x, steps):
         assert (value <= rounded[0]) == (np.float64(value) <= threshold)
 
 
-def test_splits_that_part_missing_values_from_all_others():
+def test_splits_that_separate_missing_values():
     X = np.array([[1], [1], [2], [np.nan], [np.nan], [np.nan]], np.float32)
     model = tree.DecisionTreeClassifier().fit(X, [0, 0, 0, 1, 1, 1])
     assert np.isinf(model.tree_.threshold[0])
@@ -155,7 +155,7 @@ def test_weighted_rows_give_probabilities():
 
 
 @pytest.mark.parametrize("n_classes", CLASSES)
-def test_random_forests_make_the_round_trip(n_classes):
+def test_random_forests_survive_the_round_trip(n_classes):
     for seed in range(3):
         forest = random_forest(seed, n_classes=n_classes)
         model = forest.to_sklearn()
@@ -183,7 +183,7 @@ def test_exported_trees_are_sound():
 
 
 @pytest.mark.parametrize("number", [False, True], ids=["classes", "number"])
-def test_rows_bring_back_what_scikit_learn_had_counted(number):
+def test_rows_restore_scikit_learns_counts(number):
     X, classes, numbers = table()
     y = numbers if number else np.array(["a", "b", "c", "d"])[classes % 4]
     kind = ensemble.RandomForestRegressor if number else ensemble.RandomForestClassifier
@@ -200,7 +200,7 @@ def test_rows_bring_back_what_scikit_learn_had_counted(number):
         Forest.from_sklearn(model).to_sklearn(X, y[:-1] if number else np.full(len(X), "z"))
 
 
-def test_without_rows_a_warning_tells_what_the_copy_does_not_know():
+def test_without_rows_a_warning_names_what_is_missing():
     with pytest.warns(UserWarning, match="pass rows"):
         random_forest(5).to_sklearn()
 
@@ -213,7 +213,7 @@ def test_variance_of_exported_trees():
     assert theirs.impurity[0] == pytest.approx(leaves.var())
 
 
-def test_what_cannot_be_taken_over():
+def test_unsupported_scikit_learn_forests():
     X, classes, numbers = table(missing=False)
     odd = tree.DecisionTreeClassifier().fit(X, classes)
     odd.classes_ = np.array([None, 1, 2], object)

@@ -40,7 +40,7 @@ def asked():
 
 @given(st.integers(0, 2**62), st.data())
 @examples(25)
-def test_the_sums_of_trusted_where_they_are_known_to_be_small(most, data):
+def test_bounded_sums_equal_trusted_sums(most, data):
     values = data.draw(st.lists(st.integers(0, most // 4), min_size=1, max_size=30))
     given_parts = [of(*values, y=[most // 4], dtype=np.int64)] * 4
     trusted = federation_of(members(given_parts, secure_sum=None), TrustedSums()).total(Number())
@@ -80,7 +80,7 @@ def test_waves_and_rounds(asked):
     assert asked == [*NAMES[:5], "a", "c", "e"]  # every part is computed once
 
 
-def test_counters_share_words_where_sums_are_known_to_be_small():
+def test_counters_share_words_if_sums_are_bounded():
     sizes = {}
     for most in (None, 2**40, 2**32 - 1, 2**20, 2**16 - 1, 255, 1, 0):
         fed = masked_of([of(*[0] * 640)] * 3, Recorded)
@@ -114,13 +114,13 @@ def test_many_sites():
         many(256).total(Number())
 
 
-def test_neighbours_that_cannot_be():
+def test_invalid_numbers_of_neighbours():
     for wrong in (0, 1, 3, -2):
         with pytest.raises(InputError, match="neighbours must be an even number"):
             MaskedSums(wrong)
 
 
-def test_a_policy_applies_to_the_sites_that_are_left():
+def test_a_policy_applies_to_the_remaining_sites():
     """Of five sites one is lost: a site that wants five in a sum does not confirm four."""
     sites = masked_sites([of(i) for i in range(5)], outbox=Gate(Policy(min_sites=5)))
     kind = losing({"b": "hide"})
@@ -147,7 +147,7 @@ def test_parts_that_do_not_fit(odd, error, text):
         masked_of([of(1), odd, of(3)]).total(Number())
 
 
-def test_a_sum_larger_than_it_can_be():
+def test_a_sum_above_its_bound():
     with pytest.raises(FederationError, match=r"sum for Number is unusable: Numbers\.x is too large"):
         masked_of([of(5), of(6), of(7)]).total(Number(), most=17)
 
@@ -299,7 +299,7 @@ NONSENSE = {
     "too deep": (Hidden, laid_out("x", "<i4", [1] * 70)),
     "too large": (Hidden, laid_out("x", "<i4", [2**40])),
     "no fingerprints": (Hidden, altered(prints=lambda prints: b"")),
-    "a box too few": (Hidden, altered(boxes=lambda boxes: {"b": boxes["b"]})),
+    "a box too few": (Hidden, altered(boxes=lambda boxes: dict(list(boxes.items())[1:]))),
     "a box too many": (Hidden, altered(boxes=lambda boxes: {**boxes, "x": b""})),
     "no code": (Confirmed, altered(codes=lambda codes: {})),
     "no shares": (Opened, altered(shares=lambda shares: {})),
@@ -321,7 +321,7 @@ def test_nonsense_from_a_site(case):
         assert "something unusable" in fed.lost[site]
 
 
-def test_a_wrong_share_is_found_out():
+def test_a_wrong_share_is_detected():
     """It would make the sum any number, so what shares reconstruct is compared with its fingerprint."""
     flip = altered(shares=lambda shares: {**shares, "b": bytes([shares["b"][0] ^ 1]) + shares["b"][1:]})
     with pytest.raises(FederationError, match="a wrong share of what hides the part of site 'b'"):
@@ -362,7 +362,7 @@ def test_a_new_sum_has_new_masks():
 
 
 @pytest.mark.parametrize("after", [*range(1, 32, 3), 31])
-def test_stopped_after_some_answers(tmp_path, after):
+def test_stopped_after_some_replies(tmp_path, after):
     def study(kind):
         fed = masked_of([[of(i), of(10 * i)] for i in range(4)], kind, journal=Journal(tmp_path / "journal"))
         try:
@@ -383,7 +383,7 @@ def test_stopped_after_some_answers(tmp_path, after):
         assert len(fed.transport.record) == 2 * (in_vain + (first if after > first else first + second))
 
 
-def test_a_coordinator_that_comes_back_to_the_same_sites(tmp_path):
+def test_a_coordinator_that_resumes_with_the_same_sites(tmp_path):
     """Stopped between any two replies; the sites stayed, and reply to the same sum with the same bytes."""
     whole = 4 * 4
     for after in range(1, whole):
@@ -423,7 +423,7 @@ def test_keys_are_those_of_the_federation():
 # -- what travels
 
 
-def test_turns_are_small():
+def test_messages_about_the_sum_are_small():
     """Every message repeats the list of members, not the boxes of others."""
     fed = masked_of([of(*range(1000))] * 5, Recorded)
     fed.total(Number())

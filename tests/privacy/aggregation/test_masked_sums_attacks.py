@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.federating import federation_of
-from helpers.masked import Coordinator, masked_of, masked_sites, pair_of, recovered, without, words
+from helpers.masked import Coordinator, here_at, keys_of, mask_of, masked_of, masked_sites, recovered, without, words
 from helpers.stores import kept_by
 from helpers.studies import Recorded, envelopes, federate, parts, table
 from helpers.summing import Number, members, numbers_are_asked, of
@@ -21,20 +21,21 @@ from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import (
+    KEY,
     SEED,
     Hidden,
     MaskedPart,
     Opened,
     Turn,
     adds_mask,
-    fingerprint,
+    mask_key,
     threshold,
 )
 from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.aggregation.ring import RingPart
 from silvan.privacy.aggregation.words import Widths
 from silvan.privacy.gate import Gate, Policy
-from silvan.privacy.identity.seal import public_key, unseal
+from silvan.privacy.identity.seal import public_key
 
 PARTS = {"a": (40, 30, 20, 10), "b": (7, 80, 5, 8), "c": (25, 25, 26, 24), "d": (1, 2, 3, 4)}
 
@@ -64,7 +65,7 @@ def like_noise(array):
 # -- a curious coordinator
 
 
-def test_a_coordinator_reads_nothing_in_what_it_is_given():
+def test_a_coordinator_learns_nothing_from_masked_parts():
     """Masked parts look random, have nothing in common, and neither do the sums of any two."""
     values = [np.arange(i, i + 4096) for i in (1, 5000, 10_000, 20_000)]
     feds = [masked_of([of(*value) for value in values], Recorded) for _ in range(2)]
@@ -95,14 +96,14 @@ def test_counters_that_share_a_word_are_hidden_too():
         assert like_noise(words(hidden))
 
 
-def test_boxes_show_nothing_and_differ():
+def test_boxes_reveal_nothing_and_differ():
     given = here()
     given.hide()
     boxes = [box for hidden in given.hidden.values() for box in hidden.boxes.values()]
-    assert len(set(boxes)) == 4 * 3
-    assert like_noise(np.frombuffer(b"".join(box[-128:] for box in boxes), np.uint8))
+    assert len(set(boxes)) == 4 * 2  # one less than two thirds of the sites need none
+    assert like_noise(np.frombuffer(b"".join(box[-64:] for box in boxes), np.uint8))
     for site, hidden in given.hidden.items():
-        seeds = [hidden.prints[i : i + SEED] for i in range(0, len(hidden.prints), SEED)]
+        seeds = [hidden.prints[i : i + KEY] for i in range(0, len(hidden.prints), KEY)]
         assert len(set(seeds)) == 4
         assert site not in hidden.boxes
 
@@ -121,7 +122,7 @@ def test_no_part_is_in_any_message_of_a_forest():
 # -- a coordinator that requests more than it should
 
 
-def test_a_part_is_not_given_in_the_clear():
+def test_a_part_never_leaves_in_the_clear():
     given = here()
     turn = given.turn("hide")
     assert "only hidden, in 'masked' sums" in refused(given.send("a", turn, step=None))
@@ -160,7 +161,7 @@ MEMBERS = {
 
 @pytest.mark.parametrize("case", MEMBERS)
 @pytest.mark.parametrize("what", ["hide", "confirm", "open"])
-def test_members_that_a_site_does_not_accept(case, what):
+def test_invalid_members_are_refused(case, what):
     given = here()
     given.hide()
     change, text = MEMBERS[case]
@@ -171,7 +172,7 @@ def test_members_that_a_site_does_not_accept(case, what):
 
 
 @pytest.mark.parametrize("over", ["", "abc", "abcde", "abce", "dcba"])
-def test_a_sum_over_others_than_said(over):
+def test_a_sum_over_other_sites_than_declared(over):
     given = here()
     assert "over other sites than it says" in refused(given.send("a", given.turn("hide"), over=list(over)))
     given.hide()
@@ -185,7 +186,7 @@ def test_too_few_to_share_masks_with(neighbours):
     assert "share masks with too few" in refused(given.hide(neighbours=neighbours))
 
 
-def test_a_site_says_how_few_are_enough():
+def test_a_site_sets_the_minimum_number_of_sites():
     six = [(i,) for i in range(6)]
     loose = here(six, MaskedPart(neighbours=2))
     assert isinstance(loose.hide(neighbours=2), Hidden)
@@ -207,7 +208,7 @@ def test_widths_of_another_array_than_the_part():
     assert "another shape than its widths" in refused(here().hide(widths=widths))
 
 
-def test_a_bound_that_is_too_low_tells_nothing():
+def test_a_bound_that_is_too_low_reveals_nothing():
     """If a site refused when a count did not fit, it would reveal its size; instead the sum is nonsense."""
     for width in (1, 2, 4, 32):
         assert isinstance(here([[2**30] * 4] * 4).hide(width=width), Hidden)
@@ -223,12 +224,12 @@ def test_a_bound_that_is_too_low_tells_nothing():
         msgspec.msgpack.encode({"what": "hide", "sum": 3}),
     ],
 )
-def test_steps_that_are_none(body):
+def test_invalid_steps(body):
     given = here()
     refused(given.send("a", given.turn("hide"), step=SumStep("masked", body)), "format")
 
 
-def test_keys_that_are_none():
+def test_invalid_keys():
     for key in (b"", b"\0" * 32, b"k" * 31, b"\1" + b"\0" * 31):
         given = here(keys={"b": key}) if key else here()
         turn = given.turn("hide")
@@ -240,14 +241,14 @@ def test_keys_that_are_none():
 # -- masks serve one part
 
 
-def test_masks_are_for_one_question():
+def test_masks_serve_one_request():
     given = Coordinator(masked_sites([[of(5), of(9)]] + [[of(1)] * 2] * 2))
     five, nine, again = (np.frombuffer(given.hide("a", which=i).words, "<u8") for i in (0, 1, 0))
     assert (nine - five).tolist() != [4]
     assert again.tolist() == five.tolist()
 
 
-def test_all_sites_are_asked_alike():
+def test_all_sites_must_get_the_same_request():
     """A different request to one site, to see its part alone, yields nothing."""
     given = Coordinator(masked_sites([[of(5), of(9)], [of(1), of(0)], [of(1), of(0)]]))
     given.hide("a", which=0)
@@ -260,7 +261,7 @@ def test_all_sites_are_asked_alike():
     assert "another site has not confirmed" in refused(given.open("a"))
 
 
-def test_masks_are_for_one_table():
+def test_masks_serve_one_table():
     given = here()
     first = given.hide("a")
     given.sites["a"].source[0] = of(40, 30, 20, 11)
@@ -270,7 +271,7 @@ def test_masks_are_for_one_table():
     assert wire.encode(given.hide("a")) == wire.encode(first)
 
 
-def test_every_sum_has_masks_of_its_own():
+def test_every_sum_has_its_own_masks():
     """Everything that distinguishes sums: request, study, members, neighbours, width."""
     six = [(i,) for i in range(6)]
     sites = here(six, MaskedPart(neighbours=2)).sites
@@ -284,7 +285,7 @@ def test_every_sum_has_masks_of_its_own():
         (Coordinator(sites), {"names": list("abcde")}),
     ]
     prints = [given.hide("a", **changes).prints for given, changes in variants]
-    all_prints = [p[i : i + SEED] for p in prints for i in range(0, len(p), SEED)]
+    all_prints = [p[i : i + KEY] for p in prints for i in range(0, len(p), KEY)]
     assert len(set(all_prints)) == len(all_prints) == 6 + 6 + 6 + 3 + 5 + 6 + 5
 
 
@@ -301,7 +302,7 @@ def settled(given, survivors, gone=()):
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize(("first", "second"), [("abcd", "abc"), ("abc", "abcd"), ("abd", "abc")])
-def test_asked_for_both_shares(first, second, restarted):
+def test_requests_for_both_shares_are_refused(first, second, restarted):
     """Once with d's part in the sum and once without: the two kinds of masks together would reveal d's part."""
     given = here()
     opened = settled(given, list(first))
@@ -314,7 +315,7 @@ def test_asked_for_both_shares(first, second, restarted):
         assert given.open(site, list(first)) == opened[site]
 
 
-def test_both_shares_would_show_the_part():
+def test_both_shares_would_reveal_the_part():
     """The attack succeeds on sites that forget what they confirmed: this is what the rule above is for."""
     given = here()
     with_d = recovered(settled(given, list("abcd")), given.turn("hide"), list("abcd"))[0]
@@ -345,14 +346,14 @@ def test_a_part_that_came_late_stays_hidden():
     assert total.tolist() == np.sum([PARTS[s] for s in "abc"], axis=0).tolist()
 
 
-def test_what_is_recovered_in_one_sum_opens_no_other():
+def test_seeds_recovered_in_one_sum_open_no_other():
     """All of d's masks of the first sum are known at its end; those of the second are different."""
     given = here()
     _, shared = recovered(settled(given, list("abc")), given.turn("hide"), list("abc"))
     again = Coordinator(given.sites, "sum 2")
     again.hide()
-    prints = [again.hidden[s].prints for s in "abcd"]
-    assert not any(fingerprint(seed) in p for seed in shared.values() for p in prints)
+    assert set(shared.values()) == {mask_of(given, s, "d") for s in "abc"}
+    assert not {mask_of(again, s, "d") for s in "abc"} & set(shared.values())
     assert like_noise(np.frombuffer(b"".join(shared.values()) + secrets.token_bytes(2000), np.uint8))
     for seed in shared.values():
         assert (without(again.hidden["d"], [], [seed]) > 2**40).all()
@@ -385,7 +386,7 @@ def read_sum(given, survivors):
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("change", [{"sum": "sum 2"}, {"neighbours": 2}, {"width": 32}])
-def test_a_second_sum_of_the_same_without_a_site(change, restarted):
+def test_a_second_sum_without_one_site_is_refused(change, restarted):
     """In the same request a coordinator claims that d was lost: the difference of the two sums would be d's part."""
     parts = [(i, 10 * i) for i in range(1, 6)]
     sites = masked_sites([of(*part, dtype=np.int64) for part in parts], MaskedPart(neighbours=2))
@@ -452,7 +453,7 @@ LISTS = {
 
 @pytest.mark.parametrize("case", LISTS)
 @pytest.mark.parametrize("what", ["confirm", "open"])
-def test_lists_that_a_site_does_not_accept(case, what):
+def test_invalid_lists_are_refused(case, what):
     given = here()
     given.hide()
     survivors, text = LISTS[case]
@@ -461,7 +462,7 @@ def test_lists_that_a_site_does_not_accept(case, what):
     assert isinstance(given.open("a"), Opened)
 
 
-def test_fewer_than_three_parts_are_no_sum():
+def test_fewer_than_three_parts_are_refused():
     """Of three, all must stay: with two, each would have the other's part."""
     given = here(list(PARTS.values())[:3])
     given.hide("a", "b")
@@ -488,7 +489,7 @@ def ready(**settings):
     return given
 
 
-def test_codes_that_were_changed_or_belong_elsewhere():
+def test_changed_or_foreign_codes_are_refused():
     given = ready()
     other = Coordinator(given.sites, "sum 2")
     other.hide()
@@ -510,22 +511,22 @@ def test_codes_that_were_changed_or_belong_elsewhere():
     assert isinstance(given.open("a"), Opened)
 
 
-def test_boxes_that_were_changed_or_belong_elsewhere():
+def test_changed_or_foreign_boxes_are_refused():
     given = ready()
     other = Coordinator(given.sites, "sum 2")
     other.hide()
-    turn, box = given.opening("a"), given.hidden["b"].boxes["a"]
+    turn, box = given.opening("b"), given.hidden["d"].boxes["b"]
     wrong = [box[:i] + bytes([box[i] ^ 1]) + box[i + 1 :] for i in range(0, len(box), 5)]
     wrong += [box[:-1], box + b"\0", box[:12], b""]
-    wrong += [other.hidden["b"].boxes["a"], given.hidden["b"].boxes["c"], given.hidden["c"].boxes["a"]]
-    wrong += [given.hidden["a"].boxes["b"]]  # back to its sender
+    wrong += [other.hidden["d"].boxes["b"], given.hidden["d"].boxes["c"], given.hidden["c"].boxes["b"]]
+    wrong += [given.hidden["b"].boxes["d"]]  # back to its sender
     for changed in wrong:
         assert "changed on its way, or belongs elsewhere" in refused(
-            given.open("a", boxes={**turn.boxes, "b": changed})
+            given.open("b", boxes={**turn.boxes, "d": changed})
         )
-    for boxes in ({}, {**turn.boxes, "a": box}, {"b": box}):
-        assert "not those of the sites in the sum" in refused(given.open("a", boxes=boxes))
-    assert isinstance(given.open("a"), Opened)
+    for boxes in ({}, {**turn.boxes, "b": box}, {**turn.boxes, "a": box}, {"d": box}):
+        assert "not those of the sites in the sum" in refused(given.open("b", boxes=boxes))
+    assert isinstance(given.open("b"), Opened)
 
 
 def test_a_replayed_sum_gives_the_same_bytes_and_no_more():
@@ -540,7 +541,7 @@ def test_a_replayed_sum_gives_the_same_bytes_and_no_more():
     assert {site: wire.encode(given.open(site)) for site in "abcd"} == first
 
 
-def test_an_old_answer_is_none_to_a_new_sum():
+def test_a_new_sum_accepts_no_old_replies():
     """Replies of the first sum, replayed in the second: the coordinator accepts none of them."""
     old = []
 
@@ -608,7 +609,7 @@ def test_a_coordinator_that_invents_sites():
     invented = Coordinator({**spies, "a": given.sites["a"]})
     opened = settled(invented, list("abcd"))
     own, _ = recovered(opened, invented.turn("hide"), list("abcd"))
-    others = [pair_of(invented, s, "a").mask for s in "bcd"]
+    others = [mask_of(invented, s, "a") for s in "bcd"]
     assert without(invented.hidden["a"], [own["a"], *others]).tolist() == list(PARTS["a"])
 
     roster = {name: public_key(site.store) for name, site in here().sites.items()}
@@ -633,11 +634,15 @@ def test_a_roster():
 
 
 def shares_of(given, holders, victim):
-    """What some sites can open of another's boxes for them: its shares of all the other's seeds."""
+    """The shares of all of another's seeds that some sites have, from boxes and from keys."""
     turn = given.turn("hide")
     names = [member.site for member in turn.members]
-    boxes = {site: unseal(pair_of(given, site, victim).unseal, given.hidden[victim].boxes[site]) for site in holders}
-    return {names.index(site): np.frombuffer(share, np.uint8) for site, share in boxes.items()}
+    place, rows = names.index(victim), list(range(len(given.hidden[victim].prints) // KEY))
+    found = {}
+    for site in holders:
+        share = here_at(given, site).share_of(place, given.hidden[victim].boxes.get(site), rows)
+        found[names.index(site)] = np.frombuffer(share, np.uint8)
+    return found
 
 
 def test_fewer_than_two_thirds_cannot_open_by_themselves():
@@ -650,10 +655,24 @@ def test_fewer_than_two_thirds_cannot_open_by_themselves():
     for guess in range(256):
         fourth = np.full(SEED * 6, guess, np.uint8)
         seed = shamir.join([*found, 3], np.stack([*found.values(), fourth]))[:SEED].tobytes()
-        assert fingerprint(seed) != prints[:SEED]
+        assert mask_key(given.turn("hide").about("study"), seed)[1] != prints[:KEY]
         guesses.add(seed)
     assert len(guesses) == 256
     assert all(len({seed[i] for seed in guesses}) == 256 for i in range(SEED))
+
+
+def test_shares_that_follow_from_keys_are_for_one_sum():
+    """A share that served two sums would tell, by those who open one, how the secrets of both differ."""
+    sites = masked_sites([of(i) for i in range(6)])
+    sums = [Coordinator(sites), Coordinator(sites, "sum 2"), Coordinator(sites, study="another")]
+    for one in sums:
+        one.hide()
+    drawn = [shares_of(one, "abcdef", "f") for one in sums]
+    assert [sorted(one.hidden["f"].boxes) for one in sums] == [list("cde")] * 3
+    for place in range(6):
+        assert len({one[place].tobytes() for one in drawn}) == 3
+    assert len({share.tobytes() for share in drawn[0].values()}) == 6
+    assert shares_of(sums[0], "ab", "c")[0].tobytes() != drawn[0][0].tobytes()
 
 
 def test_two_thirds_together_can():
@@ -661,8 +680,7 @@ def test_two_thirds_together_can():
     given = here([(i, 10 * i) for i in range(6)])
     given.hide()
     found = shares_of(given, "abcd", "f")
-    seeds = shamir.join(list(found), np.stack(list(found.values()))).reshape(-1, SEED)
-    own, *shared = (seed.tobytes() for seed in seeds)
+    own, *shared = keys_of(given.turn("hide"), shamir.join(list(found), np.stack(list(found.values()))))
     assert without(given.hidden["f"], [own], shared).tolist() == [5, 50]
 
 
@@ -670,7 +688,7 @@ def split_by(given, colluders, k):
     """What a coordinator with some sites sees of a's part, once the sum is opened and nobody is lost."""
     opened = settled(given, list(given.sites))
     own, _ = recovered(dict(list(opened.items())[: threshold(len(opened))]), given.turn("hide"), list(given.sites))
-    known = {s: pair_of(given, s, "a").mask for s in colluders}
+    known = {s: mask_of(given, s, "a") for s in colluders}
     assert len(known) == k
     return without(given.hidden["a"], [own["a"], *known.values()])
 

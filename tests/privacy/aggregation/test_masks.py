@@ -35,7 +35,7 @@ from silvan.privacy.aggregation.words import STEPS, Widths, pack, unpack
 @pytest.mark.parametrize("n", [0, 1, 7, MASK_PIECE, MASK_PIECE + 1, MASK_TASK, 2 * MASK_TASK + MASK_PIECE + 3])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("wide", [True, False])
-def test_masks_are_what_the_cipher_gives(n, threads, wide, monkeypatch):
+def test_masks_equal_the_ciphers_stream(n, threads, wide, monkeypatch):
     """However the words are divided and whatever the processor supports, the stream is the same."""
     monkeypatch.setattr("silvan.privacy.aggregation.counters.gcm_is_faster", lambda: wide)
     plus, minus = [bytes([i]) * 32 for i in (1, 2)], [bytes([i]) * 32 for i in (3, 4, 5)]
@@ -75,7 +75,7 @@ def test_masks_by_aes_are_as_published():
     assert AESGCM(key).encrypt(bytes(12), bytes(32), None)[:32] == words.tobytes()
 
 
-def test_stretching_is_the_same_stream():
+def test_the_stream_does_not_depend_on_the_implementation():
     assert key_stream(b"s" * 32, 4001) == offsets(b"s" * 32, 501).tobytes()[:4001]
 
 
@@ -248,7 +248,7 @@ def test_neighbours_are_mutual(n, k):
 
 
 @pytest.mark.parametrize(("n", "k"), [(7, 2), (7, 4), (9, 6), (10, 4), (10, 6)])
-def test_fewer_gone_than_neighbours_leave_one_piece(n, k):
+def test_losses_below_the_number_of_neighbours_keep_the_circle_connected(n, k):
     """Whichever sites they are; with one more the circle can fall apart."""
     near = neighbours("study", tuple(KEYS[:n]), k)
     for gone in combinations(range(n), k - 1):
@@ -258,7 +258,7 @@ def test_fewer_gone_than_neighbours_leave_one_piece(n, k):
 
 
 @pytest.mark.parametrize(("n", "k"), [(8, 2), (9, 4), (10, 4), (12, 4), (12, 6)])
-def test_the_bound_is_one(n, k):
+def test_the_bound_is_an_upper_bound(n, k):
     """Over all ways to lose sites, the circle falls apart at most as often as claimed."""
     near = neighbours("study", tuple(KEYS[:n]), k)
     for m in range(n - 1):
@@ -266,7 +266,7 @@ def test_the_bound_is_one(n, k):
         assert apart / comb(n, m) <= disconnection_bound(n, m, k)
 
 
-def test_enough_neighbours():
+def test_the_number_of_neighbours_suffices():
     for n in range(3, 256):
         k = enough_neighbours(n)
         assert k == n - 1 if n <= 50 else k < n - 1

@@ -74,7 +74,7 @@ def test_no_part_is_in_any_message_of_a_forest():
         assert got == ["Ready"] * 3 + ["Passed"] * 3 + [reply]
 
 
-def test_hops_of_two_runs_differ():
+def test_messages_of_two_runs_differ():
     runs = [carrier() for _ in range(2)]
     first = [run.carry(until="a").sealed for run in runs]
     views = [overheard(run, "b", box)[1] for run, box in zip(runs, first, strict=True)]
@@ -87,7 +87,7 @@ def test_hops_of_two_runs_differ():
 # -- a coordinator that requests more than it should
 
 
-def test_a_part_is_not_given_in_the_clear():
+def test_a_part_never_leaves_in_the_clear():
     here = carrier()
     assert "only hidden, in 'ring' sums" in refused(here.step("a", step=None))
     assert "in the clear" in refused(here.step("a", step=None, verb="ask"))
@@ -109,7 +109,7 @@ def test_a_site_of_trusted_sums_takes_part_in_no_ring():
         fed.total(Number())
 
 
-def test_asking_is_not_changed():
+def test_requests_to_single_sites_are_unchanged():
     """A request to a single site is visible as such, ring or not."""
     fed = federate(parts(table(n=90), 3), sums="ring")
     assert fed.rows == federate(parts(table(n=90), 3)).rows
@@ -127,18 +127,18 @@ RINGS = {
 
 
 @pytest.mark.parametrize("case", RINGS)
-def test_rings_that_a_site_does_not_confirm(case):
+def test_invalid_rings_are_refused(case):
     here = carrier()
     change, text = RINGS[case]
     assert text in refused(here.step("a", ring=change(here.ring())))
 
 
 @pytest.mark.parametrize("over", ["", "ab", "abcd"])
-def test_a_ring_of_other_size_than_said(over):
+def test_a_ring_of_another_size_than_declared(over):
     assert "all that the sum is over" in refused(carrier().step("a", over=list(over)))
 
 
-def test_only_the_first_begins():
+def test_only_the_first_site_begins():
     """A middle site that received nothing to add to would pass on its part in the clear."""
     here = carrier()
     for name in ("b", "c"):
@@ -146,7 +146,7 @@ def test_only_the_first_begins():
         assert "sealed" in refused(here.step(name, b"\0" * 200))
 
 
-def test_only_who_began_ends():
+def test_only_the_site_that_began_ends():
     """A box that comes round as the end of a new ring, or after a ring of other sites or another request."""
     here = carrier([*MATRICES, (1, 2, 3, 4)])
     last = here.carry(until="d").sealed
@@ -171,7 +171,7 @@ def test_a_sum_ends_once():
     assert "with another outcome" in refused(outcomes[1])
 
 
-def test_all_sites_are_asked_alike():
+def test_all_sites_must_get_the_same_request():
     """A site with a different request from the others adds nothing: the sum would reveal its part, or another's."""
     here = Coordinator(members([[of(1), of(1)], [of(10), of(20)], [of(100), of(100)]]))
     begun = here.step("a").sealed
@@ -179,7 +179,7 @@ def test_all_sites_are_asked_alike():
     assert "belongs elsewhere" in refused(here.step("b", begun, which=1))
 
 
-def test_no_two_sums_of_one_thing_over_other_sites():
+def test_no_second_sum_of_a_quantity_over_other_sites():
     """A ring restarted without a lost site, although it had ended: the difference is that site's part."""
     here = carrier([*MATRICES, (1, 2, 3, 4)])
     assert isinstance(here.carry(), Numbers)
@@ -189,7 +189,7 @@ def test_no_two_sums_of_one_thing_over_other_sites():
     assert isinstance(begun_again.carry(ring=begun_again.ring("a", "b", "c")), Numbers)
 
 
-def test_offsets_are_for_one_part():
+def test_offsets_serve_one_part():
     """Neither for another request under the same name, nor for a table that changed meanwhile."""
     here = Coordinator(members([[of(5), of(9)], [of(1)] * 2, [of(1)] * 2]))
     views = [overheard(here, "b", here.step("a", which=i).sealed, which=i)[1] for i in range(2)]
@@ -229,7 +229,7 @@ def test_a_federation_in_which_a_box_is_changed():
         ring_of([of(i) for i in range(4)], Tampering, quorum=3).total(Number())
 
 
-def test_a_box_of_something_else():
+def test_a_foreign_box_is_refused():
     """Another sum, study, ring, pair or direction: none opens."""
     here = carrier([*MATRICES, (1, 2, 3, 4)])
     sealed = here.carry(until="a").sealed
@@ -320,7 +320,7 @@ def by_row_count(view, rows):
     return (spread + (rows - spread.sum()) // 4).tolist()
 
 
-def test_one_offset_for_all_counts_hides_nothing():
+def test_a_shared_offset_hides_nothing():
     matrix = MATRICES[0]
     for offset in (0, 12345, 2**63, 2**64 - 1):
         view = one_offset(matrix, offset)
@@ -328,7 +328,7 @@ def test_one_offset_for_all_counts_hides_nothing():
         assert by_row_count(view, 100) == list(matrix)
 
 
-def test_an_offset_for_every_count_hides_them():
+def test_separate_offsets_hide_the_counts():
     """The same neighbour, the same arithmetic: nothing, and no offset occurs twice."""
     read = []
     for _ in range(20):
@@ -341,7 +341,7 @@ def test_an_offset_for_every_count_hides_them():
         assert len(set(counter)) == 20
 
 
-def test_what_a_neighbour_sees_fits_any_part():
+def test_a_neighbours_view_fits_any_part():
     """Equal counts of many rows, or of none: both look random in every bit, and are equally likely."""
     for value in (0, 10**6):
         here = carrier([[value] * 4096, [1] * 4096, [1] * 4096])
@@ -371,7 +371,7 @@ def test_both_neighbours_of_a_site_together_learn_its_part(victim):
     assert learnt.tolist() == list(matrices[place])
 
 
-def test_one_neighbour_alone_does_not():
+def test_one_neighbour_alone_learns_nothing():
     here = carrier()
     _, after = overheard(here, "c", here.carry(until="b").sealed)
     assert after.tolist() != list(MATRICES[1])
@@ -382,7 +382,7 @@ def test_one_neighbour_alone_does_not():
 
 
 @pytest.mark.parametrize("order", ["bacd", "dcba", "bcda"])
-def test_a_ring_goes_by_names(order):
+def test_the_ring_is_ordered_by_name(order):
     """Otherwise a coordinator would have another site end a second sum, which does not know about the first."""
     given = Coordinator(members([of(value) for value in range(4)]))
     assert "in the order of its sites' names" in refused(given.carry(ring=given.ring(*order)))

@@ -71,13 +71,13 @@ def test_vectors_of_the_standard():
         assert multiply_points(secret, [point]) == [naive_ladder(secret, point)] == [product]
 
 
-def test_products_are_those_of_the_naive_ladder():
+def test_products_equal_the_naive_ladder():
     points = some(40)
     for secret in some(2, "secret"):
         assert multiply_points(secret, points) == [naive_ladder(secret, point) for point in points]
 
 
-def test_secrets_are_put_on_in_any_order():
+def test_secrets_commute():
     points = hash_to_points(b"key", some(20))
     one, two = some(2, "secret")
     assert multiply_points(one, multiply_points(two, points)) == multiply_points(two, multiply_points(one, points))
@@ -125,7 +125,7 @@ def test_points_of_another_length_are_refused(data):
         cut_points(data)
 
 
-def test_points_are_cut():
+def test_points_are_truncated():
     assert cut_points(b"ab" * 16) == [b"ab" * 16]
     assert cut_points(b"abcd", 2) == [b"ab", b"cd"]
     with pytest.raises(FormatError, match="none that hides an id"):

@@ -64,7 +64,7 @@ def pair(ids, others, **settings):
 # -- common rows
 
 
-def test_rows_in_common():
+def test_common_rows():
     fed = pair([5, 3, 9, 1], [1, 2, 3, 4, 5])
     assert fed.rows == {"bank": 3, "shop": 3}
     assert str(fed.differences).count("they take no part") == 2
@@ -125,7 +125,7 @@ def test_an_id_is_never_quoted():
         assert "4711" not in str(caught.value)
 
 
-def test_no_rows_known_to_all():
+def test_no_common_rows():
     frame = wide(n=30)
     tables = split(frame, 3)
     ids = frame[ID].to_list()
@@ -157,7 +157,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("case", MISFITS)
-def test_tables_that_do_not_fit_together(case):
+def test_incompatible_tables(case):
     frame = wide(n=40)
     tables, (change, text) = split(frame, 2), MISFITS[case]
     changed = {**tables, **change(tables, frame)}
@@ -176,7 +176,7 @@ def test_parties_without_a_label_only_score():
             learner.fit(only_scored)
 
 
-def test_a_column_of_the_schema_that_nobody_has():
+def test_a_schema_column_that_nobody_has():
     tables = split(wide(n=40), 2)
     schema = federate(tables).schema
     with pytest.raises(sv.AgreementError, match="no party has 'height'"):
@@ -241,7 +241,7 @@ def test_digests_need_the_key_and_hide_the_order():
     assert not len(set(other.columns.common[:, 0].tolist()) & set(fed.columns.common[:, 0].tolist()))
 
 
-def test_a_seed_repeats_draws_and_not_keys():
+def test_a_seed_repeats_samples_but_not_keys():
     tables = split(wide(n=80), 2)
     first, second = (federate(tables, Recorded, test=0.3) for _ in range(2))
     forests = [sv.VerticalForest(n_estimators=2, max_depth=3).fit(fed).forest_ for fed in (first, second)]
@@ -348,7 +348,7 @@ def drawn_part_of(tables, **settings):
     return fed, fed.columns.test
 
 
-def test_the_test_part_is_drawn_by_the_seed():
+def test_the_seed_determines_the_test_set():
     tables = split(wide(n=400), 2)
     fed = federate(tables, test=0.3)
     assert 80 < len(fed.columns.test) < 160
@@ -431,7 +431,7 @@ def test_digests_of_rows_are_encrypted_by_the_shared_key():
     assert block == b"".join(hmac.digest(key, f"whole numbers\0{i}".encode(), "sha256")[:16] for i in wide(n=20)[ID])
 
 
-def test_digests_that_parties_send_rise():
+def test_digests_are_sent_in_ascending_order():
     with pytest.raises(FormatError, match="must rise"):
         check_digests(np.array([[2, 0], [1, 0]], np.uint64))
 

@@ -78,11 +78,11 @@ def test_none_in_common():
             federate_ids([1, 2], *others)
 
 
-def test_a_party_alone_has_its_rows():
+def test_a_single_party_keeps_its_rows():
     assert len(federate_ids([1, 2, 3]).columns.common) == 3
 
 
-def test_it_is_the_default():
+def test_psi_is_the_default():
     kinds = {e.kind for *_, e in federate_ids([1, 2], [2, 1]).transport.record}
     assert {"HideIds", "HideTwice", "Intersect"} <= kinds
     assert not {"HideIds"} & {e.kind for *_, e in federate_ids([1, 2], [2, 1], match="keyed").transport.record}
@@ -91,7 +91,7 @@ def test_it_is_the_default():
 # -- what leaves
 
 
-def test_private_set_intersection_shows_no_other_rows():
+def test_private_set_intersection_reveals_no_other_rows():
     tables = split(wide(), 3)
     tables["party 2"] = tables["party 2"][:60]
     for cold in (False, True):
@@ -147,7 +147,7 @@ def test_no_id_and_no_point_of_an_id_leaves():
     assert chunks(setup) == sorted(chunks(setup))
 
 
-def test_points_are_others_in_another_study_and_in_no_order_of_the_table():
+def test_points_differ_between_studies_and_hide_the_order():
     ids = list(range(50))
     one, two, turned = (federate_ids(own, ids) for own in (ids, ids, ids[::-1]))
     seen = [{*chunks(parts_of(fed)[0]), *chunks(parts_of(fed)[1])} for fed in (one, two, turned)]
@@ -162,7 +162,7 @@ def test_points_are_others_in_another_study_and_in_no_order_of_the_table():
 
 
 @pytest.mark.parametrize("after", [5, 6, 7])
-def test_it_goes_on_after_a_restart(after, tmp_path):
+def test_matching_resumes_after_a_restart(after, tmp_path):
     """Stopped after the points, after they were hidden twice, after they were compared."""
     journal = str(tmp_path / "journal")
     with pytest.raises(Stop):
@@ -175,7 +175,7 @@ def test_it_goes_on_after_a_restart(after, tmp_path):
     ]
 
 
-def test_a_party_that_was_restarted_answers_alike():
+def test_a_restarted_party_replies_the_same():
     fed = federate_ids([1, 2, 3, 4], [3, 4, 5])
     party = fed.party("p0")
     assert psi.hide_ids(party.rebuilt(), psi.HideIds()) == psi.hide_ids(party, psi.HideIds())
@@ -192,7 +192,7 @@ def sealed(fed, points):
     return seal(fed.party("p0").key_for(HIDDEN), points)
 
 
-def test_ids_are_hidden_once_and_only_those_that_a_party_sealed():
+def test_only_sealed_ids_are_hidden_and_only_once():
     """Otherwise a coordinator could have any id hidden, and look for it among those of the party."""
     fed = federate_ids([1, 2, 3], [2, 3, 4], match="keyed")
     points = b"".join(hash_to_points(b"key", [b"a", b"b", b"c"]))
@@ -229,7 +229,7 @@ def compare(fed, setup, response, names=("p1",)):
     return fed.ask(request, to=["p0"])
 
 
-def test_answers_that_are_malformed():
+def test_malformed_replies_are_refused():
     fed = federate_ids([1, 2, 3], [2, 3, 4], match="keyed")
     setup = b"".join(hash_to_points(b"key", [b"a", b"b"]))
     for bad, response in (
@@ -264,7 +264,7 @@ def test_ids_are_compared_with_all_parties():
     assert len(compare(fed, setup, bytes(48), ["p1", "p2"])["p0"].digests) == 0
 
 
-def test_ids_that_do_not_tell_rows_apart_are_not_hidden():
+def test_ambiguous_ids_are_not_hidden():
     fed = federate_ids([1, 2, 3], [2, 3, 4], match="keyed")
     fed.party("p1").ids = fed.party("p1").ids._replace(repeated=1)
     with pytest.raises(sv.RefusedError, match="ids are not unique"):

@@ -24,7 +24,7 @@ def keys(fed):
     return {tuple(member.sampling_key.tolist()) for member in fed.local_sites.values()}
 
 
-def test_all_sites_draw_by_one_key_that_is_new(fed):
+def test_all_sites_sample_with_one_new_key(fed):
     before = keys(fed)
     rounds = fed.rounds
     share_key(fed)
@@ -37,7 +37,7 @@ def test_all_sites_draw_by_one_key_that_is_new(fed):
     assert model.forest_.hash == sv.PooledForest(4, max_depth=3).fit(fed).forest_.hash
 
 
-def test_asked_again_the_key_stays(fed):
+def test_a_repeated_request_keeps_the_key(fed):
     share_key(fed)
     before = keys(fed)
     share_key(fed)
@@ -51,7 +51,7 @@ def test_asked_again_the_key_stays(fed):
     assert keys(fed) == before
 
 
-def test_a_site_takes_one_key_for_a_study(fed):
+def test_a_site_accepts_one_key_per_study(fed):
     """With two keys, the same rows would be sampled in two ways, and the sums would differ by few rows."""
     first, second, _ = fed.sites
     offer = DealKey(study=fed.study, sites=[second])
@@ -69,7 +69,7 @@ def test_each_study_has_its_own(fed):
     assert keys(fed) != before
 
 
-def test_a_key_of_another_study_is_neither_dealt_nor_taken(fed):
+def test_keys_of_other_studies_are_neither_sent_nor_accepted(fed):
     """Otherwise a coordinator could sample rows of one study as in another, and compare the sums of the two."""
     (first, second, _), before = fed.sites, fed.study
     with pytest.raises(RefusedError, match="a key of another study"):
@@ -118,7 +118,7 @@ def test_a_site_with_a_budget_agrees_on_a_key(fed):
     assert len(keys(fed)) == 1
 
 
-def test_what_tells_nothing_of_rows_is_answered_alike_whatever_the_table():
+def test_requests_unrelated_to_rows_do_not_depend_on_the_table():
     """The kinds exempt from budgets and policies: a site handles each even if its table cannot be read.
 
     ``CloseStudy`` is about earlier replies, by digests and masked fingerprints (``test_close_study.py``), and

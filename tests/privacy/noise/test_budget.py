@@ -82,7 +82,7 @@ def test_what_a_study_may_cost_follows_from_its_text(more, most, quorum):
     assert parse_remote_study(text).max_epsilon(["a", "b", "c"]) == most * again
 
 
-def test_a_coordinator_spends_all_that_a_site_has_where_the_text_does_not_bind_it():
+def test_without_the_texts_limit_a_coordinator_spends_the_whole_budget():
     """tests/attacks tries the same with this check on."""
     assert epsilon_beyond_the_text.epsilon_spent(held=False)[0] > 9.0
 
@@ -101,13 +101,13 @@ def test_costs_add_up_exactly():
     assert Fraction(small.spent) > 100  # added one by one as floats, it would still be 100
 
 
-def test_no_limit_is_booked_all_the_same():
+def test_spending_without_a_limit_is_recorded():
     budget = Budget()
     budget.charge("a", 1000.0, "much")
     assert (budget.spent, budget.left) == (1000.0, None)
 
 
-def test_what_was_kept_first_stays():
+def test_the_first_stored_reply_stays():
     budget = Budget()
     assert budget.kept("a") is None
     budget.charge("a", 1.0, "")
@@ -122,7 +122,7 @@ def test_what_was_kept_first_stays():
 # -- on disk
 
 
-def test_it_outlives_the_process(tmp_path):
+def test_the_budget_outlives_the_process(tmp_path):
     file = tmp_path / "budget.sqlite"
     first = Budget(1.0, file, "here")
     first.charge("a", 0.7, "bins")
@@ -157,7 +157,7 @@ def test_killed_between_charge_and_answer(tmp_path, when):
     assert budget.spent == 0.7
 
 
-def test_two_at_once_cannot_overdraw(tmp_path):
+def test_concurrent_charges_cannot_overdraw(tmp_path):
     file, refused = tmp_path / "budget.sqlite", []
 
     def study(number):
@@ -186,7 +186,7 @@ def test_two_at_once_cannot_overdraw(tmp_path):
         ("nowhere/file", InputError, "such a folder"),
     ],
 )
-def test_files_that_are_no_budget(tmp_path, name, error, said):
+def test_invalid_budget_files(tmp_path, name, error, said):
     Budget(1.0, tmp_path / "here.sqlite", "here").charge("a", 0.5, "")
     (tmp_path / "text").write_text("this is not a database, whatever its name says")
     Journal(tmp_path / "journal").close()
@@ -208,7 +208,7 @@ def gated(policy, **settings):
     return Site("here", table(n=80), n_jobs=1, outbox=Gate(policy), **settings)
 
 
-def test_used_up_is_refused_before_anything_is_computed(monkeypatch):
+def test_an_exhausted_budget_refuses_before_computing(monkeypatch):
     site = gated(sv.Policy(epsilon=1.0))
     assert send(site, people(0.9), over=SITES[:1]).kind == "NoisyCounts"
     monkeypatch.setattr(table_counts, "drawn_once", lambda *args: pytest.fail("it was computed"))
@@ -216,7 +216,7 @@ def test_used_up_is_refused_before_anything_is_computed(monkeypatch):
     assert site.outbox.budget.spent == 0.9
 
 
-def test_a_retry_gets_the_same_answer_for_nothing():
+def test_a_retry_gets_the_same_reply_for_free():
     site = gated(sv.Policy(epsilon=1.0))
     answers = [wire.decode(send(site, people(), over=SITES[:1]).body, NoisyCounts).counts for _ in range(4)]
     assert all(np.array_equal(answers[0], answer) for answer in answers)
@@ -228,7 +228,7 @@ def test_a_retry_gets_the_same_answer_for_nothing():
     assert site.outbox.budget.spent == 0.5
 
 
-def test_other_rows_are_another_draw():
+def test_changed_rows_get_new_noise():
     """After a change of the table or of the split, stored replies are not used."""
     gate = Gate(sv.Policy())
     kept = {"test": 0.2, "test_key": b"one", "schema": schema()}
@@ -239,7 +239,7 @@ def test_other_rows_are_another_draw():
     assert gate.budget.spent == 2.5
 
 
-def test_a_question_that_fails_costs_nothing():
+def test_a_failed_check_costs_nothing():
     site = gated(sv.Policy(epsilon=1.0))
     text = schema().to_json().encode()
     wrong = CountScores(epsilon=0.5, schema=Blob(""), model=Blob(""), edges=np.zeros((1, 3)))
@@ -259,21 +259,21 @@ def test_nonsense_is_refused():
     assert site.outbox.budget.spent == 0.0
 
 
-def test_a_share_of_noise_is_not_for_who_adds():
+def test_shares_of_noise_need_masked_sums():
     """With a budget, a site adds less than all the noise only in masked and ring sums."""
     site = gated(sv.Policy(epsilon=1.0))
     assert "hide their parts" in trouble(send(site, people(sharers=2), over=SITES[:3])).text
     assert send(gated(sv.Policy()), people(sharers=2), over=SITES[:3]).kind == "NoisyCounts"
 
 
-def test_a_site_without_books_tells_nothing():
+def test_a_site_without_a_budget_refuses_noise():
     assert "no privacy budget" in trouble(send(Site("here", table(n=80)), people(), over=SITES[:1])).text
 
 
 # -- in a federation
 
 
-def test_exact_answers_must_be_named_beside_a_budget():
+def test_exact_replies_must_be_allowed_beside_a_budget():
     with pytest.raises(RefusedError, match="Describe is answered without noise"):
         sv.federate_rows({"a": table(n=60), "b": table(n=60, seed=1)}, policy=sv.Policy(epsilon=1.0))
     fed = federate(policy=sv.Policy(epsilon=1.0), test=0.2)
@@ -302,7 +302,7 @@ def test_a_budget_for_all_studies(tmp_path):
     assert len(list((tmp_path / "budgets").glob("site*.sqlite"))) == 3
 
 
-def test_killed_on_the_way_out(monkeypatch):
+def test_killed_while_replying(monkeypatch):
     """A site that dies after sampling noise, before its reply leaves, gives the same reply after a restart."""
     fed = federate(n_sites=1)
     budget = budgets(fed)["site 0"]
@@ -337,7 +337,7 @@ def shares(site, sites, request=None):
     return wire.decode(send(site, request or people(sharers=2), over=sites).body, NoisyCounts).counts
 
 
-def test_a_share_is_for_one_set_of_sites():
+def test_a_share_of_noise_serves_one_set_of_sites():
     """The same share in sums over sets that differ by one site would reveal its part: a new share is charged."""
     budget, drawn = Budget(10.0), []
     for sites in (
@@ -351,7 +351,7 @@ def test_a_share_is_for_one_set_of_sites():
     assert [charge.epsilon for charge in budget.charges()] == [1e-3, 1e-3]
 
 
-def test_sites_that_meet_others_pay_again(tmp_path):
+def test_a_changed_set_of_sites_is_charged_again(tmp_path):
     frame, settings = table(n=900), {"schema": schema(), "budgets": tmp_path, "sums": "masked", "n_jobs": 1}
     tables = {f"site {i}": frame[i::4] for i in range(4)}
     first = sv.federate_rows({name: tables[name] for name in ("site 0", "site 1", "site 2")}, **settings)
@@ -366,7 +366,7 @@ def test_sites_that_meet_others_pay_again(tmp_path):
     }
 
 
-def test_shares_are_in_one_sum(tmp_path):
+def test_a_share_is_used_in_one_sum(tmp_path):
     """What was confirmed survives the site's memory of the sum."""
     file = tmp_path / "budget.sqlite"
     Budget(1.0, file).settle("draw", ["a", "b", "c"])
@@ -419,7 +419,7 @@ def test_a_smaller_ring_has_other_shares():
 
 
 @pytest.mark.parametrize(("took", "step", "waited"), [(0.01, 0.0625, 0.0525), (0.3, 0.0625, 0.2), (0.3, 0.0, None)])
-def test_how_long_a_count_takes_is_hidden(took, step, waited):
+def test_the_time_of_a_count_is_hidden(took, step, waited):
     """A reply leaves after a power of two of time steps, because noise does not cover the running time."""
     times, waits = iter([0.0, took]), []
     policy = type("Stepping", (sv.Policy,), {"time_step": step})()
@@ -433,7 +433,7 @@ def test_how_long_a_count_takes_is_hidden(took, step, waited):
 
 
 @pytest.mark.parametrize(("tolerate", "sharers", "answered"), [(0, 4, 1), (1, 4, 0), (1, 3, 1), (2, 3, 0), (2, 2, 1)])
-def test_the_study_says_how_many_shares_are_spare(tolerate, sharers, answered):
+def test_the_study_sets_the_number_of_spare_shares(tolerate, sharers, answered):
     site = gated(sv.Policy())
     site.outbox.terms = Terms(tolerate=tolerate)
     answer = send(site, people(sharers=sharers), over=[*SITES, "far"])
@@ -469,7 +469,7 @@ def test_no_shares_where_more_sites_collude_than_the_sum_withstands():
 
 
 @pytest.mark.parametrize("epsilon", [float("nan"), float("inf"), 0.0, -1.0])
-def test_an_epsilon_out_of_range_is_a_malformed_question(epsilon):
+def test_an_epsilon_out_of_range_is_malformed(epsilon):
     """A site without a gate also cannot read the request, and does not fail."""
     for use in (lambda given: CountPeople(epsilon=given).noise(1), read_epsilon):
         with pytest.raises(FormatError, match="out of range"):

@@ -47,7 +47,7 @@ def assert_drawn_from(drawn, probability, reach, least=1e-4):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("sharers", [1, 2, 5, 100])
-def test_shares_equal_their_twin(scale, sharers):
+def test_shares_equal_the_naive_version(scale, sharers):
     words = stream(7)(40_000)
     num, den = round_scale_up(scale)
     twin = Coins(words)
@@ -58,7 +58,7 @@ def test_shares_equal_their_twin(scale, sharers):
 
 @pytest.mark.parametrize("n_codes", [2, 7, 254])
 @pytest.mark.parametrize("epsilon", [Fraction(1, 10), Fraction(3), Fraction(20)])
-def test_responses_equal_their_twin(n_codes, epsilon):
+def test_responses_equal_the_naive_version(n_codes, epsilon):
     words, codes = stream(3)(200_000), np.arange(60) * 5 % n_codes
     twin = Coins(words)
     num = int(epsilon * sampler.DENOMINATOR)
@@ -68,7 +68,7 @@ def test_responses_equal_their_twin(n_codes, epsilon):
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 17, 1000])
-def test_how_many_words_come_at_once_does_not_matter(at_once):
+def test_the_batch_size_of_random_words_does_not_matter(at_once):
     """A number that ran out of words is sampled again from the same ones, so long ones are not left out."""
     words = stream(1)(300_000)
     place = [0]
@@ -82,7 +82,7 @@ def test_how_many_words_come_at_once_does_not_matter(at_once):
     np.testing.assert_array_equal(noise_shares(300, Fraction(20), 3, few), expected)
 
 
-def test_whole_numbers_below_a_bound_are_alike():
+def test_integers_below_a_bound_are_uniform():
     """Without rejection, bounds just above a power of two would favour some numbers."""
     for bound in (3, (1 << 31) + 1, (1 << 63) + 1):
         at, words = np.zeros(1, np.int64), stream(2)(200_000)
@@ -114,14 +114,14 @@ def test_one_share_is_a_difference_of_polya_numbers(sharers, scale):
     assert_drawn_from(drawn, lambda z: both[z + 3999], int(6 * scale))
 
 
-def test_some_shares_more_than_are_needed():
+def test_more_shares_than_needed():
     """Of five sites, any three's shares make up the noise: two may be lost, or disclose theirs."""
     shares = [noise_shares(60_000, Fraction(4), 3, stream(seed)) for seed in range(5)]
     assert_drawn_from(shares[0] + shares[2] + shares[4], lambda z: laplace(z, 4), 30)
     assert np.var(sum(shares)) > 1.5 * np.var(shares[0] + shares[1] + shares[2])
 
 
-def test_far_jumps_are_drawn():
+def test_far_jumps_are_sampled():
     """A separate exact method samples what lies beyond the last range of jumps: far tails have their share."""
     scale = Fraction(1)
     drawn = noise_shares(400_000, scale, 1, stream(5))
@@ -172,7 +172,7 @@ def test_sites_add_shares():
     assert parts[0].var() == pytest.approx(noise.variance / 4, rel=0.2)
 
 
-def test_no_integer_is_told_without_noise():
+def test_no_integer_leaves_without_noise():
     for noise in (Noise(1, 0.1), Noise(1, 0.1, 3)):
         assert len(set(noise.add(np.zeros(50, np.int64)).tolist())) > 3
 
@@ -200,7 +200,7 @@ def test_scales_are_never_rounded_down(monkeypatch):
     assert len(made) > tried  # the nearest float was too small for some of them
 
 
-def test_what_cannot_be_meant():
+def test_invalid_settings():
     for wrong in (0, -1.0, math.nan, math.inf, True, "1", MAX_EPSILON + 1):
         with pytest.raises(InputError, match="epsilon"):
             Noise(1, wrong)

@@ -97,7 +97,7 @@ def read(words):
 @pytest.mark.parametrize("radix", RADICES)
 @examples(40)
 @given(data=st.data(), bits=st.integers(2, 300) | st.sampled_from([62, 64, 102, 104, 128, 256, 2048]))
-def test_chains_are_those_of_whole_numbers(radix, data, bits):
+def test_chains_equal_python_integers(radix, data, bits):
     n = data.draw(st.integers(1 << (bits - 1), (1 << bits) - 1) | st.just((1 << bits) - 1)) | 1
     numbers = data.draw(
         st.lists(st.integers(0, n - 1) | st.sampled_from([0, 1, n - 1, n // 2]), min_size=1, max_size=9)
@@ -166,14 +166,14 @@ def test_below_means_below(change):
 
 
 @given(st.lists(plaintexts, max_size=5))
-def test_what_is_encrypted_can_be_decrypted_here_and_by_the_textbook(values):
+def test_ciphertexts_decrypt_here_and_by_the_textbook(values):
     ciphertexts = encrypt(KEY, values, n_jobs=1)
     assert decrypt(KEY, ciphertexts, n_jobs=1) == values
     assert [textbook_decrypt(c) for c in numbers(ciphertexts)] == values
 
 
 @given(plaintexts, st.integers(2, 2**200))
-def test_what_the_textbook_encrypts_can_be_decrypted(m, r):
+def test_textbook_ciphertexts_can_be_decrypted(m, r):
     assert decrypt(KEY, of(KEY.public, textbook_encrypt(m, r)), n_jobs=1) == [m]
 
 
@@ -216,7 +216,7 @@ def test_randomness_is_fresh():
     assert decrypt(KEY, hidden[0]) == decrypt(KEY, hidden[1]) == [7, 7]
 
 
-def test_randomness_is_all_of_the_numbers_of_jacobi_symbol_1():
+def test_randomness_covers_all_numbers_of_jacobi_symbol_1():
     """Modulo both primes, all are squares or all are not, together: Jacobi symbol 1 and nothing more."""
     rest = [sealing(c, 5) for c in numbers(encrypt(KEY, [5] * 64))]
     p_squares = [gmpy2.legendre(y, KEY.p) for y in rest]
@@ -227,7 +227,7 @@ def test_randomness_is_all_of_the_numbers_of_jacobi_symbol_1():
     assert all(pow(y, 2, prime) != 1 for y in rest for prime in (KEY.p, KEY.q))
 
 
-def test_exponents_modulo_p_and_q_are_drawn_apart():
+def test_exponents_modulo_p_and_q_are_independent():
     """With one short exponent, y modulo p would reveal y modulo q."""
     same_p = bytes(range(1, 64))
 
@@ -244,7 +244,7 @@ def test_exponents_modulo_p_and_q_are_drawn_apart():
     assert len({y % KEY.q for y in rest}) == 8
 
 
-def test_a_sum_that_is_not_hidden_shows_its_rows_and_a_hidden_one_does_not():
+def test_an_unmasked_sum_reveals_its_rows_and_a_masked_one_does_not():
     rows = numbers(encrypt(KEY, [1, 0, 1]))
     rest = [sealing(c, m) for c, m in zip(rows, [1, 0, 1], strict=True)]
     plain = rows[0] * rows[2] % N**2
@@ -371,7 +371,7 @@ def test_a_log_does_not_show_the_private_key():
         assert f"{KEY.p:x}" not in text.lower()
 
 
-def test_ciphertexts_travel():
+def test_ciphertexts_survive_the_wire():
     class Sent(msgspec.Struct):
         sums: Ciphertexts
 

@@ -117,7 +117,7 @@ def studies(draw):
 
 @examples(40)
 @given(studies())
-def test_encrypted_histograms_are_the_plain_ones(study):
+def test_encrypted_histograms_equal_plain_ones(study):
     counts, sums = study.send()
     assert (study.read(counts, sums) == study.plain()).all()
     study.values = np.ones_like(study.values)
@@ -159,7 +159,7 @@ def test_the_wire_form():
     assert wire.decode(wire.encode(study.lanes), Lanes) == study.lanes
 
 
-def test_sums_are_hidden_anew_each_time():
+def test_sums_get_fresh_masks_each_time():
     study = Study(2)
     encrypted = encrypt_rows(KEY, study.lanes, study.values, 1)
     rows = receive_rows(KEY.public, study.lanes, encrypted, 1)
@@ -214,7 +214,7 @@ def test_lanes_of_nothing_or_that_would_overflow_are_refused_before_anything_is_
 
 
 @pytest.mark.parametrize("bad", [-1, 2])
-def test_values_out_of_their_lane(bad):
+def test_values_outside_their_lane(bad):
     study = Study(0)
     study.values[7, 1] = bad
     with pytest.raises(InputError, match="from 0 to 1"):
@@ -241,7 +241,7 @@ def test_values_that_do_not_fit_their_lanes(lanes, values, said):
         encrypt_rows(KEY, lanes, values)
 
 
-def test_a_lane_may_be_filled_to_the_last_bit():
+def test_a_lane_may_be_filled_completely():
     """31 lanes of 8 bits; a bin of 100 rows with 1 in every lane, beside one of 101 that is left out."""
     study = Study(0, rows=201, fields=31, n_bins=(2,), nodes=1, n_sampled=1, extreme=True)
     study.lanes = Lanes(256, 201, 31, 1)
@@ -287,7 +287,7 @@ def sent():
     return study, *study.send()
 
 
-def test_ciphertexts_that_were_changed(sent):
+def test_changed_ciphertexts(sent):
     study, counts, sums = sent
     for place in (0, 20, 63):
         data = sums.data.copy()
@@ -362,7 +362,7 @@ def test_impossible_counts_are_refused(sent):
             study.read(wrong, sums)
 
 
-def test_counts_that_do_not_belong_to_the_sums():
+def test_counts_that_contradict_the_sums():
     """Rows counted in another bin than the one that sums them: detected if each row has one class."""
     study = Study(5, rows=60, nodes=2, n_bins=(6, 8))
     study.values[:, 1] = 1 - study.values[:, 0]
