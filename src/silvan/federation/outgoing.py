@@ -128,7 +128,10 @@ class Tries:
         return SiteError(site, f"did not answer {kind} within {self._timeout:g} s: {trouble}")
 
     def waits(self, unreached: Mapping[str, Missing | Exception]) -> float:
-    X
+        """Return the seconds to wait before a retry: longer each time, up to two; at first none if all are stale.
+
+        Messages stay stale for a while if the coordinator's clock was set back during a restart.
+        """
         if all(
             isinstance(error, StaleError) and self._seen[site, StaleError] <= _AT_ONCE
             for site, error in unreached.items()
