@@ -316,7 +316,7 @@ def test_nondeterministic_rows_are_noticed():
     )
     spread = Spread(mock.Mock(threads=1), [None], ["partition 1"], np.array([[40, 0]]))
     assert len(spread.same_rows(first)) == len(spread.same_rows(same)) == 40
-    with pytest.raises(sv.InputError, match="partition 1 was worked out again"):
+    with pytest.raises(sv.InputError, match="partition 1 was computed again"):
         spread.same_rows(other)
 
 

@@ -76,7 +76,7 @@ class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
     reply: ClassVar[type[Reply]] = LeafLabels
 
     few: Derived[np.ndarray]  # the nodes that too few rows of others reach
-    min_leaf: Fixed[int]  # how many are enough, which the site's policy judges
+    min_leaf: Fixed[int]  # how many are enough, which the site's policy evaluates
     # fixed point of numbers; of no use for classes
     offset: Derived[float]
     scale: Derived[float]
@@ -126,7 +126,7 @@ def _count(
     amounts: np.ndarray,
     columns: int,
 ) -> np.ndarray:
-    """Count the rows that trees draw here, at the leaves of others' trees that do not abstain."""
+    """Count the rows that trees sample here, at the leaves of others' trees that do not abstain."""
     own, places = own_trees(site, request.forests, forests, request.owners), places_of(forests)
     drawn = drawn_by_place(site, part, request.bootstrap, int(own.sum()), int(places.max()) + 1)
     trees = np.flatnonzero(~own & ~abstaining(forest, site.absent(forest.schema)))

@@ -220,7 +220,7 @@ def _on_grid(schema: Schema, f: int) -> bool:
 
 
 def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
-    """Return the heavy cells of a question by column; raise ``FormatError`` for cells that do not exist."""
+    """Return the heavy cells of a request by column; raise ``FormatError`` for cells that do not exist."""
     table_grid, n = Grid.for_columns(len(schema.features)), len(schema.features)
     columns, cells, shifts = request.columns, request.cells, request.shifts
     if any(a.ndim != 1 or a.dtype != np.int32 or a.shape != cells.shape for a in (columns, cells, shifts)):

@@ -1,4 +1,4 @@
-"""What a federation needs of whatever carries its messages: bytes to sites, and their answers back."""
+"""Transports carry messages to sites and bring their replies back: the interface, and the transport in one process."""
 
 import queue
 import threading
@@ -13,45 +13,49 @@ from silvan.federation.message import Verb
 from silvan.federation.site import Site
 
 Progress = Callable[[str, str, int, int], None]
-"""Called with a site, what it is doing, how much is done, and of how much."""
+"""Called with a site, what it is doing, and how much of how much is done."""
 
 
 class Transport(ABC):
-    """Carries messages to sites; ``deliver`` is the one method that must be written."""
+    """Carries messages to sites; subclasses implement ``deliver``."""
 
     local_sites: Mapping[str, Site] = MappingProxyType({})
-    """The sites' own objects, where they live in this process."""
+    """The site objects, if they live in this process."""
 
     progress: Progress | None = None
-    """Where to report what sites are doing, if anybody wants to know."""
+    """Callback for the progress of sites, if anybody listens."""
 
     @abstractmethod
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Send each site its message; yield replies as they come, or what went wrong.
+        """Send each site its message; yield replies or errors as they arrive.
 
-        A ``TimeoutError`` stands for a site that took more than ``timeout`` seconds; its text says for how long.
+        A ``TimeoutError`` stands for a site that took more than ``timeout`` seconds; its text says how long.
         """
 
     def explain(self, error: Exception) -> Exception:
-        """Return an error with whatever is known here of its cause."""
+        """Return an error with what is known here about its cause."""
         return error
 
     def now(self) -> float:
-        """Return the time in seconds, by a clock that only goes on."""
+        """Return the time in seconds, by a monotonic clock."""
         return time.monotonic()
 
     def pause(self, seconds: float) -> None:
-        """Wait before messages that did not arrive are sent again."""
+        """Wait before lost messages are sent again."""
         time.sleep(seconds)
 
-    def close(self) -> None:  # noqa: B027, most have nothing to let go of
-        """Let go of threads and connections."""
+    def close(self) -> None:  # noqa: B027, most transports hold nothing
+        """Release threads and connections."""
 
 
 class InProcess(Transport):
-    """Hands messages to sites that live in this process."""
+    """Hands messages to sites in this process, as bytes.
+
+    ``cold`` rebuilds a site from its table and its store for every message, as if its process had been restarted: all
+    that an algorithm needs must be in the request, the table or the store.
+    """
 
     def __init__(self, sites: dict[str, Site], *, cold: bool = False) -> None:
         self.local_sites: dict[str, Site] = sites
@@ -60,7 +64,7 @@ class InProcess(Transport):
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Let each site answer in turn."""
+        """Let each site reply in turn."""
         for site, data in messages.items():
             if timeout is None:
                 yield site, self._answer(site, data, verb)
@@ -76,7 +80,7 @@ class InProcess(Transport):
 
     def _answer_in_time(self, site: str, data: bytes, verb: Verb, seconds: float) -> bytes | Exception:
         answer: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        # a thread that is left behind if it is late, and does not keep the program from ending
+        # a daemon thread: one that is late is left behind, and does not keep the program from ending
         threading.Thread(
             target=lambda: answer.put(self._answer(site, data, verb)), name=f"silvan-{site}", daemon=True
         ).start()
@@ -86,7 +90,7 @@ class InProcess(Transport):
             return TimeoutError(f"within {seconds:g} s")
 
     def explain(self, error: Exception) -> Exception:
-        """Return the error with the reason: the site's owner sits at this very keyboard, and there is no log."""
+        """Return the error with its cause: here the site's owner is the user, and there is no log."""
         if not isinstance(error, SiteError) or error.site not in self.local_sites:
             return error
         cause = self.local_sites[error.site].last_error

@@ -236,13 +236,13 @@ class Learner(ExplainedModel):
         return Thresholds(self.threshold_, self.threshold if isinstance(self.threshold, str) else self.threshold_)
 
     def row_sampling(self) -> RowSampling:
-        """Return how trees draw rows."""
+        """Return how trees sample rows."""
         return Settings(bootstrap=self.bootstrap, max_samples=self.max_samples).row_sampling
 
     def sampled_rows(self, federation: Federation) -> np.ndarray | None:
         """Return which rows each tree of ``forest_`` drew: bool (trees, all sites' training rows); None if unknown.
 
-        After leaf re-estimation trees draw rows of all sites, which nobody knows.
+        After leaf re-estimation trees sample rows of all sites, which nobody knows.
         """
         known = self.draws(federation, [])
         draws = known.get(self.forest_.hash) if known and self.forest_ is not None else None

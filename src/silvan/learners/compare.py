@@ -199,7 +199,7 @@ def compare(
 
 
 class EvaluatedSplit(msgspec.Struct, frozen=True):
-    """What came out of one split: figures, counts of rows by score for curves, and bytes as a federation counts them.
+    """What came out of one split: metrics, counts of rows by score for curves, and bytes as a federation counts them.
 
     The journal keeps it, so that an interrupted comparison goes on with the next split.
     """

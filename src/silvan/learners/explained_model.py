@@ -128,7 +128,7 @@ class ExplainedModel(FederatedEstimator):
         return ColumnEffects(permutation, self.dependence(federation, columns, by=by) if columns else {})
 
     def explanation_plan(self, importance: bool, columns: Sequence[str]) -> RequestPlan:
-        """Return what ``permutation_importance`` and ``dependence`` ask of sites, of a model that they judge too."""
+        """Return what ``permutation_importance`` and ``dependence`` ask of sites, of a model that they evaluate too."""
         kinds = (ShuffleColumns,) * importance + (SetColumns,) * bool(columns)
         return RequestPlan(kinds, settings=f"explaining {importance} {list(columns)}", tasks=len(kinds))
 

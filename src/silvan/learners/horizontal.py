@@ -86,7 +86,7 @@ class HistogramForest(HistogramForestParameters, Learner):
             )
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models drew; those of a private forest are not known."""
+        """Return which rows the trees of models sampled; those of a private forest are not known."""
         found = super().draws(federation, candidates)
         if self.epsilon is None and self.forest_ is not None:
             found[self.forest_.hash] = RowSamples((len(self.forest_),), bootstrap=self.row_sampling())
@@ -287,7 +287,7 @@ class MergedForest(MergedForestParameters, Learner):
         return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *counted, *chosen)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models drew; not known where a site was lost on the way."""
+        """Return which rows the trees of models sampled; not known where a site was lost on the way."""
         found = super().draws(federation, candidates)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees)
         n_trees = influence.trees_by_site(self.n_estimators, federation.active, federation.rows)

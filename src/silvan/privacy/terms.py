@@ -1,7 +1,7 @@
 """Terms: what the text of a study fixes of every request, and the check of requests against it.
 
 The study that an owner approves is the only source of what may be asked. Each field of a request is declared fixed,
-agreed or derived (``federation/bound.py``). Before a site touches a row, it compares
+agreed or derived (``federation/message.py``). Before a site touches a row, it compares
 
 - fixed fields with the value that follows from the text, under the field's name;
 - agreed fields with what the site was first asked with: the schema in a study, anything else in a task of it.

@@ -65,14 +65,14 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
         them
     importance
         whether sites are asked how much columns matter: errors on test rows with each column shuffled, summed over
-        sites (message `ShuffleColumns`), see [figures](figures.md#columns-that-matter). Needs `test`, and a forest for
+        sites (message `ShuffleColumns`), see [metrics](figures.md#columns-that-matter). Needs `test`, and a forest for
         all sites
     by
         categorical columns for metrics by subgroup, as `by = ["sex"]`, see
-        [figures](figures.md#subgroups). Not with `repeats`
+        [metrics](figures.md#subgroups). Not with `repeats`
     dependence
         columns for which the mean prediction at each of some values is asked (message `SetColumns`), see
-        [figures](figures.md#how-predictions-depend-on-a-column)
+        [metrics](figures.md#how-predictions-depend-on-a-column)
     """
 
     epsilon: Annotated[float, Meta(gt=0, le=MAX_EPSILON)] | None = None

@@ -96,7 +96,7 @@ def join_stumps(parts: list[Stumps]) -> Stumps:
 
 
 def check_stumps(stumps: Stumps, schema: Schema, most: int) -> None:
-    """Raise ``FormatError`` if these are not stumps of the schema, or more than so many."""
+    """Raise ``FormatError`` if these are not stumps of the schema, or more than this many."""
     n = len(stumps)
     for name, (dtype, shape) in _TYPES.items():
         column = getattr(stumps, name)

@@ -36,7 +36,7 @@ class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     model: Blob
     made_in: str = ""
-    draws: RowSamples | None = None  # which rows its trees drew, if that is known
+    draws: RowSamples | None = None  # which rows its trees sampled, if that is known
     threshold: float | None = None  # decision threshold for the positive class of two; None: the most probable class
     adjust: bool = False
 

@@ -74,7 +74,7 @@ def score_range(forest: Forest) -> tuple[float, float]:
 
 
 POINTS = 21  # values of a numeric column, unless others are given
-MOST_POINTS, MOST_COLUMNS = 300, 50  # most values of a column, and most columns of a question
+MOST_POINTS, MOST_COLUMNS = 300, 50  # most values of a column, and most columns of a request
 MOST_REPEATS = 100
 
 _LARGEST = 2**52  # the largest sum of losses that a site reports
@@ -312,7 +312,7 @@ def _losses(
 
 
 def _shuffle(site: Site, column: int, repeat: int, n: int) -> np.ndarray:
-    """Draw an order of rows by the key that sites draw rows by."""
+    """Draw an order of rows by the key that sites sample rows by."""
     text = f"shuffle {column} {repeat} {site.name}".encode()
     seed = hashlib.sha256(np.ascontiguousarray(site.sampling_key).tobytes() + text).digest()
     return np.random.default_rng(np.frombuffer(seed, np.uint32)).permutation(n)

@@ -115,7 +115,7 @@ def error_edges(forest: Forest) -> np.ndarray:
 def count_errors(forest: Forest, answer: Answer, y: np.ndarray, least: int) -> np.ndarray:
     """Count the errors of rows in cells: label less prediction, or 1 less the probability of the true class.
 
-    Errors are sorted, and at least so many of them share their mean: the largest one of all would tell of one row.
+    Errors are sorted, and at least this many of them share their mean: the largest one of all would tell of one row.
     """
     scores = calibrated(forest, answer.scores)
     if forest.schema.n_classes:

@@ -29,7 +29,7 @@ NARROWEST = 2.0**-40
 
 
 def public_schema_of(site: Site, blob: Blob) -> Schema:
-    """Read the schema that a noisy question refers to, and check it by what the site itself knows, not by its rows."""
+    """Read the schema that a noisy request refers to, and check it by what the site itself knows, not by its rows."""
     schema = schema_of(site, blob)
     try:
         check_public(schema)
@@ -47,7 +47,7 @@ def _wide_enough(low: float, high: float) -> bool:
 
 
 MOST = 127  # a number to predict is kept as a whole number between plus and minus this
-_FOR_ROWS = Fraction(2, 5)  # of a question for rows and sums, the part of epsilon that goes to the rows
+_FOR_ROWS = Fraction(2, 5)  # of a request for rows and sums, the part of epsilon that goes to the rows
 
 
 class NoisyCounts(Reply, frozen=True, kw_only=True):
@@ -73,10 +73,10 @@ def histogram_noises(request: Noisy, times: int, schema: Schema) -> tuple[Noise,
 def answer_with_noise(
     site: Site, request: Noisy, blob: Blob, plan: Callable[[Schema], Callable[[], np.ndarray]]
 ) -> NoisyCounts:
-    """Return exact counts with noise; a question that comes again gets the same noise, and is charged once.
+    """Return exact counts with noise; a request that comes again gets the same noise, and is charged once.
 
-    ``plan`` checks the question, given its schema, without a look at the rows, and returns a function that counts
-    them. That one is called when the question is charged: from then on all that goes wrong is one and the same error.
+    ``plan`` checks the request, given its schema, without a look at the rows, and returns a function that counts
+    them. That one is called when the request is charged: from then on all that goes wrong is one and the same error.
     """
     schema = public_schema_of(site, blob)
     count = plan(schema)

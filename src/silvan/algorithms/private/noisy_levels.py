@@ -74,9 +74,9 @@ def noisy_level(site: Site, request: NoisyLevel) -> NoisyCounts:
 
 
 def plan_level(site: Site, request: NoisyLevel, schema: Schema) -> Callable[[], np.ndarray]:
-    """Check a question without a look at the rows; return what counts them without noise, which never leaves the site.
+    """Check a request without a look at the rows; return what counts them without noise, which never leaves the site.
 
-    Raises ``FormatError`` for a question that does not hold together.
+    Raises ``FormatError`` for a request that does not hold together.
     """
     read_level(site, request.level, noisy=True)
     if request.level.bootstrap:

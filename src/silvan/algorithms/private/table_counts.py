@@ -127,9 +127,9 @@ for _kind in (CountColumns, CountTables, CountScores, SumTargets, SumSlopes):
 
 
 def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.ndarray]:
-    """Check a question without a look at the rows; return what counts them without noise, which never leaves the site.
+    """Check a request without a look at the rows; return what counts them without noise, which never leaves the site.
 
-    Raises ``FormatError`` for a question that does not hold together.
+    Raises ``FormatError`` for a request that does not hold together.
     """
     if isinstance(request, CountColumns):
         cuts = _cuts(request, schema)

@@ -86,7 +86,7 @@ class ColumnKinds(Reply, frozen=True, kw_only=True):
     features: list[Feature]
     label: Label | None
     held_out: bytes = b""  # a bit for each row that is held out for evaluation
-    draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
+    draws: bytes = b""  # the key by which trees sample rows, sealed for the parties
     order: np.ndarray | None = None  # in which the rows in common are to stand
 
 

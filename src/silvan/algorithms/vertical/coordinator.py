@@ -135,7 +135,7 @@ class VerticalCoordinator(ABC):
         self.level = needed[found], joined
 
     def _apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
-        """Add a level's partitions to those that the next question repeats."""
+        """Add a level's partitions to those that the next request repeats."""
         expected, bits = self.level
         assert np.array_equal(expected, needed)  # noqa: S101  or parties and coordinator grow different trees
         if len(nodes):
@@ -202,7 +202,7 @@ class VerticalCoordinator(ABC):
             raise FormatError("its leaf values are not possible")
 
     def _keep(self, structure: Structure, party: str, place: np.ndarray, fields: dict[str, Any]) -> Keeping:
-        """Return the question that tells a party where in the forest its splits are."""
+        """Return the request that tells a party where in the forest its splits are."""
         made = self.made[party]
         width = max((features.shape[1] for _, features, _ in made), default=1)
         padded = [np.pad(f, ((0, 0), (0, width - f.shape[1])), constant_values=-1) for _, f, _ in made]

@@ -2,7 +2,7 @@
 
 Parties hold different columns of the same rows, one holds the label. The coordinator draws every open node's features
 and sends each party its own columns of the draw. In one exchange each party says how good its best split of each node
-is; in a second the winners send the row partitions as bits, which travel on with the next level's question. Only the
+is; in a second the winners send the row partitions as bits, which travel on with the next level's request. Only the
 winner knows by which column and where a node is split. The label holder sends its label once, encoded
 (``encoded_labels.py``). A forest of any number of trees of depth D takes at most 2 D + 2 rounds, and is node for node
 the one of the joined table.

@@ -113,7 +113,7 @@ class DecideNodes(Growing, frozen=True, kw_only=True):
     barren: Derived[np.ndarray]  # bool, of the nodes: whether a split must have a gain
 
     def position(self) -> ProtocolPosition:
-        """Return where the question stands: after all levels that were decided."""
+        """Return where the request stands: after all levels that were decided."""
         return ProtocolPosition("decisions", tuple(blob.hash for blob in self.notes))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:

@@ -88,11 +88,11 @@ class Explain(Ask[Unexplained], frozen=True, kw_only=True):
     offered: Derived[list[Blob]]
 
     def position(self) -> ProtocolPosition:
-        """Return where the question stands: after all that was offered."""
+        """Return where the request stands: after all that was offered."""
         return ProtocolPosition("explaining", tuple(blob.hash for blob in self.offered))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if the question is about the same rows and columns as before."""
+        """Return a trace if the request is about the same rows and columns as before."""
         return _same_as_before(traces, further, wire.encode(self.terms) + msgspec.json.encode(self.label))
 
 
@@ -103,11 +103,11 @@ class OfferDirection(Total[Offer], frozen=True, kw_only=True):
     steps: Derived[list[Blob]]
 
     def position(self) -> ProtocolPosition:
-        """Return where the question stands: after all steps; the first is the label holder's alone."""
+        """Return where the request stands: after all steps; the first is the label holder's alone."""
         return ProtocolPosition("directions", tuple(blob.hash for blob in self.steps[1:]))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if the question is about the same rows and columns as before."""
+        """Return a trace if the request is about the same rows and columns as before."""
         return _same_as_before(
             traces, further, wire.encode(self.terms) + b"".join(b.hash.encode() for b in self.steps[:1])
         )
@@ -147,7 +147,7 @@ class KeepCoefficients(Ask[KeptConstant], frozen=True, kw_only=True):
 
 
 def prepare(party: Party, terms: RegressionTerms) -> tuple[Design, ReducedColumns]:
-    """Return the design of the party's columns, and the columns of the rows to learn from."""
+    """Return the design of the party's columns, and the columns of the training rows."""
 
     def reduce() -> tuple[Design, ReducedColumns]:
         schema = named_columns(party, terms.columns)
@@ -228,7 +228,7 @@ def offer_direction(site: Site, request: OfferDirection) -> Offer:
 
 
 def pads(party: Party, steps: list[str], rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers that only the label holder knows and adds to a sum to hide it; the same for the same question."""
+    """Return numbers that only the label holder knows and adds to a sum to hide it; the same for the same request."""
     seed = party.secret_for(f"pads {' '.join(steps)}")[:32]
     words = (offsets(seed, rows * width + len(steps) + 1) >> np.uint64(64 - ROOM)).astype(np.int64)
     return words[: rows * width].reshape(rows, width), words[rows * width :]

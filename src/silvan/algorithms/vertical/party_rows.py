@@ -1,6 +1,6 @@
 """A party's rows, sent down the trees of a vertical forest by the partitions so far.
 
-Every question about growing trees repeats what they grow on and all partitions so far, as blobs, so that a party that
+Every request about growing trees repeats what they grow on and all partitions so far, as blobs, so that a party that
 remembers nothing can answer it. What a party remembers is a cache.
 """
 
@@ -36,12 +36,12 @@ from silvan.util.threads import thread_count
 class GrowingContext(msgspec.Struct, frozen=True):
     """What trees grow on, as one party sees it."""
 
-    rows: Agreed[Blob]  # digests of the rows to learn from
+    rows: Agreed[Blob]  # digests of the training rows
     columns: Agreed[Blob]  # the schema of the party's own
     first_column: Agreed[int]  # the number of the party's first column among those of all parties: it decides ties
     width: Agreed[int]  # columns that the grid of cut points is for: of all parties, or as many as have the same
     settings: Fixed[Settings]  # without weights of classes, which would tell them apart, and what features are drawn by
-    draws: Agreed[bytes]  # the key by which trees draw rows, sealed for the parties
+    draws: Agreed[bytes]  # the key by which trees sample rows, sealed for the parties
     labels: Agreed[Blob | None] = None  # as the label holder signed them; None: encrypted, and the label is here
     coded: Agreed[bool] = True  # whether labels are in code: if they are encrypted, rows have no label here
     rounds: Derived[list[Blob]] = []  # the partitions so far
@@ -79,7 +79,7 @@ class Growing(Request, frozen=True, kw_only=True):
         return ProtocolPosition("forest", tuple(blob.hash for blob in self.ground.rounds), anywhere=True)
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if trees grow on the same rows and settings as before; a level takes several questions."""
+        """Return a trace if trees grow on the same rows and settings as before; a level takes several requests."""
         same = digest(wire.encode(msgspec.structs.replace(self.ground, rounds=[]))).encode()
         return same if all(trace == same for trace in traces) else None
 
@@ -188,7 +188,7 @@ def descend(party: Party, ground: GrowingContext) -> Descent:
 
 
 def _begin(party: Party, ground: GrowingContext) -> Descent:
-    """Place every row that a tree has drawn at its root."""
+    """Place every row that a tree has sampled at its root."""
     settings, schema = ground.settings, named_columns(party, ground.columns)
     if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")

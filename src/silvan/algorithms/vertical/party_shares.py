@@ -1,6 +1,6 @@
 """Shares of a vertical forest: every party keeps the details of its own splits, and shows them only to an auditor.
 
-A party that has forgotten its splits finds them again from the question, so an interrupted study loses none. Deleting a
+A party that has forgotten its splits finds them again from the request, so an interrupted study loses none. Deleting a
 share is final: nobody else knows how the party split its nodes.
 """
 
