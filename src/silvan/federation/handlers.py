@@ -37,7 +37,10 @@ _ANSWERED_IN = {
         "AdaptiveLeaves",
         "AdaptiveLevel",
     ),
-    "silvan.algorithms.horizontal.histogram_forest": ("GrowLevel",),
+    "silvan.algorithms.horizontal.histogram_forest": (
+        "CountLeafTimes",
+        "GrowLevel",
+    ),
     "silvan.algorithms.horizontal.merged_forest": ("GrowTrees",),
     "silvan.algorithms.evaluation.personal_forest": ("ChooseShare",),
     "silvan.algorithms.evaluation.reliability": ("CountErrors",),

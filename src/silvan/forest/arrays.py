@@ -40,7 +40,7 @@ ARRAYS = {
     "threshold": np.float32,  # (nodes,) numeric split: left if x <= threshold
     "missing_left": np.bool_,  # (nodes,) whether missing values go left
     "sets": np.uint64,  # (category splits, 4) bins that go left, in the order of the nodes
-    "value": np.float64,  # (leaves, outputs) class probabilities or a number, in the order of the nodes
+    "value": np.float64,  # (leaves, outputs) probabilities, a number or cumulative hazards, in the order of the nodes
     "weights": np.float64,  # (trees,)
 }
 """The arrays of a forest with their element types; the file format and the hash follow this list."""
@@ -63,7 +63,17 @@ RELIABILITY_ARRAYS = {
 }
 """More arrays, of forests whose trees answer by their mean or vote: how far their scores can be trusted."""
 
-EXTRA_ARRAYS = {**STAGE_ARRAYS, **CALIBRATION_ARRAYS, **RELIABILITY_ARRAYS}  # arrays that only some forests have
+SURVIVAL_ARRAYS = {
+    "times": np.float64,  # (outputs,) rising: the times that leaves' cumulative hazards are of
+}
+"""More arrays, of survival forests and of no others; their leaves hold curves (``curves.py``)."""
+
+EXTRA_ARRAYS = {
+    **STAGE_ARRAYS,
+    **CALIBRATION_ARRAYS,
+    **RELIABILITY_ARRAYS,
+    **SURVIVAL_ARRAYS,
+}  # arrays that only some forests have
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +96,7 @@ class ForestArrays:
     odds: np.ndarray | None = field(default=None, repr=False)
     curve: np.ndarray | None = field(default=None, repr=False)
     errors: np.ndarray | None = field(default=None, repr=False)
+    times: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Copy the arrays and make the copies read-only."""
@@ -114,8 +125,8 @@ class ForestArrays:
 
     @property
     def n_outputs(self) -> int:
-        """Classes, or 1 for a number."""
-        return max(self.schema.n_classes, 1)
+        """Classes, times of curves, or 1 for a number."""
+        return max(self.schema.n_classes, 1) if self.times is None else len(self.times)
 
     @cached_property
     def classes(self) -> np.ndarray | None:

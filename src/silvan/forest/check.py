@@ -10,6 +10,7 @@ import numpy as np
 from silvan.errors import FormatError
 from silvan.forest.arrays import COMBINES, DEPTH_CAP, ForestArrays
 from silvan.forest.category_set import SET_WORDS, is_category_split, known_bins
+from silvan.forest.curves import MOST_TIMES, ROUNDING
 
 ODDS_CAP = 1e6
 """No leaf value, knot or log-odds of a forest that adds them is further from zero; knots differ by one over this."""
@@ -26,6 +27,7 @@ def check(forest: ForestArrays) -> None:
     _check_stages(forest)
     _check_calibration(forest)
     _check_reliability(forest)
+    _check_times(forest)
 
 
 def _require(condition: bool | np.bool_, what: str) -> None:
@@ -46,6 +48,7 @@ def _check_shapes(forest: ForestArrays) -> None:
     _require(len(schema.features) > 0, "its schema has no features")
     _require((feature >= -1).all() and (feature < len(schema.features)).all(), "feature out of range")
     n_leaves = int((feature < 0).sum())
+    _require(forest.times is None or forest.times.ndim == 1, "times has the wrong shape")
     _require(forest.value.shape == (n_leaves, forest.n_outputs), "value has the wrong shape")
     n_sets = int(is_category_split(schema, feature).sum())
     _require(forest.sets.shape == (n_sets, SET_WORDS), "sets has the wrong shape")
@@ -128,6 +131,17 @@ def _check_calibration(forest: ForestArrays) -> None:
         _require((np.abs(array) <= ODDS_CAP).all(), f"{name} are beyond {ODDS_CAP:g} or not a number")
     _require((np.diff(knots, axis=1) >= 1.0 / ODDS_CAP).all(), "knots must rise")
     _require((np.diff(odds, axis=1) >= 0).all(), "odds must not fall")
+
+
+def _check_times(forest: ForestArrays) -> None:
+    times = forest.times
+    if times is None:
+        return
+    _require(forest.schema.label.event is not None and forest.combine in ("mean", "vote"), "times are for survival")
+    _require(times.ndim == 1 and 1 <= len(times) <= MOST_TIMES, f"times must be 1 to {MOST_TIMES}")
+    _require(np.isfinite(times).all() and (times >= 0).all() and (np.diff(times) > 0).all(), "times must rise from 0")
+    steps = np.diff(forest.value, axis=1, prepend=0.0)
+    _require((steps >= 0).all() and (steps <= 1.0 + ROUNDING).all(), "a cumulative hazard falls, or rises by above 1")
 
 
 def _check_reliability(forest: ForestArrays) -> None:

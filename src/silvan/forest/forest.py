@@ -4,6 +4,7 @@ What exchanges with another library is imported where it is used: growing trees 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from silvan.errors import FormatError, InputError
 from silvan.forest import intervals, predict, silvan_file
 from silvan.forest.arrays import ARRAYS, ForestArrays, not_none
 from silvan.forest.check import check
+from silvan.forest.curves import Curves, moved, survival
 from silvan.forest.importance import Importances, permutation_importances
 from silvan.forest.shap import Shap, shap_values
 from silvan.util.files import write_whole
@@ -66,6 +68,8 @@ class Forest(ForestArrays):
     errors
         With "mean" and "vote": errors on rows that trees did not learn from, and how many rows have at most these,
         (2, points); what intervals and prediction sets are made of. None: there are none.
+    times
+        Of survival forests: the times that leaf values are cumulative hazards at, (outputs,).
 
     Examples
     --------
@@ -94,6 +98,7 @@ class Forest(ForestArrays):
         """Return a summary for notebooks."""
         n = len(self)
         kind = "a number" if self.classes is None else count_of(len(self.classes), "class")
+        kind = kind if self.times is None else count_of(len(self.times), "time")
         facts: list[tuple[str, object]] = [
             ("trees", n),
             ("nodes", len(self.feature)),
@@ -110,7 +115,7 @@ class Forest(ForestArrays):
     # -- use
 
     def scores(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
-        """Return a share for each class, or the number: (rows, outputs).
+        """Return a share for each class, the number, or cumulative hazards at ``times``: (rows, outputs).
 
         The weighted mean of the leaf values, each class's share of the stages' say, or what log-odds make. A table
         must have all columns of the schema; if trees vote, those that ask about a column which it lacks abstain.
@@ -143,7 +148,7 @@ class Forest(ForestArrays):
         return intervals.predict_set(self, self.scores(X, n_jobs), coverage)
 
     def predict(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
-        """Return the class, or the number.
+        """Return the class, the number, or the risk: the sum of cumulative hazards over ``times``.
 
         The class is the one that the trees vote for if ``combine`` is "vote" and there is no calibration ``curve``,
         which need not be the most probable one, and that of the highest score if not.
@@ -151,6 +156,20 @@ class Forest(ForestArrays):
         rows, absent = predict.as_rows(self, X)
         decided = predict.decide(self, rows, n_jobs, absent)
         return decided if self.classes is None else self.classes[decided]
+
+    def predict_cumulative_hazard_function(self, X: Any, n_jobs: int | None = None) -> Curves:
+        """Return each row's cumulative hazard, the mean of the trees' Nelson-Aalen curves; for survival forests."""
+        return Curves(self._known_times(), self.scores(X, n_jobs), 0.0)
+
+    def predict_survival_function(self, X: Any, n_jobs: int | None = None) -> Curves:
+        """Return each row's survival function, the mean of the trees' Kaplan-Meier curves; for survival forests."""
+        times, (rows, absent) = self._known_times(), predict.as_rows(self, X)
+        return Curves(times, predict.scores(self, rows, n_jobs, absent, value=survival(self.value)), 1.0)
+
+    def _known_times(self) -> np.ndarray:
+        if self.times is None:
+            raise InputError("this forest has no curves: they are of forests fitted with task='survival'")
+        return self.times
 
     def importances(self, X: Any = None, y: Any = None, repeats: int = 5, random_state: int = 0) -> Importances:
         """Return how much each feature matters, by name.
@@ -261,6 +280,8 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
         raise InputError(f"forests that combine their trees differently ({ways}) cannot be put together")
     if any(f.curve is not None or f.errors is not None for f in forests):
         raise InputError("calibrated forests cannot be put together: each has a curve of its own; take plain() of each")
+    if first.times is not None:
+        forests = on_same_times(forests)
     if first.combine == "log_odds":
         raise InputError("forests that add log-odds cannot be put together: each has a calibration of its own")
     factors = [1.0] * len(forests) if say is None else say
@@ -278,4 +299,19 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
         array.setflags(write=False)  # nobody else has them, and they need not be copied
     gains = [f.gain for f in forests if f.gain is not None]
     gain = np.mean(gains, axis=0) if len(gains) == len(forests) else None
-    return Forest(first.schema, **arrays, combine=first.combine, gain=gain)
+    return Forest(first.schema, **arrays, combine=first.combine, gain=gain, times=forests[0].times)
+
+
+def on_same_times(forests: Sequence[Forest]) -> Sequence[Forest]:
+    """Return survival forests with curves at the same times: those of all, or evenly chosen ones of too many."""
+    known = [not_none(forest.times) for forest in forests]
+    if all(np.array_equal(times, known[0]) for times in known):
+        return forests
+    times = np.unique(np.concatenate(known))
+    most = max(map(len, known))
+    if len(times) > most:
+        times = times[len(times) - 1 - np.arange(most)[::-1] * len(times) // most]
+    found = []
+    for forest, own in zip(forests, known, strict=True):
+        found.append(replace(forest, value=moved(own, forest.value, times), times=times))
+    return found

@@ -41,6 +41,8 @@ def check_means(forest: ForestArrays, name: str, *, curves: bool = False) -> Non
 
     ``curves`` says whether the format can hold a calibration curve.
     """
+    if forest.times is not None:
+        raise ExportError(f"leaves of survival forests hold curves, which {name} has no place for; save a .silvan file")
     if forest.combine == "vote":
         raise ExportError(
             f"combine is 'vote': {name} cannot give a class by votes beside probabilities by means, nor let trees "

@@ -11,6 +11,7 @@ from silvan.data.typed_table import Frame
 from silvan.errors import InputError
 from silvan.forest.answers import Adding, Totals, add_leaf, add_weight
 from silvan.forest.arrays import ForestArrays, not_none
+from silvan.forest.curves import risks
 from silvan.forest.flow import add_by_flow, lay_out, make_buffers
 from silvan.forest.noted_leaves import add_noted
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
@@ -98,11 +99,13 @@ def tally(
     skip: np.ndarray | None = None,
     skipping: np.ndarray | None = None,
     leaves: np.ndarray | None = None,
+    value: np.ndarray | None = None,
 ) -> Tally:
     """Add up leaf values, votes or both; trees without weight are not asked.
 
     ``skip`` has lines of rows to be skipped, and ``skipping`` is the line of each tree, -1 for none; if None, there is
-    a line a tree. If the ``leaves`` of the rows were noted, values are added up without going down trees.
+    a line a tree. If the ``leaves`` of the rows were noted, values are added up without going down trees. ``value``
+    takes the place of the forest's leaf values.
     """
     n = len(X)
     total = Tally(
@@ -114,7 +117,8 @@ def tally(
     line_of = np.arange(len(mask)) if skipping is None else skipping
     skip_row = np.full(len(forest), -1)
     skip_row[: len(line_of)] = line_of
-    adding = Adding(forest.value, leaf_votes(forest) if votes else np.zeros(0, np.int64), weights, mask, skip_row)
+    summed, voted = forest.value if value is None else value, leaf_votes(forest) if votes else np.zeros(0, np.int64)
+    adding = Adding(summed, voted, weights, mask, skip_row)
     _in_parts(_way_of_adding(forest, X, None if votes else leaves, adding, Totals(*total)), n, n_jobs)
     return total
 
@@ -203,12 +207,13 @@ def scores(
     absent: np.ndarray | None = None,
     *,
     skip: np.ndarray | None = None,
+    value: np.ndarray | None = None,
 ) -> np.ndarray:
     """Score rows as ``combine`` says: (rows, outputs).
 
     ``absent`` marks the features that a table lacks: trees that vote and ask about one abstain; for others these
     values are missing. ``skip`` is (tree, row): out-of-bag scores leave out the trees that saw a row, and a
-    row that every tree skips gets NaN.
+    row that every tree skips gets NaN. ``value`` takes the place of leaf values, which means are of.
     """
     if forest.combine == "stages":
         if skip is not None:
@@ -219,15 +224,15 @@ def scores(
             raise InputError("trees whose log-odds are added up cannot be skipped: each tells of other columns")
         return _odds_scores(forest, tally(forest, X, forest.weights, n_jobs, votes=False).values)
     weights = _answering_weights(forest, absent)
-    return calibrated(forest, tally(forest, X, weights, n_jobs, votes=False, skip=skip).means())
+    return calibrated(forest, tally(forest, X, weights, n_jobs, votes=False, skip=skip, value=value).means())
 
 
 def decide(
     forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None, absent: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the code of each row's class, or its number; the first of classes with equal scores."""
+    """Return the code of each row's class, its number, or its risk; the first of classes with equal scores."""
     if forest.classes is None:
-        return scores(forest, X, n_jobs, absent)[:, 0]
+        return number_of(forest, scores(forest, X, n_jobs, absent))
     if not forest.decides_by_votes:
         return scores(forest, X, n_jobs, absent).argmax(axis=1)
     return tally(forest, X, _answering_weights(forest, absent), n_jobs, values=False).votes.argmax(axis=1)
@@ -246,7 +251,12 @@ def scores_and_decisions(
         total = tally(forest, X, _answering_weights(forest, absent), n_jobs, skip=skip)
         return total.means(), total.votes.argmax(axis=1)
     means = scores(forest, X, n_jobs, absent, skip=skip)
-    return means, means[:, 0] if forest.classes is None else means.argmax(axis=1)
+    return means, number_of(forest, means) if forest.classes is None else means.argmax(axis=1)
+
+
+def number_of(forest: ForestArrays, means: np.ndarray) -> np.ndarray:
+    """Return the number that scores of a forest without classes say; the risk where they are curves."""
+    return means[:, 0] if forest.times is None else risks(means)
 
 
 def scores_if_any(
