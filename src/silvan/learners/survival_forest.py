@@ -15,8 +15,8 @@ from silvan.forest.arrays import not_none
 from silvan.forest.curves import Curves
 from silvan.learners.estimator_input import keys_of, label_of, spread_over_rows
 from silvan.learners.forest_estimators import Estimator
+from silvan.learners.forest_parameters import VotingForestParameters
 from silvan.learners.parameters import write_shared_entries
-from silvan.learners.registry import VotingForestParameters
 from silvan.survival_metrics import concordance
 from silvan.tree.fit import TIME_BINS
 
