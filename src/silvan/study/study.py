@@ -61,7 +61,7 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
     epsilon
         with `epsilon` in `[learner]`: the model is evaluated with noise, which costs this much of every site's privacy
         budget, on top of training. There are then metrics over all sites only, with confidence intervals, see
-        [privacy](privacy.md#judging-a-private-model). Without it metrics are exact, and sites with a budget refuse
+        [privacy](privacy.md#evaluating-a-private-model). Without it metrics are exact, and sites with a budget refuse
         them
     importance
         whether sites are asked how much columns matter: errors on test rows with each column shuffled, summed over
