@@ -1,4 +1,4 @@
-"""Predictions: the leaves that rows fall into, combined over trees as the forest's ``combine`` says."""
+"""Predictions: the leaves that rows reach, combined over trees as ``combine`` says."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ from silvan.util.kernels import njit
 from silvan.util.readable import format_names
 from silvan.util.threads import thread_count, thread_map
 
-_MANY_ROWS = 1 << 10  # so many rows go down trees together; fewer, block by block
+_MANY_ROWS = 1 << 10  # at least this many rows use ``flow``; fewer go block by block
 _STAGE_ROWS = 1 << 16  # rows whose leaves are in memory at a time
 
 
@@ -46,14 +46,14 @@ def as_matrix(schema: Schema, X: Any) -> np.ndarray:
 
 
 def _read(source: Any, schema: Schema) -> Frame:
-    """Read a table; whoever predicts from arrays, or grows trees, loads no reader of files and databases."""
+    """Read a table; prediction from arrays and training load no reader of files and databases."""
     from silvan.data.table import read_table
 
     return read_table(source, schema=schema)
 
 
 def as_rows(forest: ForestArrays, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Convert what a user passes to rows; also return which features a table lacks, if trees abstain for that."""
+    """Convert a user's input to rows; also return which features a table lacks, if trees abstain then."""
     if isinstance(X, np.ndarray | list) or forest.combine != "vote":
         return as_matrix(forest.schema, X), None
     frame = _read(X, forest.schema)
@@ -64,7 +64,7 @@ def as_rows(forest: ForestArrays, X: Any) -> tuple[np.ndarray, np.ndarray | None
 
 @njit(nogil=True, cache=True)
 def _add_by_walk(X: np.ndarray, first: int, stop: int, nodes: Nodes, adding: Adding, total: Totals) -> None:
-    """Add the answers of trees for rows ``first`` to ``stop``, a block of rows after the other."""
+    """Add the answers of trees for rows ``first`` to ``stop``, block by block."""
     place = np.empty(BLOCK, np.uint32)
     for begin in range(first, stop, BLOCK):
         n = min(BLOCK, stop - begin)
@@ -83,7 +83,7 @@ class Tally(Totals):
     """Answers of trees for rows, added up by weight."""
 
     def means(self) -> np.ndarray:
-        """Return the mean leaf values; NaN for a row in which no tree took part."""
+        """Return the mean leaf values; NaN for a row without any participating tree."""
         with np.errstate(invalid="ignore"):
             return self.values / self.weight[:, None]
 
@@ -101,7 +101,7 @@ def tally(
     leaves: np.ndarray | None = None,
     value: np.ndarray | None = None,
 ) -> Tally:
-    """Add up leaf values, votes or both; trees without weight are not asked.
+    """Add up leaf values, votes or both; trees without weight are skipped.
 
     ``skip`` has lines of rows to be skipped, and ``skipping`` is the line of each tree, -1 for none; if None, there is
     a line a tree. If the ``leaves`` of the rows were noted, values are added up without going down trees. ``value``
@@ -126,7 +126,7 @@ def tally(
 def _way_of_adding(
     forest: ForestArrays, X: np.ndarray, leaves: np.ndarray | None, adding: Adding, total: Totals
 ) -> Callable[[int, int], None]:
-    """Return what adds up answers for a stretch of rows; all do so tree after tree, and give the same to a bit."""
+    """Return the function that adds answers for a range of rows; all work tree by tree, with identical results."""
     if leaves is not None:
         return lambda first, stop: add_noted(leaves, first, stop, forest.offsets, adding, total)
     nodes = pack(forest)
@@ -141,19 +141,19 @@ def _way_of_adding(
 
 
 def _in_parts(work: Callable[[int, int], None], n: int, n_jobs: int | None) -> None:
-    """Share rows out to threads, in whole blocks."""
+    """Distribute rows to threads, in whole blocks."""
     threads = thread_count(n_jobs)
     step = max(BLOCK, -(-n // (4 * threads)) // BLOCK * BLOCK)
     thread_map(lambda first: work(first, min(first + step, n)), range(0, n, step), threads)
 
 
 def leaf_votes(forest: ForestArrays) -> np.ndarray:
-    """Return the class that each leaf votes for: the most probable one, the first of equal ones."""
+    """Return the class that each leaf votes for: the most probable one; in a tie, the first."""
     return forest.value.argmax(axis=1)
 
 
 def abstaining(forest: ForestArrays, absent: np.ndarray) -> np.ndarray:
-    """Return which trees ask about a feature that is absent."""
+    """Return which trees use an absent feature."""
     if absent.shape != (forest.n_features,) or absent.dtype != np.bool_:
         raise InputError.about("absent", f"must have {forest.n_features} entries, true or false, one per feature")
     if not absent.any():
@@ -194,7 +194,7 @@ def _leaves(X: np.ndarray, first: int, stop: int, nodes: Nodes, out: np.ndarray)
 
 
 def leaves_of(forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
-    """Return the leaf that each row falls into in each tree, by its number in the tree: int64 (rows, trees)."""
+    """Return the leaf of each row in each tree, by its number in the tree: int64 (rows, trees)."""
     nodes, out = pack(forest), np.zeros((len(X), len(forest)), np.int64)
     _in_parts(lambda first, stop: _leaves(X, first, stop, nodes, out), len(X), n_jobs)
     return out
@@ -262,14 +262,14 @@ def number_of(forest: ForestArrays, means: np.ndarray) -> np.ndarray:
 def scores_if_any(
     forest: ForestArrays, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores and decisions of rows of a table that may lack columns; NaN if that makes every tree abstain."""
+    """Return scores and decisions for rows of a table that may lack columns; NaN if every tree abstains."""
     if not voting_weights(forest, absent).any():
         return np.full((len(X), forest.n_outputs), np.nan), np.zeros(len(X), np.int64)
     return scores_and_decisions(forest, X, n_jobs, absent)
 
 
 def _stage_scores(forest: ForestArrays, X: np.ndarray, n_jobs: int | None) -> np.ndarray:
-    """Count the votes of each stage's trees; the winners share its say."""
+    """Count the votes of each stage's trees; the winners share its weight."""
     out, vote = np.zeros((len(X), forest.n_outputs)), leaf_votes(forest)
     group, say = not_none(forest.group), not_none(forest.say)
     for first in range(0, len(X), _STAGE_ROWS):
@@ -285,7 +285,7 @@ def _stage_scores(forest: ForestArrays, X: np.ndarray, n_jobs: int | None) -> np
 
 
 def _odds_scores(forest: ForestArrays, sums: np.ndarray) -> np.ndarray:
-    """Map sums to log-odds, along straight lines between knots and beyond, and these to probabilities."""
+    """Map sums to log-odds, linearly between and beyond the knots, and these to probabilities."""
     shares = np.empty_like(sums)
     for k, (knots, odds) in enumerate(zip(not_none(forest.knots), not_none(forest.odds), strict=True)):
         piece = np.clip(np.searchsorted(knots, sums[:, k]) - 1, 0, len(knots) - 2)
@@ -308,13 +308,13 @@ def calibrated(forest: ForestArrays, means: np.ndarray) -> np.ndarray:
     return shares if shares.shape[1] == 2 else shares / np.where(total > 0, total, 1.0)
 
 
-SURE = 0.5 / 1024  # scores nearer to 0 or 1 are too few to tell apart: log-odds go on along a straight line
+SURE = 0.5 / 1024  # scores closer to 0 or 1 are too rare to calibrate: log-odds continue along a straight line
 
 
 def log_odds(scores: np.ndarray) -> np.ndarray:
-    """Return log-odds of scores, finite and rising from 0 to 1."""
+    """Return log-odds of scores, finite and increasing from 0 to 1."""
     inner = np.clip(scores, SURE, 1.0 - SURE)
     return np.log(inner / (1.0 - inner)) + (scores - inner) / (SURE * (1.0 - SURE))
 
 
-FAR_ODDS = 500.0  # log-odds beyond are as good as certain, and exponentials stay finite
+FAR_ODDS = 500.0  # more extreme log-odds are practically certain, and exponentials stay finite
