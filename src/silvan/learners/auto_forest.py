@@ -164,7 +164,7 @@ class AutoForest(AutoForestParameters, Learner):
             *asks_for_classes(self.class_weight),
             CountGrid,
             CountFine,
-            histogram_forest.GrowLevel,
+            *histogram_forest.asks(schema),
             merged_forest.GrowTrees,
             *((CountLeafRows, CountLeafLabels) if self.refits_leaves else ()),
             *((CompareHalves, ChooseShare) if self.choose else ()),

@@ -108,6 +108,8 @@ class Learner(ExplainedModel):
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
     ) -> RequestPlan:
         """Return what ``evaluate`` asks of sites, with subgroups by some columns."""
+        if federation.schema.label.event is not None:
+            raise InputError("survival forests have no metrics over sites yet: leave test and evaluate out")
         kinds = (EvaluateModels, CountByScore) if federation.schema.n_classes else (EvaluateModels,)
         models = spec_of(type(self)).models_evaluated(self.get_params(deep=False), by=by)
         models += bool(federation.local_sites)  # the model of pooled rows
