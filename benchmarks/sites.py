@@ -31,7 +31,7 @@ def tables(sites: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def measure(sites: int) -> dict[str, float]:
-    """Train over so many sites: seconds of the clock and of processors, and the whole process's peak of memory."""
+    """Train over a number of sites: wall-clock seconds, CPU seconds, and the whole process's peak of memory."""
     few = sv.federate_rows(tables(3), sums="masked")
     sv.HistogramForest(n_estimators=2, max_depth=2).fit(few)  # kernels are compiled
     fed = sv.federate_rows(tables(sites), sums="masked")
@@ -46,7 +46,7 @@ def measure(sites: int) -> dict[str, float]:
 
 
 def in_own_process(sites: int) -> dict[str, float]:
-    """Measure in a process of its own."""
+    """Measure in a separate process."""
     words = [sys.executable, "-m", "benchmarks.sites", str(sites)]
     return dict(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
 

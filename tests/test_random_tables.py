@@ -5,7 +5,7 @@ class, labels that one column decides or none does; few features per node, so th
 means; all ways of summing. Forests from adaptive bins equal their naive version, merged forests equal the sites' own
 joined together.
 
-SILVAN_TABLES=1000 python -m pytest tests/test_random_tables.py
+    SILVAN_TABLES=1000 python -m pytest tests/test_random_tables.py
 
 tries more of them; a failure names its seed, and ``SILVAN_TABLE_FIRST`` starts from it.
 """

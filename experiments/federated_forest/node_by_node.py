@@ -1,4 +1,4 @@
-"""Prediction by a forest in shares as others do it: the owner of one node after the other says which rows go left.
+"""Prediction by a forest in shares, node by node: the owner of each node says which rows go left.
 
 Figures 6 to 8 compare it with the publication's prediction in one round, which silvan uses. Nothing else needs it.
 """

@@ -15,7 +15,7 @@ noise covers;
 site that made them;
 - the number and category that only one row has are in no reply.
 
-PYTHONPATH=tests python tests/helpers/fuzz_lies.py --n 100000 --seed 0 --results lies.jsonl
+    PYTHONPATH=tests python tests/helpers/fuzz_lies.py --n 100000 --seed 0 --results lies.jsonl
 
 runs in shares, each with its own seed and line of results; shares that have a line are not run again.
 """

@@ -5,7 +5,7 @@ again with each field changed: another number, name, column, cut point, split or
 site must refuse a changed field that the study's text fixes or that sites agreed on, and accept the honest request.
 Changed derived fields are only counted: the site accepts them, and a replay of the study detects them.
 
-PYTHONPATH=tests python tests/helpers/fuzz_terms.py --n 500 --seed 0
+    PYTHONPATH=tests python tests/helpers/fuzz_terms.py --n 500 --seed 0
 """
 
 import argparse

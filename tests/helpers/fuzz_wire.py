@@ -4,7 +4,7 @@ Real messages of small studies, of every kind and every way of summing, signed a
 (``mutations.py``). Nothing may crash or hang, every outcome must be a well-formed reply or a deliberate error, and a
 changed signed message must never be accepted.
 
-python tests/fuzz_wire.py --n 1000000 --seed 0 --results shares.jsonl
+    python tests/fuzz_wire.py --n 1000000 --seed 0 --results shares.jsonl
 
 runs in shares, each with its own seed and line of results; shares that have a line are not run again.
 """

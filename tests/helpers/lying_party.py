@@ -8,7 +8,7 @@ look right, an earlier reply of its own or of another party, the name of another
 - a study that ends has the honest model, or the lie is one that nobody can detect (``UNSEEN``): about the party's own
 columns, ids or label.
 
-PYTHONPATH=tests python tests/helpers/lying_party.py --n 2000 --seed 0
+    PYTHONPATH=tests python tests/helpers/lying_party.py --n 2000 --seed 0
 """
 
 import argparse

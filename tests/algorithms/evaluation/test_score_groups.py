@@ -112,9 +112,7 @@ def honest(n, seed=0, signal=1.5, sure=1.0):
 @pytest.mark.parametrize("signal", [0.7, 1.5, 3.0])
 @pytest.mark.parametrize("sure", [0.4, 1.0, 2.0])
 def test_metrics_of_an_honest_model_hardly_change(n, signal, sure):
-    """Far less than by chance: on other rows, the AUC varies by about 0.5
-    sqrt(n).
-    """
+    """Far less than by chance: on other rows, the AUC varies by about 0.5 / sqrt(n)."""
     change = defaultdict(list)
     for seed in range(20):
         score, y = honest(n, seed, signal, sure)
