@@ -208,7 +208,8 @@ def test_random_deviations_are_found(tmp_path, kind):
 def test_a_coordinator_that_was_killed(tmp_path):
     """It goes on from its journal, and the statements fit."""
     study, stopped = HONEST["masked"], []
-    fed = make_federation(study, tmp_path)
+    ledgers = str(tmp_path / "sites")
+    fed = make_federation(study, tmp_path, ledgers=ledgers)
     honest_deliver = fed.transport.deliver
 
     def deliver(messages, verb, timeout):
@@ -221,7 +222,7 @@ def test_a_coordinator_that_was_killed(tmp_path):
     fed.transport.deliver = deliver
     with pytest.raises(KeyboardInterrupt):
         carry_out(study, tmp_path, fed)
-    carry_out(study, tmp_path)
+    carry_out(study, tmp_path, ledgers=ledgers)
     assert verify_study(tmp_path).sentence == "sums and decisions verified by Ada"
 
 
@@ -252,7 +253,7 @@ def test_the_command(tmp_path):
     assert (done.exit_code, done.output.splitlines()) == (
         0,
         [
-            "16 requests compared with what the sites signed, and 6 sums with their fingerprints.",
+            "16 requests compared with what the sites signed, and 6 sums with their proofs.",
             "Result: sums and decisions verified by Ada.",
             f"Model: {Run(tmp_path).read().models[0].hash}.",
         ],

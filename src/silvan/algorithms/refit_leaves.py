@@ -27,7 +27,7 @@ from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Total
+from silvan.federation.message import Blob, SummedReply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
@@ -45,7 +45,7 @@ _LABEL_CAP = 1 << 31  # largest label of one row, in fixed point: sums over up t
 
 
 # -- messages
-class LeafRows(Reply, frozen=True, kw_only=True):
+class LeafRows(SummedReply, frozen=True, kw_only=True):
     """The number of the site's rows that reach each leaf; leaves of its own trees are not counted."""
 
     rows: np.ndarray
@@ -63,7 +63,7 @@ class CountLeafRows(Total[LeafRows], frozen=True, kw_only=True):
     bootstrap: Fixed[RowSampling]
 
 
-class LeafLabels(Reply, frozen=True, kw_only=True):
+class LeafLabels(SummedReply, frozen=True, kw_only=True):
     """Rows by leaf and class; in regression, rows and the sum of their labels in fixed point.
 
     None are counted at leaves of the site's own trees.
@@ -75,7 +75,7 @@ class LeafLabels(Reply, frozen=True, kw_only=True):
 class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
     """The number of rows per class of other sites that reach the leaves of a site's pruned trees."""
 
-    reply: ClassVar[type[Reply]] = LeafLabels
+    reply: ClassVar[type[SummedReply]] = LeafLabels
 
     few: Derived[np.ndarray]  # the nodes that too few rows of others reach
     min_leaf: Fixed[int]  # how many are enough, which the site's policy judges

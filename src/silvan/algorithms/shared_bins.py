@@ -23,13 +23,13 @@ from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Blob, PartitionsWay, SummedReply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.util.threads import thread_count, thread_map
 
 
-class GridCounts(Reply, frozen=True, kw_only=True):
+class GridCounts(SummedReply, frozen=True, kw_only=True):
     """Rows in each coarse cell, (columns, cells), and of the label: in each class, or in each cell."""
 
     cells: np.ndarray
@@ -44,7 +44,7 @@ class CountGrid(Total[GridCounts], frozen=True, kw_only=True):
     schema: Agreed[Blob]
 
 
-class FineCounts(Reply, frozen=True, kw_only=True):
+class FineCounts(SummedReply, frozen=True, kw_only=True):
     """Rows in each fine cell, column after column."""
 
     cells: np.ndarray

@@ -57,16 +57,14 @@ def agree_on(
     positive: Class | None = None,
     grouped: bool = False,
     absent: Absent = "missing",
-    share_key: Callable[[], None] | None = None,
     share_columns: Callable[[Sequence[str]], None] | None = None,
 ) -> Agreement:
     """Find the schema that all sites' tables fit, how the tables differ, and each site's rows.
 
     ``grouped`` says that the study names a column of persons' ids: sites that go by none refuse, and the other way.
     With a schema that is given, sites are asked at most for their rows. ``share_columns`` tells sites which columns the
-    others have, and ``share_key`` gives them the key by which they prove how many rows categories have, both before
-    anything is counted. ``positive`` is the class of two that metrics are about. ``absent`` says what becomes of
-    columns that some sites lack.
+    others have, before anything is counted. ``positive`` is the class of two that metrics are about. ``absent`` says
+    what becomes of columns that some sites lack.
     """
     if schema is not None:
         if share_columns is not None:
@@ -87,8 +85,6 @@ def agree_on(
             share_columns(list(found))
         named: dict[str, dict[str, int]] = {}
         if "categorical" in found.values():
-            if share_key is not None:
-                share_key()
             features, named = _name_categories(federation, features, differences)
     rows = {site: description.rows for site, description in replies.items()}
     described = []

@@ -433,7 +433,7 @@ class Federation:
         question = Asked(digest(b"\n".join([named, *map(wire.encode, parts)])), kind, requests, check)
         if self.verifiable:
             asked = {site: question.asked(site) for site in requests}
-            self.questions.append(LoggedQuestion(question.name, kind, self._sender.round, asked))
+            self.questions.append(LoggedQuestion(question.name, kind, self.task, self._sender.round, asked))
         return question
 
     def _check_recalled(self, question: Asked, site: str, reply: Reply) -> None:

@@ -22,10 +22,21 @@ PartitionsWay = Literal["add up", "site"]
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site answers. Replies to ``total`` requests hold integer arrays only."""
+    """What a site answers."""
 
 
 R = TypeVar("R", bound=Reply)
+
+PROOF, NO_PROOF = "proof", np.zeros(0, np.int64)
+
+
+class SummedReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """A site's part of a sum, or the sum: integer arrays, and a proof if the sites share a key (``proven_sums.py``)."""
+
+    proof: np.ndarray = NO_PROOF
+
+
+S = TypeVar("S", bound=SummedReply)
 
 
 class SignedReply(Reply, frozen=True, kw_only=True):
@@ -111,7 +122,7 @@ class Ask(Request, Generic[R], frozen=True, kw_only=True):
     verb: ClassVar[Verb] = "ask"
 
 
-class Total(Request, Generic[R], frozen=True, kw_only=True):
+class Total(Request, Generic[S], frozen=True, kw_only=True):
     """A request of whose replies, of the type in brackets, the coordinator sees only the sum."""
 
     verb: ClassVar[Verb] = "total"
@@ -208,6 +219,8 @@ def shapes(reply: msgspec.Struct) -> str:
     said = []
     for name in reply.__struct_fields__:
         value, words = getattr(reply, name), name.replace("_", " ")
+        if name == PROOF and not len(value):
+            continue
         if isinstance(value, np.ndarray):
             size = " x ".join(f"{n:,}" for n in value.shape) or "1"
             said.append(f"{words}: {size} {_ELEMENTS.get(value.dtype.kind, 'elements')}")

@@ -61,7 +61,7 @@ class SiteSettings:
     ``folder``. With a ``date_split`` the rows held out for evaluation are the latest ones; its column is no feature.
     ``results`` is the folder for the results of a study, if the site takes any. ``naming`` says which classes and
     categories the site names (``describe.py``). "all" is for one process. With "proven" they are the classes that
-    enough of its own rows have, and the categories that are proven to be common, by the ``shared_key`` of the sites.
+    enough of its own rows have, and the categories that are proven to be common (``proven_sums.py``).
     With ``published`` sampling the sampling key does not become the shared one. ``group`` names the column of persons'
     ids, of whom the table has one or several rows each. It is no feature. A person is in one part only, and all that
     counts rows counts one of each person.
@@ -81,7 +81,6 @@ class SiteSettings:
     kinds: Kinds = field(default_factory=dict)
     naming: Naming = "all"
     published: bool = False
-    shared_key: np.ndarray | None = None
     results: Path | None = None
     test_key: bytes | None = None
     date_split: DateSplit | None = None

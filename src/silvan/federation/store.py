@@ -24,10 +24,10 @@ SHARE = "share "
 SIGNING = "signing key"
 """Where a site of this process has its key, if it has no folder."""
 
-FINGERPRINT = "fingerprint"
-"""How the key begins of what fingerprints of sums derive from."""
+PROOF = "proof"
+"""How the name of the key begins by which sums are proved."""
 
-LASTING = (SEQUENCE, SHARE, SIGNING, FINGERPRINT, "secret", "shared key", "paillier key", "named ")
+LASTING = (SEQUENCE, SHARE, SIGNING, PROOF, "secret", "shared key", "paillier key", "named ")
 """Prefixes of what a site is not told or cannot draw a second time, and of what it holds a coordinator to."""
 
 
@@ -74,9 +74,9 @@ class MemoryStore(Store):
             self._values[key] = value
 
 
-def fingerprint_key_name(study: str) -> str:
-    """Return under which name a store has the key from which the fingerprints of a study's sums derive."""
-    return f"{FINGERPRINT} key of {study}"
+def proof_key_name(study: str) -> str:
+    """Return under which name a store has the key by which a study's sums are proved."""
+    return f"{PROOF} key of {study}"
 
 
 def digest(data: bytes) -> str:

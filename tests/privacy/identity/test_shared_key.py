@@ -121,7 +121,7 @@ def test_a_site_with_a_budget_agrees_on_a_key(fed):
 def test_what_tells_nothing_of_rows_is_answered_alike_whatever_the_table():
     """The kinds that are free of budgets and policies: each is answered by a site whose table cannot even be read.
 
-    ``CloseStudy`` is about what was answered before, by digests and masked fingerprints (``test_close_study.py``), and
+    ``CloseStudy`` is about what was answered before, by digests (``test_close_study.py``), and
     ``CompareLedgers`` about how long ledgers are (``test_ledger_heads.py``).
     """
     free = {kind.kind() for kind, _ in HANDLERS.values() if not kind.of_rows}

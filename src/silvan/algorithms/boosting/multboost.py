@@ -32,7 +32,7 @@ from silvan.federation.agree import MAX_ROWS
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, Request, SignedReply, Total
+from silvan.federation.message import Ask, Blob, ProtocolPosition, Request, SignedReply, SummedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.forest.forest import Forest
@@ -114,7 +114,7 @@ class FindStump(AfterStages, Ask[FoundStump], frozen=True, kw_only=True):
         return self.settings.min_samples_leaf
 
 
-class StageMasses(Reply, frozen=True, kw_only=True):
+class StageMasses(SummedReply, frozen=True, kw_only=True):
     """Masses of the site's rows that the newest stage gets right, wrong, neither."""
 
     masses: np.ndarray

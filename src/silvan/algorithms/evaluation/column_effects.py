@@ -26,7 +26,7 @@ from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Blob, PartitionsWay, SummedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
@@ -89,7 +89,7 @@ class ColumnGrid(msgspec.Struct, frozen=True):
     values: np.ndarray
 
 
-class RowSums(Reply, frozen=True, kw_only=True):
+class RowSums(SummedReply, frozen=True, kw_only=True):
     """The number of a site's test rows, and sums over them; empty if there are too few."""
 
     rows: np.ndarray

@@ -24,7 +24,7 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError, reject
 from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Blob, PartitionsWay, SummedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.forest.predict import calibrated, log_odds
@@ -140,7 +140,7 @@ def error_table(forest: Forest, counts: np.ndarray) -> np.ndarray | None:
 
 
 # -- messages
-class ErrorCounts(Reply, frozen=True, kw_only=True):
+class ErrorCounts(SummedReply, frozen=True, kw_only=True):
     """Training rows by the size of their error."""
 
     counts: np.ndarray

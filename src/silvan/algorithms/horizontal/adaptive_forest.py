@@ -27,7 +27,7 @@ from silvan.errors import FormatError, InputError, reject
 from silvan.federation.bound import Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Reply, Total
+from silvan.federation.message import Ask, Reply, SummedReply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
@@ -49,7 +49,7 @@ class AdaptiveBins(Reply, frozen=True, kw_only=True):
     missing: np.ndarray  # (histograms, 2): the same of rows without a value; empty for none
 
 
-class LeafCounts(Reply, frozen=True, kw_only=True):
+class LeafCounts(SummedReply, frozen=True, kw_only=True):
     """Rows of every leaf by class, in the order of the leaves' numbers."""
 
     counts: np.ndarray  # (leaves, 2): negatives, positives

@@ -23,7 +23,7 @@ from silvan.errors import FormatError, reject
 from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Blob, PartitionsWay, SummedReply, Total
 from silvan.federation.outgoing import Bounds
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
@@ -43,7 +43,7 @@ from silvan.util.threads import thread_count
 
 
 # -- messages
-class Histograms(Reply, frozen=True, kw_only=True):
+class Histograms(SummedReply, frozen=True, kw_only=True):
     """Statistics by bin, of every open node and each of its features, one after the other."""
 
     sums: np.ndarray

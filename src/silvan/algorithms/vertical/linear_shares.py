@@ -19,7 +19,7 @@ from silvan.data.schema import Schema
 from silvan.errors import RefusedError
 from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Total
+from silvan.federation.message import Blob, SummedReply, Total
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import SHARE as KEPT
@@ -36,7 +36,7 @@ ROOM = 58
 # -- messages
 
 
-class Predictors(Reply, frozen=True, kw_only=True):
+class Predictors(SummedReply, frozen=True, kw_only=True):
     """A party's part of each row's predictors."""
 
     parts: np.ndarray

@@ -21,7 +21,7 @@ from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
 from silvan.federation.bound import Agreed, Derived, Each, Fixed
 from silvan.federation.cache import CacheKey
-from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, Total
+from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, SummedReply, Total
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -67,7 +67,7 @@ class SealedStep(msgspec.Struct, frozen=True):
     sharper: int  # bits by which to make the next direction larger
 
 
-class Offer(Reply, frozen=True, kw_only=True):
+class Offer(SummedReply, frozen=True, kw_only=True):
     """A party's proposed addition to each row's predictors, and products of its directions."""
 
     column: np.ndarray  # (rows, predictors)
