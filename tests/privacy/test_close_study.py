@@ -5,6 +5,7 @@ from experiments.verification.studies import make_federation, sites_of, study_of
 from helpers.studies import federate, parts, table
 
 import silvan as sv
+from silvan.algorithms.describe_columns import DescribeRows
 from silvan.errors import RefusedError
 from silvan.federation.describe import CountRows
 from silvan.federation.message import Owner
@@ -47,6 +48,18 @@ def test_refusals_are_no_answers(fitted):
     with pytest.raises(RefusedError), fitted.working_on("another label"):
         fitted.ask(CountRows(grouped=True))
     assert all(one.kind != "CountRows" for s in close_study(fitted).values() for one in s.answered)
+
+
+def test_a_request_for_blobs_is_no_answer(fitted):
+    """A site asks for the schema again, as its store has made room: the coordinator learns nothing by that."""
+    store, schema = fitted.site("site 0").store, fitted.schema.to_json().encode()
+    store._values.pop(f"blob {digest(schema)}")
+    with fitted.working_on("another model"):
+        fitted.ask(DescribeRows(schema=fitted.blob(schema)))
+    outbox = fitted.site("site 0").outbox
+    assert "which data the site lacks" in outbox.ledger.lines()[-2].what
+    shown = [one for one in close_study(fitted)["site 0"].answered if one.kind == "DescribeRows"]
+    assert [len(one.answers) for one in shown] == [1]
 
 
 def test_nothing_is_answered_in_a_study_that_is_closed(fitted):

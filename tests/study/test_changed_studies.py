@@ -3,9 +3,12 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
+from experiments.verification.deviations import dropped_site
 from experiments.verification.studies import (
     HISTOGRAM,
+    LINEAR,
     MERGED,
     VERTICAL,
     OutOfSight,
@@ -15,7 +18,7 @@ from experiments.verification.studies import (
     study_of,
 )
 
-from silvan.errors import InputError, SilvanError
+from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federation import wire
 from silvan.federation.keys import Key, Roster
 from silvan.federation.message import Envelope
@@ -164,6 +167,17 @@ def test_more_sites_lost_than_the_text_allows_are_named(tmp_path):
     losing(federation, "site 2", "GrowTrees")
     carry_out(study, tmp_path, federation)
     assert any("left out, which the study does not allow" in text for text in verify_study(tmp_path).deviations)
+
+
+@pytest.mark.parametrize(("learner", "seed"), [(VERTICAL, 2), (VERTICAL, 7), (VERTICAL, 12), (LINEAR, 12)])
+def test_a_party_that_a_coordinator_leaves_out_ends_a_vertical_study(tmp_path, learner, seed):
+    """At the agreement, at the roots, and later: without a quorum nobody may be lost, whoever says so."""
+    study = study_of(learner)
+    federation = make_federation(study, tmp_path)
+    told = dropped_site(federation, np.random.default_rng(seed))
+    with pytest.raises(FederationError, match=r"party \d' did not answer; without a quorum a study needs all"):
+        carry_out(study, tmp_path, federation)
+    assert told() is not None
 
 
 # -- predictions of new rows

@@ -174,6 +174,7 @@ class Federation:
             replies[site] = reply
         if not replies:
             raise FederationError(f"no site answered {question.kind.__name__}")
+        self._check_all_there()
         return {site: replies[site] for site in question.requests if site in replies}
 
     def total(
@@ -201,6 +202,7 @@ class Federation:
         left = {site: r for site, r in question.requests.items() if site not in known}
         # the sites hold a sum to the sites that it was over at first, also if one was lost and the study resumed since
         reply, traffic = self.sums.total(self, replace(question, requests=left, over=list(question.requests)))
+        self._check_all_there()
         if self.journal.path is not None or self.verifiable:
             body = wire.encode(reply)
             self._log_sum(digest(body))
@@ -459,6 +461,11 @@ class Federation:
     def _count(self, site: str, question: Asked, entry: Entry) -> None:
         self.traffic[site, "sent", question.kind.__name__] += entry.sent
         self.traffic[site, "received", question.kind.__name__] += entry.received
+
+    def _check_all_there(self) -> None:
+        """Raise an error if the journal, or whoever else, says that a site was lost where none may be."""
+        if self.lost and self.quorum is None:
+            raise FederationError(f"{'; '.join(self.lost.values())}; without a quorum a study needs all of its sites")
 
     def _lose(self, failed: dict[str, Exception], question: Asked) -> None:
         """Go on without sites, if the quorum allows; the journal remembers who was left out."""
