@@ -1,4 +1,4 @@
-"""What changes between the approval of a study and its end: each fits the study's terms, or ends in one sentence."""
+"""Changes between the approval and the end of a study: each fits the study's terms, or ends with one sentence."""
 
 from dataclasses import replace
 from functools import partial
@@ -67,7 +67,7 @@ def test_a_site_that_reads_another_text_refuses(tmp_path, other):
     refused(STUDY, tmp_path, federation, said)
 
 
-def test_a_site_with_another_text_is_at_work_on_another_study(tmp_path):
+def test_a_site_with_another_text_has_another_study(tmp_path):
     federation = make_federation(STUDY, tmp_path)
     gate = sites_of(federation)["site 1"].outbox
     gate.terms = replace(gate.terms, study=study_of(MERGED).unique_name)
@@ -122,20 +122,20 @@ def test_a_site_that_knows_another_by_a_false_key_makes_no_sums(tmp_path, sums):
     refused(study, tmp_path, federation, "was changed on its way, or belongs elsewhere")
 
 
-# -- a study that is resumed, and a site that starts anew
+# -- a study that is resumed, and a restarted site
 
 
-def test_sites_that_start_anew_for_each_message_hold_the_coordinator_to_the_same_terms(tmp_path):
+def test_restarted_sites_enforce_the_same_terms(tmp_path):
     federation = make_federation(STUDY, tmp_path, transport=partial(OutOfSight, cold=True))
     carry_out(STUDY, tmp_path, federation)
     assert verify_study(tmp_path).sentence == "sums and decisions verified by Ada"
 
 
-# -- a site that is lost
+# -- a lost site
 
 
 def losing(federation, site, kind):
-    """Have a site fall silent when it is first asked for a kind of message."""
+    """Makes a site fail at its first request of a kind."""
     honest, gone = federation.transport.deliver, []
 
     def deliver(messages, verb, timeout):
@@ -161,7 +161,7 @@ def test_a_lost_site(tmp_path, quorum):
 
 
 def test_more_sites_lost_than_the_text_allows_are_named(tmp_path):
-    """The coordinator's own program goes on with two of three sites; the sites' lists of sums do not tell."""
+    """The coordinator's own program continues with two of three sites; the sites' lists of sums do not reveal it."""
     study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrefit_leaves = false\n')
     federation = make_federation(study, tmp_path, exclude=["sex"], quorum=2)
     losing(federation, "site 2", "GrowTrees")
@@ -183,7 +183,7 @@ def test_a_party_that_a_coordinator_leaves_out_ends_a_vertical_study(tmp_path, l
 # -- predictions of new rows
 
 
-def test_a_prediction_of_new_rows_learns_nothing():
+def test_a_prediction_trains_nothing():
     study = predicting(study_of(VERTICAL), "0" * 64, 1)
     assert {"settings", "turned"} <= text_of(study_of(VERTICAL)).fixed_by(None).keys()
     assert text_of(study).fixed_by(None).keys().isdisjoint({"settings", "turned", "key_bits", "alpha", "tol"})

@@ -15,11 +15,10 @@ import msgspec
 
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.journal import LOST, SUM
-from silvan.federation.message import Ask, SignedReply
+from silvan.federation.message import Ask, Derived, SignedReply
 from silvan.federation.outgoing import LoggedQuestion
 from silvan.federation.proven_sums import SumName, is_proven
 from silvan.federation.site import Site, answers
