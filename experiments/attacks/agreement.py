@@ -232,7 +232,7 @@ _ATTACKS: dict[str, tuple[str, Callable[[int, bool], float]]] = {
     "the same, where sites share no key": ("232 of 800 (250 of 267 in small)", _surnames(keyed=False)),
     "salaries to a hundred-thousandth, by cells of one row": ("388 of 400 (796 of 800 in small)", _fine_salaries),
     "labels, by more cut points than the study has bins": ("455 of 455 (114 of 250 in small)", _cut_points),
-    "classes of a label that the study does not learn": ("2 of 2", _other_label),
+    "classes of a label outside the study": ("2 of 2", _other_label),
     "classes by a second schema": ("2 of 2", _second_schema),
     "one site's column, by sums over three sites": ("all rows", _one_site),
     "digests of ids, in a study that matches by private set intersection": ("all", _digests),

@@ -16,6 +16,7 @@ from silvan.data.bins import grid
 from silvan.data.bins.bins import Bins, make_bins, most_in_a_bin
 from silvan.data.bins.cut_points import choose_cuts, given_cuts, staggered_bins
 from silvan.data.bins.grid import Grid, Heavy, most_fine_cells
+from silvan.data.bins.time_bins import N_CODES, time_cells
 from silvan.data.schema import MAX_BINS, Feature, Schema
 from silvan.errors import FormatError, reject
 from silvan.federation import wire
@@ -195,18 +196,29 @@ def count_labels(part: Part, schema: Schema) -> np.ndarray:
     if not part.of_persons:
         return sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
     label_grid, cells = Grid.for_columns(1), part.y
-    if not schema.n_classes:
+    if schema.label.event is not None:
+        cells = time_cells(part.y)
+    elif not schema.n_classes:
         with np.errstate(over="ignore"):
             images = grid.images(part.y.astype(np.float32))
         cells = grid.coarse_cells(images, label_grid.coarse, label_grid.n_cells)
-    n, persons = schema.n_classes or label_grid.n_cells, np.unique(part.row_keys["person"], return_inverse=True)[1]
+    n, persons = _label_cells(schema), np.unique(part.row_keys["person"], return_inverse=True)[1]
     return np.bincount(np.unique(persons * n + cells) % n, minlength=n).astype(np.int64)
 
 
+def _label_cells(schema: Schema) -> int:
+    """Return how many counts of labels there are."""
+    if schema.label.event is not None:
+        return N_CODES
+    return schema.n_classes or Grid.for_columns(1).n_cells
+
+
 def label_counts(y: np.ndarray, schema: Schema) -> np.ndarray:
-    """Count rows by class, or by coarse cell of the target."""
+    """Count rows by class, by coarse cell of the target, or by cell of the time and event."""
     if schema.n_classes:
         return np.bincount(y, minlength=schema.n_classes).astype(np.int64)
+    if schema.label.event is not None:
+        return np.bincount(time_cells(y), minlength=N_CODES).astype(np.int64)
     label_grid = Grid.for_columns(1)
     with np.errstate(over="ignore"):
         small = y.astype(np.float32)
@@ -320,9 +332,9 @@ def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
     """Count all sites' training rows on the coarse grid."""
 
     def check(site: str, reply: GridCounts) -> None:
-        cells, label = Grid.for_columns(len(schema.features)).n_cells, Grid.for_columns(1).n_cells
+        cells = Grid.for_columns(len(schema.features)).n_cells
         _check_counts(reply.cells, (len(schema.features), cells), np.int32)
-        _check_counts(reply.label, (schema.n_classes or label,), np.int64)
+        _check_counts(reply.label, (_label_cells(schema),), np.int64)
 
     named, rows = federation.blob(schema.to_json().encode()), sum(federation.rows.values())
     counts: GridCounts = federation.total(CountGrid(schema=named), check=check, most=rows or None)

@@ -22,8 +22,8 @@ import numpy as np
 
 from silvan.data.bins.column_summary import Sizes, summarise
 from silvan.data.cells import MISSING, class_places, distinct, fold
-from silvan.data.encode import Task, category_texts
-from silvan.data.schema import MAX_CATEGORIES, Class
+from silvan.data.encode import category_texts
+from silvan.data.schema import MAX_CATEGORIES, Class, Task
 from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
 from silvan.federation.message import (
@@ -145,7 +145,7 @@ def describe(site: Site, request: Describe) -> Description:
     """Describe the table."""
     _check_grouped(site, request)
     counted = None if site.groups is None else one_of_each(site.groups.keys)
-    replies = summarise(site.table, site.label, request.task, site.sizes_apart(), counted)
+    replies = summarise(site.table, site.label, request.task, site.sizes_apart(), counted, site.event)
     classes = replies.label.classes
     named = None if classes is None else _named_classes(site, classes)
     return Description(
@@ -250,7 +250,7 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
 
 def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
     """Count the rows of each category batch by batch; if rows belong to persons, count persons over all batches."""
-    if name not in site.table.names or name == site.label:
+    if name not in site.table.names or name in (site.label, site.event):
         return
     batches = site.table.batches([name])
     if site.groups is None:

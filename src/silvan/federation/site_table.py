@@ -62,7 +62,7 @@ class SiteSettings:
     process; "proven" means classes that enough of its own rows have, and categories that are proven to be common
     (``proven_sums.py``). With ``published`` sampling the sampling key is not replaced by the shared key. ``group``
     names the column of persons' ids, which is not a feature: all rows of a person are in one part, and a person counts
-    as one row.
+    as one row. ``event`` names the column of events if ``label`` names that of times.
     """
 
     label: str = "label"
@@ -83,6 +83,7 @@ class SiteSettings:
     test_key: bytes | None = None
     date_split: DateSplit | None = None
     group: str | None = None
+    event: str | None = None
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
@@ -119,8 +120,8 @@ class SiteTable(SiteSettings):
         if self.group is not None:
             kinds = {**kinds, self.group: "categorical"}
         if is_partitioned(self.source):
-            if self.group is not None or self.date_split is not None:
-                what = "group" if self.group is not None else "a split by date"
+            asked = {"survival": self.event, "group": self.group, "a split by date": self.date_split}
+            for what in [what for what, given in asked.items() if given is not None]:
                 raise SchemaError(f"{what} needs all rows of a site in one place, not partitions on a Dask cluster")
             return Partitioned(self.source, self.label, _BATCH, self.folder, left_out, kinds)
         if self.memory is None:
@@ -191,7 +192,7 @@ class SiteTable(SiteSettings):
             seed.append(1 + self.fold.shuffle)
             if self.test_key is not None:  # between machines nobody else knows which rows are in which fold
                 seed.append(int.from_bytes(self.test_key, "big"))
-        return hold_out(self.table, self.label, self.test, seed, self.folder, self.fold, self.groups)
+        return hold_out(self.table, self.event or self.label, self.test, seed, self.folder, self.fold, self.groups)
 
     def _blocks(self, schema: Schema) -> Iterator[Block]:
         """Yield all rows, encoded by a schema; no cell raises an error."""

@@ -108,6 +108,8 @@ class Learner(ExplainedModel):
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
     ) -> RequestPlan:
         """Return what ``evaluate`` asks of sites, with subgroups by some columns."""
+        if federation.schema.label.event is not None:
+            raise InputError("survival forests have no metrics over sites yet: leave test and evaluate out")
         kinds = (EvaluateModels, CountByScore) if federation.schema.n_classes else (EvaluateModels,)
         models = spec_of(type(self)).models_evaluated(self.get_params(deep=False), by=by)
         models += bool(federation.local_sites)  # the model of pooled rows
@@ -166,11 +168,12 @@ class Learner(ExplainedModel):
             raise InputError.about(name, "needs rows that some trees did not learn from: set bootstrap=True")
 
     def trusted(self, federation: Federation, forest: Forest, draws: RowSamples) -> Forest:
-        """Return the forest with a calibration curve and errors, as far as they are asked for: a round each."""
-        if self.calibrates:
+        """Return the forest with a curve and errors, as far as they are asked for and it has none: a round each."""
+        if self.calibrates and forest.curve is None:
             self._counted = total_unseen(federation, self.schema_, forest, draws)
             forest = with_curve(self.schema_, forest, self._counted)
-        return with_errors(federation, self.schema_, forest, draws) if self.intervals else forest
+        wanted = self.intervals and forest.errors is None
+        return with_errors(federation, self.schema_, forest, draws) if wanted else forest
 
     def _adjust(self, federation: Federation) -> None:
         """Fit the forest with a curve and errors, which sites adjust to their own rows and keep."""
@@ -209,7 +212,7 @@ class Learner(ExplainedModel):
             )
         counted = self._counted
         if counted is None:
-            counted = total_unseen(federation, self.schema_, self.forest_, draws[self.forest_.hash])
+            counted = total_unseen(federation, self.schema_, self.forest_.plain(), draws[self.forest_.hash])
         return choose_threshold(self.schema_, self.forest_, counted, self.threshold)
 
     def result(self) -> Result:

@@ -13,7 +13,7 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.describe import FLOOR
 from silvan.tree.fit import NO_VOTES, Settings, monotonic_signs
-from silvan.tree.objectives import OBJECTIVES, Measure
+from silvan.tree.objectives import DEFAULTS, OBJECTIVES, Measure
 from silvan.tree.sampling import make_key
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def forest_settings(parameters: Mapping[str, Any], schema: Schema) -> Settings:
     """Return the settings of trees for a schema; raise ``InputError`` where the two do not fit."""
     criterion = parameters.get("criterion")
     chosen = OBJECTIVES.get(str(criterion))
-    if chosen is not None and chosen.for_classes != bool(schema.n_classes):
-        fits = "'gini', 'entropy' or 'log_loss'" if schema.n_classes else "'squared_error'"
-        kind = "classification" if schema.n_classes else "regression"
-        raise InputError.about("criterion", f"{criterion!r} does not fit {kind}: leave it out, or use {fits}")
+    task = schema.label.task
+    if chosen is not None and chosen.task != task:
+        fits = "'gini', 'entropy' or 'log_loss'" if schema.n_classes else repr(DEFAULTS[task])
+        raise InputError.about("criterion", f"{criterion!r} does not fit {task}: leave it out, or use {fits}")
     names = set(Settings.__dataclass_fields__) & set(parameters)
     values = {name: parameters[name] for name in names - {"criterion", "class_weight", "monotonic_cst"}}
     values["monotonic_cst"] = monotonic_signs(parameters.get("monotonic_cst"), schema)
@@ -99,8 +99,7 @@ def forest_settings(parameters: Mapping[str, Any], schema: Schema) -> Settings:
         weight = [float(weight.get(c, 1.0)) for c in classes or ()]
     if values.get("vote") == "hard" and not schema.n_classes:
         raise InputError(NO_VOTES)
-    default = "gini" if schema.n_classes else "squared_error"
-    return Settings(criterion=criterion or default, class_weight=weight, **values)
+    return Settings(criterion=criterion or DEFAULTS[task], class_weight=weight, **values)
 
 
 def _of_boosting(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +197,7 @@ def _measures(settings: Settings, schema: Schema) -> Callable[[Measure], bool]:
     weighted = settings.class_weight is not None
 
     def fits(given: Measure) -> bool:
-        same = given.objective == settings.criterion and given.fits(n_classes)
+        same = given.objective == settings.criterion and given.fits(n_classes, schema.label.task)
         return same and (weighted or set(given.class_weight) == {1}) and (not n_classes or not given.offset)
 
     return fits

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from silvan.data.schema import MAX_BINS
 from silvan.forest.arrays import DEPTH_CAP
+from silvan.forest.curves import MOST_TIMES
 from silvan.learners.parameters import Parameters, Positive, declared
 
 
@@ -18,8 +19,8 @@ class ForestParameters(Parameters):
     n_estimators
         Number of trees.
     criterion
-        "gini", "entropy" or "log_loss" (the same as "entropy") for classes, "squared_error" for a number. None: gini or
-        squared error, as the label is.
+        "gini", "entropy" or "log_loss" (the same as "entropy") for classes, "squared_error" for a number, "log_rank"
+        for times. None: gini, squared error or log-rank, as the label is.
     max_depth
         Levels of splits; None grows until leaves are pure or too small to split.
     min_samples_split
@@ -58,10 +59,13 @@ class ForestParameters(Parameters):
         Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or numbers by
         name, as ``{"age": 1, "dose": -1}``. For a number or two classes, and then of the probability of the second; not
         for columns of categories.
+    time_bins
+        For survival: the most times that curves have, ends of bins with about equally many events. See
+        docs/survival.md.
     """
 
     n_estimators: Positive = 100
-    criterion: Literal["gini", "entropy", "log_loss", "squared_error"] | None = None
+    criterion: Literal["gini", "entropy", "log_loss", "squared_error", "log_rank"] | None = None
     max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = None
     min_samples_split: Annotated[int, Meta(ge=2)] = 2
     min_samples_leaf: Positive = 2
@@ -74,6 +78,7 @@ class ForestParameters(Parameters):
     threshold: Literal["youden", "f1"] | Annotated[float, Meta(gt=0, lt=1)] | None = None
     max_samples: Annotated[float, Meta(gt=0, le=1)] | None = None
     monotonic_cst: dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None = None
+    time_bins: Annotated[int, Meta(ge=2, le=MOST_TIMES)] = 64
 
 
 @declared

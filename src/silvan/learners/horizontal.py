@@ -106,7 +106,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         if self.epsilon is not None:
             return self._private_kinds(schema)
         if self.bins == "shared":
-            return CountGrid, CountFine, histogram_forest.GrowLevel, *asks_for_threshold(self.threshold)
+            return CountGrid, CountFine, *histogram_forest.asks(schema), *asks_for_threshold(self.threshold)
         return AdaptiveLevel, AdaptiveLeaves, *asks_for_threshold(self.threshold)
 
     def _private_kinds(self, schema: Schema) -> tuple[type[Request], ...]:
@@ -122,6 +122,8 @@ class HistogramForest(HistogramForestParameters, Learner):
         request_plan = super().request_plan(federation)
         if self.epsilon is None:
             return request_plan
+        if federation.schema.label.event is not None:
+            raise InputError.about("epsilon", "is not for survival: times at leaves have no noise yet; leave it out")
         check_epsilon(self.epsilon)
         check_agreement(federation)
         sharers = 1 if self.private == "input" else self._placing(federation).sharers

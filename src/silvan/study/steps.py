@@ -98,6 +98,7 @@ def agree(federation: Federation, study: Study) -> Agreement:
         positive=study.positive,
         grouped=study.group is not None,
         absent=study.absent,
+        event=study.event,
         share_columns=columns,
     )
 
