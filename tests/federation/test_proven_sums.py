@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import SummedReply
 from silvan.federation.proven_sums import PRIME, ROOM, SumName, fingerprint_of, is_proven, points_of, prove
 from silvan.federation.sums import add
@@ -104,6 +105,13 @@ def test_points_are_of_one_key_and_one_study():
 
 
 # -- proofs
+
+
+def test_every_kind_of_sum_carries_a_proof():
+    kinds = [kind for kind, _ in HANDLERS.values() if kind.verb == "total"]
+    assert len(kinds) > 20
+    assert [kind.kind() for kind in kinds if not issubclass(kind.reply, SummedReply)] == []
+
 
 SITES = ["a", "b", "c"]
 NAME, ASKED = SumName("a study", "ward (1)", SITES), {"a": "one", "b": "one", "c": "another"}

@@ -85,7 +85,7 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
-class LeafTimes(Reply, frozen=True, kw_only=True):
+class LeafTimes(SummedReply, frozen=True, kw_only=True):
     """Rows at every leaf by time bin, without the event and with it: (leaves, codes)."""
 
     counts: np.ndarray
@@ -94,7 +94,7 @@ class LeafTimes(Reply, frozen=True, kw_only=True):
 class CountLeafTimes(GrowLevel, frozen=True, kw_only=True):
     """Rows by time bin, with the event and without, at the leaves of all splits: the last round of survival forests."""
 
-    reply: ClassVar[type[Reply]] = LeafTimes
+    reply: ClassVar[type[SummedReply]] = LeafTimes
     partitions: ClassVar[PartitionsWay | None] = None
     narrow: ClassVar[bool] = False
 
