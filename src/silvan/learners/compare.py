@@ -23,7 +23,7 @@ from silvan.federation.store import digest
 from silvan.learners.base import Learner
 from silvan.learners.evaluation_frame import metrics_frame
 from silvan.learners.registry import spec_of
-from silvan.privacy.close_study import check_own_sums, close_study
+from silvan.privacy.close_study import check_sums, close_study
 from silvan.util.readable import digits_of, format_interval, html_table, signed
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _evaluate_split(trained: Federation, tested: Federation, learners: Mapping[s
         found = evaluate(tested, trained.schema, listed, feature_key, draws)
     parts = list(dict.fromkeys((trained, tested)))
     for part in parts:
-        wrong = check_own_sums(part, close_study(part)).wrong
+        wrong = check_sums(part, close_study(part)).wrong
         if wrong:
             raise FederationError(f"a split cannot be verified: {wrong[0]}")
     return EvaluatedSplit(found.rows, found.curves, [(*way, n) for part in parts for way, n in part.traffic.items()])
