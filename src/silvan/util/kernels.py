@@ -14,8 +14,10 @@ With ``NUMBA_DISABLE_JIT=1`` kernels run as plain Python, for a debugger or for 
 both are handled here: unsigned integers warn when they wrap around, and numba's bit instructions do not exist.
 """
 
+import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
@@ -64,6 +66,20 @@ def njit(**options: Any) -> Callable[[F], F]:
         return found
 
     return compiled
+
+
+def skip_blas() -> None:
+    """Have numba do without SciPy's linear algebra, which it loads for kernels that multiply matrices: ours do not.
+
+    It takes 10 MB. For processes of our own only: another program may have such kernels.
+    """
+    algebra = "scipy.linalg"
+    if algebra not in sys.modules:
+        sys.modules[algebra] = None  # type: ignore[assignment]  # which is how Python notes that there is none
+        try:
+            import_module("numba.np.arraymath")  # looks for it once
+        finally:
+            del sys.modules[algebra]
 
 
 def _mark(kernel: Any) -> None:
