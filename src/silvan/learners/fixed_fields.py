@@ -32,10 +32,12 @@ def fixed_fields(
     dependence: Sequence[str] = (),
     epsilon: float = 0.0,
     repeats: int = REPEATS,
+    training: bool = False,
 ) -> dict[str, Any]:
     """Return what a learner's parameters, by name, fix: ``by`` and ``dependence`` are columns of its evaluation.
 
-    ``epsilon`` is the most that one request of the evaluation may spend on noise.
+    ``epsilon`` is the most that one request of the evaluation may spend on noise. Columns are shuffled ``repeats``
+    times, in test rows or in ``training`` rows.
     """
     most = max(epsilon, parameters.get("epsilon") or 0.0)
     fixed: dict[str, Any] = {"epsilon": lambda one: 0.0 < one <= most}
@@ -45,7 +47,7 @@ def fixed_fields(
 
     fixed["by"] = places_of(schema, by)
     fixed["grids"] = _grids_of(schema, dependence)
-    fixed["repeats"] = repeats
+    fixed["repeats"], fixed["training"] = repeats, training
     fixed["feature_key"] = make_key(random_state, "features")
     fixed |= _of_boosting(parameters) if "min_samples_split" not in parameters else _of_forests(parameters, schema)
     return fixed
