@@ -27,6 +27,14 @@ class SelectedColumns:
         Growth of the squared error when a column is shuffled, on training rows that trees did not see.
     least
         What a column must exceed: how much the importance of columns varies around zero by chance.
+
+    Examples
+    --------
+    >>> import silvan as sv
+    >>> fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
+    >>> found = sv.select_columns(fed, sv.HistogramForest(n_estimators=30, max_depth=5))
+    >>> found.importances[found.kept[-1]] > found.least
+    True
     """
 
     kept: list[str]
