@@ -22,14 +22,14 @@ from silvan.errors import FormatError, reject
 from silvan.federation import wire
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, SummedReply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey
 from silvan.util.threads import thread_count, thread_map
 
 
-class GridCounts(Reply, frozen=True, kw_only=True):
+class GridCounts(SummedReply, frozen=True, kw_only=True):
     """Rows in each coarse cell, (columns, cells), and of the label: in each class, or in each cell."""
 
     cells: np.ndarray
@@ -44,7 +44,7 @@ class CountGrid(Total[GridCounts], frozen=True, kw_only=True):
     schema: Agreed[Blob]
 
 
-class FineCounts(Reply, frozen=True, kw_only=True):
+class FineCounts(SummedReply, frozen=True, kw_only=True):
     """Rows in each fine cell, column after column."""
 
     cells: np.ndarray

@@ -58,16 +58,14 @@ def agree_on(
     grouped: bool = False,
     absent: Absent = "missing",
     event: str | None = None,
-    share_key: Callable[[], None] | None = None,
     share_columns: Callable[[Sequence[str]], None] | None = None,
 ) -> Agreement:
     """Find a schema that fits all sites' tables, the differences between the tables, and each site's number of rows.
 
     ``grouped`` says whether the study names a column of persons' ids: sites must agree with it. If a schema is given,
-    sites are asked for their rows at most. ``share_columns`` sends sites the names of the others' columns, and
-    ``share_key`` gives them the key for proving category counts, both before anything is counted. ``positive`` is the
-    positive class of two. ``absent`` says how to treat columns that some sites lack. ``event`` is the
-    column of events if the label is a time.
+    sites are asked for their rows at most. ``share_columns`` sends sites the names of the others' columns, before
+    anything is counted. ``positive`` is the positive class of two. ``absent`` says how to treat columns that some sites
+    lack. ``event`` is the column of events if the label is a time.
     """
     if schema is not None:
         if share_columns is not None:
@@ -88,8 +86,6 @@ def agree_on(
             share_columns(list(found))
         named: dict[str, dict[str, int]] = {}
         if "categorical" in found.values():
-            if share_key is not None:
-                share_key()
             features, named = _name_categories(federation, features, differences)
     rows = {site: description.rows for site, description in replies.items()}
     described = []

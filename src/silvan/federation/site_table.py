@@ -59,8 +59,8 @@ class SiteSettings:
     read in batches and its rows are stored in unnamed files in ``folder``. With a ``date_split`` the test rows are the
     latest ones, and its column is not a feature. ``results`` is the folder for the results of a study, if the site
     keeps any. ``naming`` decides which classes and categories the site names (``describe.py``): "all" is for one
-    process; "proven" means classes that enough of its own rows have, and categories proven to be common with the
-    sites' ``shared_key``. With ``published`` sampling the sampling key is not replaced by the shared key. ``group``
+    process; "proven" means classes that enough of its own rows have, and categories that are proven to be common
+    (``proven_sums.py``). With ``published`` sampling the sampling key is not replaced by the shared key. ``group``
     names the column of persons' ids, which is not a feature: all rows of a person are in one part, and a person counts
     as one row. ``event`` names the column of events if ``label`` names that of times.
     """
@@ -79,7 +79,6 @@ class SiteSettings:
     kinds: Kinds = field(default_factory=dict)
     naming: Naming = "all"
     published: bool = False
-    shared_key: np.ndarray | None = None
     results: Path | None = None
     test_key: bytes | None = None
     date_split: DateSplit | None = None

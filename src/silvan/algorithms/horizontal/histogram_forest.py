@@ -22,7 +22,7 @@ from silvan.data.bins.bins import Bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, SummedReply, Total
 from silvan.federation.outgoing import Bounds
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
@@ -44,7 +44,7 @@ from silvan.util.threads import thread_count
 
 
 # -- messages
-class Histograms(Reply, frozen=True, kw_only=True):
+class Histograms(SummedReply, frozen=True, kw_only=True):
     """Statistics by bin, of every open node and each of its features, one after the other."""
 
     sums: np.ndarray
@@ -85,7 +85,7 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
-class LeafTimes(Reply, frozen=True, kw_only=True):
+class LeafTimes(SummedReply, frozen=True, kw_only=True):
     """Rows at every leaf by time bin, without the event and with it: (leaves, codes)."""
 
     counts: np.ndarray
@@ -94,7 +94,7 @@ class LeafTimes(Reply, frozen=True, kw_only=True):
 class CountLeafTimes(GrowLevel, frozen=True, kw_only=True):
     """Rows by time bin, with the event and without, at the leaves of all splits: the last round of survival forests."""
 
-    reply: ClassVar[type[Reply]] = LeafTimes
+    reply: ClassVar[type[SummedReply]] = LeafTimes
     partitions: ClassVar[PartitionsWay | None] = None
     narrow: ClassVar[bool] = False
 
