@@ -98,7 +98,7 @@ def same_spread(scores: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
-    """Return the AUC, or the share of a number's variance that is explained: 0 to 1, of rows in groups.
+    """Return the AUC, the C-index, or the share of a number's variance that is explained: 0 to 1, of rows in groups.
 
     NaN where all rows are of one class, or the site's policy shows no figure of them.
     """
@@ -107,7 +107,7 @@ def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
     if hides_one_class(policy, labels, n_classes):
         return np.nan
     quality = score_quality(grouped.scores, labels, n_classes, by_pairs=True)
-    if quality.metric == "auc":
+    if quality.metric in ("auc", "c_index"):
         return quality.value
     variance = 0.0 if n_classes else float(np.var(labels))
     return float(np.clip(1.0 + quality.merit / variance, 0.0, 1.0)) if variance > 0 else np.nan
