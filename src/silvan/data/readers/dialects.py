@@ -17,7 +17,7 @@ _WOULD_WRITE = "the query would write; a site's database is only read: ask with 
 _NO_DATABASE = "{where} is not an SQLite database, or is damaged"
 _BROKE = "broke the connection"
 _RESTARTS = "is being stopped or started"
-_TOO_LONG = "ended the query because it took longer than the server allows (statement_timeout, or somebody ended it)"
+TOO_LONG = "ended the query because it took longer than the server allows (statement_timeout, or somebody ended it)"
 _LOCKED = "ended the query because another program holds the rows"
 _CROWDED = "has no room for another connection"
 _BUSY = "{where} is being written by another program; try again when it is done"
@@ -51,6 +51,7 @@ class Dialect(NamedTuple):
     said: Callable[[BaseException], tuple[str, str]] = _of_server  # the code and the text of a driver's error
     faulty: str = ""  # how codes begin of errors in a query, whose text quotes no value; those of values begin with 22
     password_advice: str = OWN_ADVICE
+    limit: Callable[[Any, float], object] | None = None  # has a connection end what takes more seconds
     passing: Mapping[str, str] = MappingProxyType({})  # what the server did, by the code or how it begins
 
     def passing_of(self, code: str) -> str:
@@ -161,6 +162,8 @@ DIALECTS = {
             **dict.fromkeys(("SQLITE_BUSY", "SQLITE_LOCKED"), _BUSY),
         },
         said=sqlite_values.said,
+        limit=sqlite_values.limit,
+        passing={"SQLITE_INTERRUPT": TOO_LONG},
     ),
     "postgresql": Dialect(
         title="PostgreSQL",
@@ -183,11 +186,12 @@ DIALECTS = {
             **dict.fromkeys(("25006", "0A000"), _WOULD_WRITE),
         },
         said=postgres_copy.said,
+        limit=lambda connection, seconds: connection.execute(f"SET statement_timeout TO {int(1000 * seconds)}"),
         faulty="42",
         password_advice=ADVICE,
         passing={
             "08": _BROKE,
-            "57014": _TOO_LONG,
+            "57014": TOO_LONG,
             "57P": _RESTARTS,
             "53": _CROWDED,
             **dict.fromkeys(("40001", "40P01", "55P03"), _LOCKED),
@@ -210,7 +214,7 @@ DIALECTS = {
         passing={
             **dict.fromkeys(("0", "2006", "2013", "1927", "1158", "1159", "1160", "1161"), _BROKE),
             **dict.fromkeys(("1053", "1077", "1079"), _RESTARTS),
-            **dict.fromkeys(("3024", "1969", "1317"), _TOO_LONG),
+            **dict.fromkeys(("3024", "1969", "1317"), TOO_LONG),
             **dict.fromkeys(("1205", "1213"), _LOCKED),
             **dict.fromkeys(("1040", "1203", "1226"), _CROWDED),
         },
@@ -224,7 +228,8 @@ DIALECTS = {
         text_order="{} COLLATE Latin1_General_100_BIN2",
         connect=lambda driver, to, password: driver.connect(odbc_text(to, password), timeout=int(to.timeout)),
         kind=_mssql_kind,
-        passing={"08": _BROKE, "HYT": _TOO_LONG, "40001": _LOCKED},
+        limit=lambda connection, seconds: setattr(connection, "timeout", int(seconds)),
+        passing={"08": _BROKE, "HYT": TOO_LONG, "40001": _LOCKED},
     ),
     "oracle": Dialect(
         title="Oracle",
@@ -240,7 +245,7 @@ DIALECTS = {
             **dict.fromkeys(("3113", "3114", "3135", "12170", "12537", "12547", "28"), _BROKE),
             **dict.fromkeys(("1033", "1034", "1089", "1090", "12528", "12541"), _RESTARTS),
             **dict.fromkeys(("18", "20", "12516", "12520"), _CROWDED),
-            **dict.fromkeys(("1013", "3136"), _TOO_LONG),
+            **dict.fromkeys(("1013", "3136"), TOO_LONG),
         },
     ),
 }
