@@ -17,7 +17,9 @@ _FIRST_TIME = "The very first time, kernels are compiled, which takes up to a mi
 
 def demo(
     output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Where to write it.")] = Path("runs/demo"),
-    data: Annotated[str, Option(metavar="NAME", help="income, heart, breast-cancer, diabetes or columns.")] = "income",
+    data: Annotated[
+        str, Option(metavar="NAME", help="income, heart, breast-cancer, diabetes, columns, omop or fhir.")
+    ] = "income",
     sites: Annotated[int | None, Option(min=2, max=_MOST_SITES, help="Number of sites, of data dealt out.")] = None,
     repeats: Annotated[int | None, Option(min=1, max=100, help="How often every row is evaluated.")] = None,
 ) -> None:

@@ -296,7 +296,9 @@ def _results(folder: Path, study: str | None) -> "KeptResults | None":
 @app.command()
 def join(
     invite: Annotated[Path, Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
-    table: Annotated[str, Option(metavar="TABLE", help="A CSV or Parquet file, or a URL: postgresql://...")],
+    table: Annotated[
+        str, Option(metavar="TABLE", help="A CSV or Parquet file, a URL: postgresql://..., omop:URL or fhir:FOLDER.")
+    ],
     query: Annotated[str | None, Option(help="What to read of a database: SELECT ..., or a table.")] = None,
     folder: Annotated[Path | None, Option(metavar="FOLDER", help="Where to keep all of it; else SITE.")] = None,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory that rows may take, as 2GB; else all.")] = None,
@@ -322,7 +324,8 @@ def join(
         raise InputError(FILES_ALONE)
     columns, rows = check_table(source_of(source, query, options, cluster), invitation.columns, memory)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
-    print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
+    shown = f" and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}" if columns else ""
+    print_lines(f"The table has {rows}{shown}.")
     place, how = folder or Path(invitation.site), reading_lines(options)
     member = JoinedSite.join(place, invitation, source, query, {"approve": True}, memory, cluster, how)
     print_lines(

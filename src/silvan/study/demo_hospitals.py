@@ -6,7 +6,7 @@ atrial fibrillation depends on age, sex, earlier diagnoses, drugs and values, as
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import date, timedelta
 from pathlib import Path
@@ -126,6 +126,21 @@ class Person(NamedTuple):
     born: date
 
 
+def write_hospitals(folder: Path, names: Sequence[str], kind: str, n: int = 800) -> dict[str, str]:
+    """Write patients of some hospitals, and return the addresses of their data; the last one measures in umol/L."""
+    places = {}
+    for i, name in enumerate(names):
+        made = make_patients(n, seed=i, first=1 + i * n, unit="umol/L" if i == len(names) - 1 else "mg/dL")
+        if kind == "omop":
+            path = f"sites/{name.lower()}.db"
+            write_omop(folder / path, *made, version="v5.3" if i == 0 else "v5.4")
+            places[name] = f"omop:sqlite:///{path}"
+        else:
+            write_fhir(folder / "sites" / name.lower(), *made)
+            places[name] = f"fhir:sites/{name.lower()}"
+    return places
+
+
 def make_patients(n: int, seed: int, first: int = 1, unit: str = "mg/dL") -> tuple[list[Person], list[Event]]:
     """Return patients with what was recorded of them; creatinine is measured in some unit."""
     rng = np.random.default_rng(seed)
@@ -136,7 +151,7 @@ def make_patients(n: int, seed: int, first: int = 1, unit: str = "mg/dL") -> tup
         people.append(Person(number, sex, index - timedelta(int(age * 365.25))))
         pressure, kidney = rng.normal(135, 18), np.exp(rng.normal(0.05, 0.3))
         has = {name: rng.random() < share for name, share in _SHARES.items()}
-        risk = -3.4 + 0.05 * (age - 70) + 0.02 * (pressure - 135) + 1.1 * (kidney - 1)
+        risk = -2.3 + 0.05 * (age - 70) + 0.02 * (pressure - 135) + 1.1 * (kidney - 1)
         risk += 0.4 * (sex == "female") + sum(_EFFECTS[name] for name, there in has.items() if there)
         ill = [(name, index - timedelta(int(rng.integers(1, 700)))) for name, there in has.items() if there]
         ill = [(name if name != "diabetes" or rng.random() < 0.3 else "diabetes_2", day) for name, day in ill]

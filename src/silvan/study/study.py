@@ -22,6 +22,8 @@ from silvan.data.column_types import Kinds
 from silvan.data.date_split import EXPECTED, DateSplit
 from silvan.data.groups import NO_GROUPS
 from silvan.data.holdout import LeftOut, Split
+from silvan.data.hospital.cohort import INDEX_DATE, Cohort, CohortPlan, Concepts, Covariate
+from silvan.data.hospital.cohort_rows import CohortRows
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
@@ -37,7 +39,7 @@ from silvan.study.toml_lines import Key
 from silvan.tree.fit import Settings
 from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
 
-Sources = dict[str, Path | Query | Table | Partitions]  # tables by site or party
+Sources = dict[str, Path | Query | Table | Partitions | CohortRows]  # tables by site or party
 Text = Annotated[str, Meta(pattern=NOT_EMPTY)]
 
 # why a key cannot be set in some studies: in one process, between machines, over rows, over columns
@@ -187,6 +189,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         what columns are, where their cells do not tell
     schema
         what the columns mean, said before anybody looks at them
+    cohort
+        the persons that the rows are, where sites have OMOP databases or FHIR files, see [OMOP and
+        FHIR](hospital_data.md)
+    concepts
+        what names of concepts stand for: concept ids and FHIR codes
+    covariates
+        the columns of such tables
     learner
         what learns, and its parameters
     evaluation
@@ -287,6 +296,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=dict)
     kinds: Kinds = msgspec.field(default_factory=dict)
     schema: Schema | None = None
+    cohort: Annotated[Cohort | None, about(columns=_FOR_ROWS)] = None
+    concepts: Annotated[dict[str, Concepts], about(columns=_FOR_ROWS)] = msgspec.field(default_factory=dict)
+    covariates: Annotated[dict[str, Covariate], about(columns=_FOR_ROWS)] = msgspec.field(default_factory=dict)
     learner: Parameters = HistogramForestParameters()
     evaluation: EvaluationSettings = EvaluationSettings()
     policy: Annotated[
@@ -342,6 +354,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def date_split(self) -> DateSplit | None:
         """The split by date, if the study has one."""
         return self.split if isinstance(self.split, DateSplit) else None
+
+    @property
+    def cohort_plan(self) -> CohortPlan | None:
+        """How sites make their tables of OMOP databases or FHIR files, if the study says so."""
+        if self.cohort is None:
+            return None
+        by = None if self.date_split is None else self.date_split.by
+        return CohortPlan(self.cohort.query, self.concepts, self.covariates, with_date=by == INDEX_DATE)
 
     @property
     def left_out(self) -> tuple[str, ...]:

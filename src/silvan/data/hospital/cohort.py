@@ -18,6 +18,7 @@ from silvan.util.declared import NOT_EMPTY, about
 from silvan.util.readable import count_of, format_names
 
 Text = Annotated[str, Meta(pattern=NOT_EMPTY)]
+PERSON, INDEX_DATE = "person_id", "index_date"
 NO_UNIT = "none"
 ALWAYS = 1_000_000
 """Days before the index date that reach back before all records."""
@@ -200,7 +201,6 @@ class CohortPlan:
         )
 
 
-def check_name(name: str) -> None:
-    """Raise ``InputError`` if a name of concepts is already that of a table."""
-    if name.lower() in TABLES or name.lower().startswith("silvan_"):
-        raise InputError(f"[concepts] must not use {name!r}, which is the name of a table; choose another")
+def taken(name: str) -> bool:
+    """Whether a name of concepts is already that of a table."""
+    return name.lower() in TABLES or name.lower().startswith("silvan_")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from silvan.data.hospital.cdm_tables import TABLES
+from silvan.data.hospital.cohort import INDEX_DATE, PERSON
 from silvan.errors import InputError
 
 _CLAUSES = """
@@ -27,7 +28,7 @@ _FUNCTIONS = """
 _ALLOWED = frozenset(f"{_CLAUSES} {_VALUES} {_FUNCTIONS}".split())
 """The pieces that a query may consist of, as sqlglot calls them."""
 
-_NEEDED = "person_id", "index_date"
+_NEEDED = PERSON, INDEX_DATE
 _DATES = ("DATE", "TIMESTAMP")
 _MOST_STEPS = 200  # pieces of date arithmetic in a query
 

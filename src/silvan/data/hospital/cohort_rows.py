@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from silvan.data.hospital import fhir, omop
 from silvan.data.hospital.cohort import CohortPlan
 from silvan.data.readers.query import Query
+from silvan.errors import InputError
 
 Hospital = omop.Omop | fhir.Fhir
 
@@ -17,20 +19,30 @@ def is_hospital(source: Any) -> bool:
     return isinstance(source, str) and source.startswith((omop.PREFIX, fhir.PREFIX))
 
 
-def read_hospital(text: str) -> Hospital:
-    """Return the database or the files that an address names."""
-    return omop.Omop.read(text) if text.startswith(omop.PREFIX) else fhir.Fhir.read(text)
+NEEDS_COHORT = "an OMOP database or FHIR files need a study with a [cohort], which says what its rows are"
+NEEDS_HOSPITAL = "the study has a [cohort], so a table must be omop:DATABASE or fhir:FOLDER"
 
 
 @dataclass(frozen=True)
 class CohortRows:
-    """The rows of a study's cohort at a site."""
+    """The rows of a study's cohort at a site; until there is a study, only where they will come from."""
 
     source: Hospital
-    plan: CohortPlan
+    plan: CohortPlan | None = None
+
+    def beside(self, folder: Path) -> "CohortRows":
+        """Return it with a relative path taken as relative to a folder."""
+        return replace(self, source=self.source.beside(folder))
 
     @contextmanager
     def opened(self, folder: Any = None) -> Iterator[Query]:
         """Yield the query for the rows; files that were made for it are gone afterwards."""
+        if self.plan is None:
+            raise InputError(NEEDS_COHORT)
         with self.source.opened(self.plan, folder) as query:
             yield query
+
+
+def hospital_rows(text: str) -> CohortRows:
+    """Return the rows of the database or the files that an address names."""
+    return CohortRows(omop.Omop.read(text) if text.startswith(omop.PREFIX) else fhir.Fhir.read(text))

@@ -146,9 +146,10 @@ def columns_statements(query: Query) -> tuple[str, ...]:
 
 def rows_statement(query: Query, columns: dict[str, type]) -> str:
     """Return the query for the rows, ordered by all columns."""
-    by_bytes = DIALECTS[query.scheme].text_order
+    dialect = DIALECTS[query.scheme]
     names = {name: quoted(name, query.scheme) for name in columns}
-    order = ", ".join(by_bytes.format(names[name]) if kind is str else names[name] for name, kind in columns.items())
+    by_bytes = {name: dialect.text_order.format(names[name]) for name, kind in columns.items() if kind is str}
+    order = ", ".join(dialect.gaps_last.format(by_bytes.get(name, names[name]), names[name]) for name in columns)
     return f"{query.before}SELECT * FROM {query.select()} ORDER BY {order}"  # noqa: S608
 
 

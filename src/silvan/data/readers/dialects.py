@@ -20,6 +20,7 @@ _RESTARTS = "is being stopped or started"
 TOO_LONG = "ended the query because it took longer than the server allows (statement_timeout, or somebody ended it)"
 _LOCKED = "ended the query because another program holds the rows"
 _CROWDED = "has no room for another connection"
+_GAPS_LAST = "CASE WHEN {1} IS NULL THEN 1 ELSE 0 END, {0}"  # the ordered text, and the column
 _BUSY = "{where} is being written by another program; try again when it is done"
 
 
@@ -33,8 +34,9 @@ class Dialect(NamedTuple):
     """The rules for one kind of database.
 
     ``begin`` is what is sent first: one state of the database, where the server can do that, and only reading.
-    ``text_order`` orders texts by their bytes: the server's language may change. ``connect`` takes the driver, an
-    address (SQLite: a query) and a password. ``kind`` gives the Python type of a column as the driver describes it, or
+    ``text_order`` orders texts by their bytes: the server's language may change. ``gaps_last`` puts missing values
+    last, so that the same rows are the same table in all databases. ``connect`` takes the driver, an address (SQLite: a
+    query) and a password. ``kind`` gives the Python type of a column as the driver describes it, or
     the name of a type that cannot be used; it is None where only values have types. ``errors`` say what errors mean, by
     their code or the class that it begins with.
     """
@@ -51,6 +53,7 @@ class Dialect(NamedTuple):
     said: Callable[[BaseException], tuple[str, str]] = _of_server  # the code and the text of a driver's error
     faulty: str = ""  # how codes begin of errors in a query, whose text quotes no value; those of values begin with 22
     password_advice: str = OWN_ADVICE
+    gaps_last: str = "{}"
     limit: Callable[[Any, float], object] | None = None  # has a connection end what takes more seconds
     passing: Mapping[str, str] = MappingProxyType({})  # what the server did, by the code or how it begins
 
@@ -163,6 +166,7 @@ DIALECTS = {
         },
         said=sqlite_values.said,
         limit=sqlite_values.limit,
+        gaps_last="{} NULLS LAST",
         passing={"SQLITE_INTERRUPT": TOO_LONG},
     ),
     "postgresql": Dialect(
@@ -210,6 +214,7 @@ DIALECTS = {
         text_order="CAST({} AS BINARY)",
         connect=_connect_mysql,
         kind=_mysql_kind,
+        gaps_last=_GAPS_LAST,
         errors={"1792": _WOULD_WRITE},
         passing={
             **dict.fromkeys(("0", "2006", "2013", "1927", "1158", "1159", "1160", "1161"), _BROKE),
@@ -228,6 +233,7 @@ DIALECTS = {
         text_order="{} COLLATE Latin1_General_100_BIN2",
         connect=lambda driver, to, password: driver.connect(odbc_text(to, password), timeout=int(to.timeout)),
         kind=_mssql_kind,
+        gaps_last=_GAPS_LAST,
         limit=lambda connection, seconds: setattr(connection, "timeout", int(seconds)),
         passing={"08": _BROKE, "HYT": TOO_LONG, "40001": _LOCKED},
     ),
