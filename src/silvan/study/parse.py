@@ -124,7 +124,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
         name: section(data.get(name, {})) for name, section in sections.items() if name in data or name == "learner"
     }
     study = with_cohort(Study(**found, path=path, text=text, lines=problems.lines))
-    for key, others, why in _contradictions(study, machines):
+    for key, others, why in [*contradictions_of_cohort(study), *_contradictions(study, machines)]:
         if not problems.wrong & {key, *others}:
             problems.add(key, why)
     if check and study.cohort is not None and not problems.found:
@@ -189,7 +189,6 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
     """Yield conflicting keys: the key to change, the others involved, and the reason."""
     if study.label_holder is not None and study.label_holder not in (study.site_names or [study.label_holder]):
         yield ("label_holder",), (("sites",),), f"label_holder must be one of sites, got {study.label_holder!r}"
-    yield from contradictions_of_cohort(study)
     learner, test = ("learner", "epsilon"), ("test",)
     if study.label in study.exclude:
         yield ("exclude",), (("label",),), f"exclude {EXCLUDES_LABEL.format(study.label)}"
