@@ -1,9 +1,9 @@
 """Take the pictures of the documents: pages of a demo run in a browser, written as PNG to docs/images/.
 
-python tools/take_screenshots.py          # runs the demos first; needs Chromium
+    python tools/take_screenshots.py          # runs the demos first; needs Chromium
 
 The demo's tables and seeds are fixed, and the report is photographed at a fixed size in light colours: the pictures
-change only where the report does.
+change only when the report does.
 """
 
 import shutil
@@ -20,7 +20,7 @@ _AROUND = 12  # pixels of the page around an element
 
 
 def main() -> None:
-    """Photograph reports of demo runs: of the demo its top, its gains, and its curves with what the model looks at."""
+    """Photograph reports of demo runs: of the demo its top, its gains, and its curves with column effects."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")

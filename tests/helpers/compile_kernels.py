@@ -1,7 +1,7 @@
 """Compiles the kernels that most tests need, so that they find them compiled.
 
-Two processes that begin to test at the same time compile the same kernels, each for itself; so do four processes of a
-real federation. ``conftest.py`` runs this before, in two processes that mostly need different kernels:
+Test processes that start at the same time would all compile the same kernels, and so would the four processes of a
+real federation. ``conftest.py`` runs this first, in two processes that mostly need different kernels:
 
     NUMBA_CACHE_DIR=... python -m helpers.compile_kernels rows
 """
@@ -33,6 +33,11 @@ def _private(form: str) -> None:
     sv.HistogramForest(**SMALL, epsilon=50.0, private=form).fit(private_study.federate(n=90, sums="masked"))
 
 
+def _signed() -> None:
+    fed = sv.federate_rows(parts(table(n=90), 3), signed=True, n_jobs=1)
+    sv.HistogramForest(**SMALL).fit(fed)
+
+
 def _adaptive() -> None:
     numbers = parts(table(n=90).select("dose", "noise", "label"), 3)
     fed = sv.federate_rows(numbers, n_jobs=1, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
@@ -53,8 +58,9 @@ def _columns(labels: str) -> None:
 
 GROUPS: dict[str, list[Callable[[], None]]] = {
     "rows": [partial(_rows, "binary"), partial(_rows, "number"), partial(_columns, "encoded")],
-    "others": [  # what is for "rows" to compile is needed late
+    "others": [  # kernels for "rows" are needed late
         partial(_private, "tables"),
+        _signed,
         _adaptive,
         partial(_boosting, sv.MultBoost),
         partial(_columns, "encrypted"),
@@ -66,7 +72,7 @@ GROUPS: dict[str, list[Callable[[], None]]] = {
 
 
 def main(group: str) -> None:
-    """Compile one group; what fails here fails in a test, which says more."""
+    """Compiles one group; a failure here fails again in a test, with a better message."""
     warnings.simplefilter("ignore")
     for compile_some in GROUPS[group]:
         try:

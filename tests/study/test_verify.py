@@ -1,4 +1,4 @@
-"""Verification of studies: honest ones pass, whatever they are made of, and each deviation is found and named."""
+"""Verification of studies: honest ones pass, of any kind, and each deviation is found and named."""
 
 import shutil
 
@@ -26,6 +26,7 @@ from silvan.errors import InputError, SilvanError
 from silvan.federation import wire
 from silvan.federation.journal import Journal
 from silvan.federation.keys import Key, Roster
+from silvan.privacy.ledger_heads import compare_ledgers
 from silvan.study import verify
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Record, Run
@@ -54,6 +55,15 @@ def test_an_honest_study_is_verified(tmp_path, name):
     assert Run(tmp_path).read().verification == "sums and decisions verified by Ada"
 
 
+def test_what_is_asked_of_ledgers_is_no_part_of_a_study(tmp_path):
+    """A coordinator asks for their heads as often as it is started: no study says so, and none deviates by it."""
+    study = HONEST["trusted"]
+    fed = make_federation(study, tmp_path, ledgers=str(tmp_path / "sites"))
+    assert compare_ledgers(fed, {}).keys() == set(fed.sites)
+    carry_out(study, tmp_path, fed)
+    assert verify_study(tmp_path).sentence == "sums and decisions verified by Ada"
+
+
 def test_without_an_auditor_decisions_are_not_verified(tmp_path):
     study = msgspec.structs.replace(HONEST["trusted"], auditor=None)
     assert carry_out(study, tmp_path).verification == "sums verified, decisions not verified"
@@ -70,7 +80,7 @@ def honest(tmp_path_factory):
 
 
 def test_a_single_count_is_named(tmp_path):
-    """The coordinator goes on with a count that is one more: its journal fits to all that it asked."""
+    """The coordinator continues with a count increased by one: its journal is consistent with its requests."""
     fed = make_federation(HONEST["trusted"], tmp_path)
     honest_total, kind = fed.sums.total, "GrowLevel"
 
@@ -87,7 +97,7 @@ def test_a_single_count_is_named(tmp_path):
 
 
 def test_a_swapped_split_is_named(tmp_path, monkeypatch):
-    """The coordinator splits a node otherwise than the sums say."""
+    """The coordinator splits a node differently from what the sums say."""
     honest_choice = histogram_forest.choose_level
 
     def choose(*given, **named):
@@ -121,7 +131,7 @@ def test_another_cut_point_is_named(tmp_path, monkeypatch):
 
 
 def test_another_version_is_no_attack(honest, monkeypatch):
-    """Versions are compared first, and nothing else is said."""
+    """Versions are compared first, and nothing else is reported."""
     monkeypatch.setattr(verify, "version", lambda name: "99.0")
     found = verify_study(honest)
     assert (found.passed, found.deviations) == (False, [])
@@ -130,14 +140,14 @@ def test_another_version_is_no_attack(honest, monkeypatch):
 
 
 def test_a_statement_by_another_key(honest):
-    """Whoever made the run folder wrote its roster: an auditor who has keys of its own takes those."""
+    """The author of a run folder wrote its roster: an auditor with independent keys uses those."""
     roster = Roster.load(honest / "roster.json")
     other = Roster(roster.coordinator, {**roster.sites, "site 1": Key.generate().public}, roster.seals)
     found = verify_study(honest, other)
     assert "the statement of site 'site 1' is not signed by it, or was changed" in found.deviations
 
 
-def test_a_study_that_was_not_closed(tmp_path, monkeypatch):
+def test_an_unclosed_study(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("silvan.study.steps.close", lambda *given: None)
         carry_out(HONEST["trusted"], tmp_path)
@@ -145,7 +155,7 @@ def test_a_study_that_was_not_closed(tmp_path, monkeypatch):
 
 
 def test_a_site_that_was_left_out_from_the_beginning_is_named(tmp_path):
-    """No sum tells: sites of merged trees are asked one by one."""
+    """No sum reveals it: sites are asked one by one for merged trees."""
     study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrefit_leaves = false\n')
     fed = make_federation(study, tmp_path, exclude=["sex"])
     DURING["a site that is never named"](fed, np.random.default_rng(0))
@@ -202,13 +212,14 @@ def test_random_deviations_are_found(tmp_path, kind):
     pytest.fail("nothing was changed")
 
 
-# -- what is at hand
+# -- what is available
 
 
-def test_a_coordinator_that_was_killed(tmp_path):
-    """It goes on from its journal, and the statements fit."""
+def test_a_killed_coordinator(tmp_path):
+    """It resumes from its journal, and the statements agree."""
     study, stopped = HONEST["masked"], []
-    fed = make_federation(study, tmp_path)
+    ledgers = str(tmp_path / "sites")
+    fed = make_federation(study, tmp_path, ledgers=ledgers)
     honest_deliver = fed.transport.deliver
 
     def deliver(messages, verb, timeout):
@@ -221,7 +232,7 @@ def test_a_coordinator_that_was_killed(tmp_path):
     fed.transport.deliver = deliver
     with pytest.raises(KeyboardInterrupt):
         carry_out(study, tmp_path, fed)
-    carry_out(study, tmp_path)
+    carry_out(study, tmp_path, ledgers=ledgers)
     assert verify_study(tmp_path).sentence == "sums and decisions verified by Ada"
 
 
@@ -232,7 +243,7 @@ def test_without_a_journal_nothing_can_be_verified(tmp_path, honest):
         verify_study(tmp_path)
 
 
-def test_statements_hold_digests_and_no_answers(honest):
+def test_statements_contain_digests_but_no_replies(honest):
     journal = Journal(honest / JOURNAL)
     (body,) = journal.of_kind("Statement")["site 0"]
     statement = wire.decode(body, verify.Statement)
@@ -246,13 +257,13 @@ SUMMED = ("CountCategories", "CountGrid", "CountFine", "GrowLevel", "CountByScor
 
 
 def test_the_command(tmp_path):
-    """It says what was compared and what deviates, writes the result down, and its status is 1 for a deviation."""
+    """It reports comparisons and deviations, writes the result to a file, and exits with 1 for a deviation."""
     carry_out(HONEST["trusted"], tmp_path)
     done = CliRunner().invoke(app, ["verify", str(tmp_path), "--roster", str(tmp_path / "roster.json")])
     assert (done.exit_code, done.output.splitlines()) == (
         0,
         [
-            "16 requests compared with what the sites signed, and 6 sums with their fingerprints.",
+            "16 requests compared with what the sites signed, and 6 sums with their proofs.",
             "Result: sums and decisions verified by Ada.",
             f"Model: {Run(tmp_path).read().models[0].hash}.",
         ],

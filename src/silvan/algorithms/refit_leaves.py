@@ -23,15 +23,13 @@ from silvan.algorithms.requests import forests_of, own_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, SummedReply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.node_counts import sum_at_nodes
 from silvan.forest.predict import abstaining
@@ -45,7 +43,7 @@ _LABEL_CAP = 1 << 31  # largest label of one row, in fixed point: sums over up t
 
 
 # -- messages
-class LeafRows(Reply, frozen=True, kw_only=True):
+class LeafRows(SummedReply, frozen=True, kw_only=True):
     """The number of the site's rows that reach each leaf; leaves of its own trees are not counted."""
 
     rows: np.ndarray
@@ -63,7 +61,7 @@ class CountLeafRows(Total[LeafRows], frozen=True, kw_only=True):
     bootstrap: Fixed[RowSampling]
 
 
-class LeafLabels(Reply, frozen=True, kw_only=True):
+class LeafLabels(SummedReply, frozen=True, kw_only=True):
     """Rows by leaf and class; in regression, rows and the sum of their labels in fixed point.
 
     None are counted at leaves of the site's own trees.
@@ -75,10 +73,10 @@ class LeafLabels(Reply, frozen=True, kw_only=True):
 class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
     """The number of rows per class of other sites that reach the leaves of a site's pruned trees."""
 
-    reply: ClassVar[type[Reply]] = LeafLabels
+    reply: ClassVar[type[SummedReply]] = LeafLabels
 
     few: Derived[np.ndarray]  # the nodes that too few rows of others reach
-    min_leaf: Fixed[int]  # how many are enough, which the site's policy judges
+    min_leaf: Fixed[int]  # how many are enough, which the site's policy evaluates
     # fixed point of numbers; of no use for classes
     offset: Derived[float]
     scale: Derived[float]
@@ -128,7 +126,7 @@ def _count(
     amounts: np.ndarray,
     columns: int,
 ) -> np.ndarray:
-    """Count the rows that trees draw here, at the leaves of others' trees that do not abstain."""
+    """Count the rows that trees sample here, at the leaves of others' trees that do not abstain."""
     own, places = own_trees(site, request.forests, forests, request.owners), places_of(forests)
     drawn = drawn_by_place(site, part, request.bootstrap, int(own.sum()), int(places.max()) + 1)
     trees = np.flatnonzero(~own & ~abstaining(forest, site.absent(forest.schema)))

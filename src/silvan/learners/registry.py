@@ -1,30 +1,28 @@
 """The registry of learners: their parameters and what study files, approvals and reports need to know of them.
 
-Each learner is one class here: types, defaults, ranges and documentation of its parameters, and the facts its decorator
-lists. The learner inherits its constructor from it; study files, docs/study.md and docs/api.md derive from it. Sites
-read this too, so no algorithm is imported until ``LearnerSpec.load`` is called.
+Each learner is one class here: types, defaults, ranges and documentation of its parameters, and facts in its decorator.
+The learner inherits its constructor from this class; study files, docs/study.md and docs/api.md derive from it. Sites
+read it as well, so no algorithm is imported until ``LearnerSpec.load`` is called.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform
 
 from msgspec import Meta
 
 from silvan.data.schema import MAX_BINS
 from silvan.forest.arrays import DEPTH_CAP
-from silvan.learners.parameters import Parameters, declared
+from silvan.learners.forest_parameters import ForestParameters, ReliabilityParameters, VotingForestParameters
+from silvan.learners.parameters import Parameters, Positive, declared
+from silvan.learners.spec import LearnerSpec
 from silvan.metrics import MCC, OfConfusion
 from silvan.privacy.noise.laplace import MAX_EPSILON
 
 if TYPE_CHECKING:
-    from silvan.learners.federated_estimator import FederatedEstimator
+    pass
 
 T = TypeVar("T", bound=Parameters)
 
-Positive = Annotated[int, Meta(ge=1)]
-Given = Mapping[str, Any]  # parameters of a learner by name; those left out have their defaults
 _BOFRF = (
     "M. Gencturk, A. A. Sinaci, N. K. Cicekli: BOFRF: A Novel Boosting-Based Federated Random Forest Algorithm on "
     "Horizontally Partitioned Data. IEEE Access 10, 2022."
@@ -42,70 +40,7 @@ _MERGED = (
 _FOREST = "L. Breiman: Random Forests. Machine Learning 45, 2001."
 
 
-@dataclass(frozen=True)
-class LearnerSpec:
-    """A learner by name.
-
-    ``models_in_training`` is the number of external models a site evaluates while the learner is trained, and
-    ``variants`` the number of further candidates it is sent in the evaluation, both given the learner's parameters.
-    """
-
-    module: str
-    parameters: type[Parameters]
-    papers: tuple[str, ...]
-    axis: Literal["rows", "columns"] = "rows"
-    trees: Literal["forest", "stumps", "none"] = "forest"
-    lossless: bool = False  # whether its model equals that of pooled rows
-    uses_sums: bool = True  # whether it needs sums over sites
-    for_new_sites: bool = True  # whether it has one model for all sites, also for one that took no part in training
-    calibrated: bool = False  # whether it calibrates probabilities where nothing else is asked
-    refits_leaves: bool = False  # whether sites re-estimate leaves of trees that other machines sent
-    models_in_training: Callable[[Given], int] = lambda parameters: 0
-    variants: Callable[[Given], int] = lambda parameters: 0
-
-    @property
-    def name(self) -> str:
-        """The name of its class."""
-        return self.parameters.__name__.removesuffix("Parameters")
-
-    def load(self) -> "type[FederatedEstimator]":
-        """Import the learner and return its class."""
-        found: type[FederatedEstimator] = getattr(import_module(f"silvan.learners.{self.module}"), self.name)
-        return found
-
-    def models_evaluated(self, parameters: Given, *, evaluated: bool = True, by: Sequence[str] = ()) -> int:
-        """Return the maximum number of external models that a study has one site evaluate.
-
-        Without ``evaluated`` only training counts, which uses training rows. ``by`` names the columns of subgroups.
-        """
-        if self.axis == "columns":
-            return int(evaluated)
-        made, by_rule = self.models_in_training(parameters), isinstance(parameters.get("threshold"), str)
-        made += self.models_to_trust(parameters)
-        if not evaluated:
-            return made + by_rule
-        # a site's mix is evaluated before a threshold is chosen, and without subgroups: another model than afterwards
-        again = bool(made) and (by_rule or bool(by))
-        return 1 + made + by_rule + self.variants(parameters) + again
-
-    def calibrates(self, parameters: Given) -> bool:
-        """Whether probabilities are calibrated, if classes are predicted."""
-        asked, weighted = parameters.get("calibrate"), parameters.get("class_weight") is not None
-        if asked is None:
-            return self.calibrated and bool(parameters.get("bootstrap", True)) and not weighted
-        return bool(asked)
-
-    def models_to_trust(self, parameters: Given) -> int:
-        """Return the maximum number of external models that calibration and intervals have a site score."""
-        asked = self.calibrates(parameters) + bool(parameters.get("intervals"))
-        return asked + bool(asked)  # also with the site's own curve and errors
-
-    def between_machines(self, parameters: Given) -> dict[str, Any]:
-        """Return the defaults that differ between machines, where peers may send any tree they like."""
-        return {"refit_leaves": True} if self.refits_leaves and parameters.get("protocol") != "paper" else {}
-
-
-LEARNERS: dict[str, LearnerSpec] = {}  # all learners by name. The first of each axis is the default of study files.
+LEARNERS: dict[str, LearnerSpec] = {}  # all learners by name; the first of each axis is the default in study files
 
 
 @dataclass_transform()
@@ -122,7 +57,7 @@ def learner(module: str, *papers: str, **facts: Any) -> Callable[[type[T]], type
 
 
 def learners_for(axis: Literal["rows", "columns"]) -> dict[str, LearnerSpec]:
-    """Return the learners for sites that hold rows, or for parties that hold columns."""
+    """Return the learners for rows at sites, or for columns at parties."""
     return {name: spec for name, spec in LEARNERS.items() if spec.axis == axis}
 
 
@@ -130,107 +65,6 @@ def spec_of(learner: type) -> LearnerSpec:
     """Return the entry of a learner's class, or of its closest registered base class."""
     found = next((LEARNERS[base.__name__] for base in learner.__mro__ if base.__name__ in LEARNERS), None)
     return found or LearnerSpec(learner.__module__, Parameters, ())
-
-
-# -- parameters, and the learners they are of
-@declared
-class ForestParameters(Parameters):
-    """What all forests have.
-
-    Parameters
-    ----------
-    n_estimators
-        Number of trees.
-    criterion
-        "gini", "entropy" or "log_loss" (the same as "entropy") for classes, "squared_error" for a number. None: gini or
-        squared error, as the label is.
-    max_depth
-        Levels of splits; None grows until leaves are pure or too small to split.
-    min_samples_split
-        Fewest rows in a node that is split. Rows are counted, not weights.
-    min_samples_leaf
-        Fewest rows in a leaf.
-    max_features
-        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. If a noise-free rule
-        determines the label, half or all features work better, see docs/faq.md.
-    max_bins
-        Maximum number of bins per numeric column in one tree, up to
-        255. Trees differ in their cut points: with 64 bins each they
-        have about 250 in all.
-    bootstrap
-        Grow each tree on its own sample of rows, without replacement: each row with probability 1 - 1/e. The
-        ``random_state`` of the federation, or of the study, decides which.
-    class_weight
-        None, "balanced", or weights by class, as ``{"no": 1.0, "yes": 2.0}``; a class that is not named has weight 1.
-        "balanced" gives every class the same weight in sum, by the rows of all sites: where sites grow trees of their
-        own, these are counted in a sum first, one round more.
-    random_state
-        A whole number that decides which features are sampled: the same number gives the same forest on the same
-        federation. In a study file, the study's unless given.
-    feature_sampling
-        "node" samples features at every node, "tree" once for a tree.
-    threshold
-        Decision threshold, for two classes: the score at which the positive one is predicted. A number; or "youden" or
-        "f1", where sensitivity plus specificity, or F1, is best on training rows that are each scored by trees which
-        did not learn from it: one round more, see docs/figures.md#rare-classes; ``threshold_`` is then what was chosen.
-        None: the most probable class.
-    max_samples
-        A share f of the rows, for smaller trees: each row is then in a tree with probability 1 - exp(-f), as many as a
-        bootstrap sample of that share would have. None: 1. A number of rows, which scikit-learn takes too, is not known
-        to sites, each of which samples by itself.
-    monotonic_cst
-        Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or numbers by
-        name, as ``{"age": 1, "dose": -1}``. For a number or two classes, and then of the probability of the second; not
-        for columns of categories.
-    """
-
-    n_estimators: Positive = 100
-    criterion: Literal["gini", "entropy", "log_loss", "squared_error"] | None = None
-    max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = None
-    min_samples_split: Annotated[int, Meta(ge=2)] = 2
-    min_samples_leaf: Positive = 2
-    max_features: Literal["sqrt", "log2"] | Positive | Annotated[float, Meta(gt=0, le=1)] | None = "sqrt"
-    max_bins: Annotated[int, Meta(ge=2, le=MAX_BINS)] = 64
-    bootstrap: bool = True
-    class_weight: Literal["balanced"] | dict[Any, float] | list[float] | None = None
-    random_state: Annotated[int, Meta(ge=0)] = 0
-    feature_sampling: Literal["node", "tree"] = "node"
-    threshold: Literal["youden", "f1"] | Annotated[float, Meta(gt=0, lt=1)] | None = None
-    max_samples: Annotated[float, Meta(gt=0, le=1)] | None = None
-    monotonic_cst: dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None = None
-
-
-@declared
-class VotingForestParameters(ForestParameters):
-    """What forests have whose trees may vote.
-
-    Parameters
-    ----------
-    vote
-        "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
-        equal ones; ``predict_proba`` is the mean in both cases. "hard" is for classes.
-    """
-
-    vote: Literal["soft", "hard"] = "soft"
-
-
-@declared
-class ReliabilityParameters(Parameters):
-    """Mixin of forests over rows that quantify the reliability of their scores.
-
-    Parameters
-    ----------
-    calibrate
-        Calibrate probabilities by training rows that are each scored by trees which did not learn from them: one curve
-        for all sites, from a sum, which each site adjusts to its own rows and keeps. Rows keep their order by score,
-        see docs/calibration.md. None: only AutoForest does, unless it has ``class_weight`` or no ``bootstrap``.
-    intervals
-        Sum the errors of such rows for ``predict_interval``, ``predict_quantiles`` and ``predict_set``. See
-        docs/calibration.md.
-    """
-
-    calibrate: bool | None = None
-    intervals: bool = False
 
 
 @learner(
@@ -241,28 +75,28 @@ class ReliabilityParameters(Parameters):
     models_in_training=lambda given: int(given.get("epsilon") is not None),
 )
 class HistogramForestParameters(ReliabilityParameters, VotingForestParameters):
-    """Of a forest grown from summed histograms.
+    """Parameters of a forest grown from summed histograms.
 
     Parameters
     ----------
     bins
-        "shared": all sites count rows in the same bins, and only sums of counts are used. "adaptive": each site sends
-        bins of its own with their means, as published; a site's policy must allow its message "AdaptiveLevel".
+        "shared": all sites count rows in the same bins, and only sums are disclosed. "adaptive": each site sends its
+        own bins with their means, as published; a site's policy must allow the message "AdaptiveLevel".
     epsilon
-        Privacy budget: how much all replies together may tell of a row; None: no differential privacy.
+        Privacy budget: the epsilon of all replies together. None: no differential privacy.
     private
-        With epsilon. "tables": small tables of a few noisy counts, the most accurate; most parameters of forests mean
-        nothing to it. "levels": noise on the histograms of every level, as published. "input": noise on the rows, as
+        With epsilon. "tables": small tables of a few noisy counts, the most accurate; it ignores most forest
+        parameters. "levels": noise on the histograms of every level, as published. "input": noise on the rows, as
         published.
     noise
-        With epsilon. "total": once, on the sum over sites; "site": at every site. None: "total" with secure
-        aggregation.
+        With epsilon. "total": add noise once, to the sum over sites; "site": at every site. None: "total" with secure
+        aggregation, otherwise "site".
     n_rows
-        The number of training rows, if it is public; None: counted with noise, for a part of epsilon.
+        The number of training rows, if it is public. None: it is counted with noise, for a part of epsilon.
     tolerate
-        With noise on the total: how many sites may be lost or collude, together, without breaking the guarantee. None:
-        one, since every site knows its own share of the noise, and as many as the quorum lets be lost. Sites insist on
-        as many as their policies expect to collude (one), whoever is lost.
+        With noise on the total: how many sites in all may be lost or collude without breaking the guarantee. None: one,
+        since every site knows its own share of the noise, plus the number that the quorum allows to be lost. Sites
+        require at least as many as their policies expect to collude (one).
     """
 
     max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
@@ -276,23 +110,22 @@ class HistogramForestParameters(ReliabilityParameters, VotingForestParameters):
 
 @learner("horizontal", _MERGED, _FOREST, refits_leaves=True)
 class MergedForestParameters(ReliabilityParameters, VotingForestParameters):
-    """Of sites' own trees put together.
+    """Parameters of a forest merged from local trees.
 
     Parameters
     ----------
     n_estimators
-        Number of trees of all sites together.
+        Total number of trees of all sites.
     weights
-        None: equally many trees from every site. "trees": numbers of trees in proportion to the sites' rows. "votes":
-        equally many trees, each with a weight in proportion to its site's rows.
+        None: the same number of trees from every site. "trees": numbers of trees in proportion to the sites' rows.
+        "votes": the same number of trees, each weighted in proportion to its site's rows.
     equal
-        Give the trees of every site the same weight in sum; for ``weights=None`` only.
+        Give all sites the same total weight; for ``weights=None`` only.
     max_trees
-        Most trees that are taken from a site; None for no limit.
+        Maximum number of trees from one site; None for no limit.
     refit_leaves
-        Re-estimate leaves: trees are cut back to what rows of other sites reach, and leaf values come from these rows;
-        two rounds more. In studies between machines it is on unless the study says otherwise. See
-        docs/security.md#poisoning.
+        Re-estimate leaves: cut trees back to what rows of other sites reach, and take leaf values from these rows, in
+        two more rounds. In studies between machines this is the default. See docs/security.md#poisoning.
     """
 
     weights: Literal["trees", "votes"] | None = None
@@ -306,26 +139,26 @@ class MergedForestParameters(ReliabilityParameters, VotingForestParameters):
     *(_HISTOGRAM, _MERGED, _FOREST),
     refits_leaves=True,
     calibrated=True,
-    # both halves, and what the site makes of the shared forest
+    # both halves, and the site's variant of the shared forest
     models_in_training=lambda given: 3 if given.get("choose", True) else 0,
 )
 class AutoForestParameters(ReliabilityParameters, ForestParameters):
-    """Of a histogram and a merged forest, each weighted by its worth.
+    """Parameters of a histogram forest and a merged forest, each weighted by its performance.
 
     Parameters
     ----------
     n_estimators
-        Number of trees grown from sums, and of trees that every site grows.
+        Number of trees grown from sums, and of trees grown by each site.
     choose
-        Weigh both halves by how they do, and let every site choose how much its own trees and rows count; False: fixed
-        weights, and all use the shared forest, two rounds less.
+        Weight both halves by their performance, and let every site choose how much its local trees and rows count.
+        False: fixed weights and the shared forest for all, which takes two rounds less.
     refit_leaves
-        Re-estimate leaves of sites' trees: they are cut back to what rows of other sites reach, and leaf values come
-        from these rows; two rounds. None: unless ``monotonic_cst`` is set, whose order such leaf values need not keep.
-        In studies between machines it is on unless the study says otherwise.
+        Re-estimate leaves of sites' trees: cut them back to what rows of other sites reach, and take leaf values from
+        these rows, in two rounds. None: yes, unless ``monotonic_cst`` is set, which such leaf values may violate. In
+        studies between machines this is the default.
     fit_leaves
         Let sites take leaf values of the shared trees from their own rows; between machines such a forest stays at its
-        site. None: unless ``monotonic_cst`` is set. Not with ``class_weight``.
+        site. None: yes, unless ``monotonic_cst`` is set. Not with ``class_weight``.
     """
 
     max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
@@ -343,40 +176,39 @@ class AutoForestParameters(ReliabilityParameters, ForestParameters):
     variants=lambda given: 1 + bool(given.get("personal")),
 )
 class BOFRFParameters(ReliabilityParameters, ForestParameters):
-    """Of sites' own trees, weighted by how they do at all sites.
+    """Parameters of local trees weighted by their performance at all sites.
 
     Parameters
     ----------
     n_estimators
-        Number of trees that every site grows.
+        Number of trees grown by each site.
     tau
-        Trees whose weight is not above it are not used.
+        Only trees with a weight above tau are used.
     weigh_by
-        The metric of a tree's votes on all sites' training rows that is its weight: ``mcc``, ``accuracy`` or ``f1`` (of
-        the positive class). Only a Matthews correlation is 0 for votes by chance, so with others set ``tau`` higher.
+        The metric of a tree's votes on all sites' training rows that becomes its weight: ``mcc``, ``accuracy`` or
+        ``f1`` (of the positive class). Only ``mcc`` is 0 for random votes, so set a higher ``tau`` with the others.
     personal
-        Let every site choose its own tau as well.
+        Let every site choose its own tau, too.
     clusters
-        Number of clusters that the sites are divided into, each of which learns by itself, see docs/clustered.md; None
-        for no clusters.
+        Number of clusters of sites, which train separately, see docs/clustered.md. None: no clusters.
     metric
-        The distance between sites by which clusters are found.
+        The distance between sites for clustering.
     first
-        The site that is the first centroid of the clusters; None: one is drawn.
+        The site that is the first centroid; None: one is sampled.
     protocol
-        "honest": a site chooses on rows that the trees did not see. "paper": on its test part, as published.
+        "honest": a site chooses on rows that the trees have not seen. "paper": on its test rows, as published.
     validation
-        Share of the training rows to choose on, split off before training; None for out-of-bag rows.
+        Share of the training rows to hold out for the choice; None: use out-of-bag rows.
     tune
-        "grid" or "halving" (also True): tune the trees' parameters at each site by cross-validation; or values to try
-        by parameter, or a ``Search``. None: no tuning. See docs/tuning.md.
+        "grid" or "halving" (also True): tune the trees' parameters at each site by cross-validation; or a dict of
+        values to try, or a ``Search``. None: no tuning. See docs/tuning.md.
     equal
-        Give the trees of every site the same weight in sum, however many it has or claims to have.
+        Give all sites the same total weight, however many trees they have.
     max_trees
-        Most trees that are taken from a site, grown or pretrained; None for as many as it has.
+        Maximum number of trees from one site, grown or pretrained; None for no limit.
     refit_leaves
-        Re-estimate leaves: the trees that all use are cut back to what rows of other sites reach, and leaf values come
-        from these rows; two rounds more. In studies between machines it is on unless the study says otherwise.
+        Re-estimate leaves: cut shared trees back to what rows of other sites reach, and take leaf values from these
+        rows, in two more rounds. In studies between machines this is the default.
     """
 
     tau: Annotated[float, Meta(ge=0, lt=1)] = 0.2
@@ -395,21 +227,21 @@ class BOFRFParameters(ReliabilityParameters, ForestParameters):
 
 @declared
 class BoostingParameters(Parameters):
-    """What all learners that boost stumps have.
+    """Parameters of all learners that boost stumps.
 
     Parameters
     ----------
     n_estimators
-        Most rounds of boosting; a round adds one stump of every site.
+        Maximum number of boosting rounds; each adds one stump per site.
     criterion
-        What makes a stump good: that its sides are pure, "gini" or "entropy" of weighted rows, each voting for its
-        larger class (as scikit-learn does); or "error", the least weighted error of sides that vote differently.
+        How stumps are chosen: by the impurity of weighted rows, "gini" or "entropy", where each side votes for its
+        larger class (as in scikit-learn); or by "error", the weighted error of sides that vote differently.
     min_samples_leaf
-        Fewest rows on a side of a stump.
+        Minimum number of rows on each side of a stump.
     max_bins
         Maximum number of bins per numeric column, up to 255.
     random_state
-        Not used, because nothing is sampled. It exists so that all learners accept the same parameters.
+        Unused, because nothing is sampled; it exists so that all learners accept the same parameters.
     """
 
     n_estimators: Positive = 50
@@ -421,14 +253,14 @@ class BoostingParameters(Parameters):
 
 @learner("boosting", _THESIS, trees="stumps", for_new_sites=False)
 class BOPPIDParameters(BoostingParameters):
-    """Of AdaBoost where each site picks among the others' classifiers.
+    """Parameters of AdaBoost where each site picks among the others' classifiers.
 
     Parameters
     ----------
     tau
-        How far another classifier's error on the site's rows may be from that of the site's own.
+        Maximum difference between the error of another classifier and the site's own, on the site's rows.
     printed
-        Take line 10 of the algorithm as it is printed, which admits every worse classifier.
+        Use line 10 of the algorithm as printed, which admits every worse classifier.
     """
 
     tau: Annotated[float, Meta(ge=0)] = 0.1
@@ -437,17 +269,17 @@ class BOPPIDParameters(BoostingParameters):
 
 @learner("boosting", _THESIS, trees="stumps")
 class AdaBoostPLParameters(BoostingParameters):
-    """Of stumps merged in the order of their weights."""
+    """Parameters of stumps merged in the order of their weights."""
 
 
 @learner("boosting", _THESIS, trees="stumps")
 class MultBoostParameters(BoostingParameters):
-    """Of a stump for all sites in every round.
+    """Parameters of boosting with one stump of every site in each stage.
 
     Parameters
     ----------
     criterion
-        What makes a stump good, as for other boosting, but "error" by default.
+        How stumps are chosen, as for other boosting, but "error" by default.
     """
 
     criterion: Literal["gini", "entropy", "log_loss", "error"] = "error"
@@ -455,23 +287,23 @@ class MultBoostParameters(BoostingParameters):
 
 @learner("horizontal", _FOREST, for_new_sites=False)
 class LocalForestParameters(VotingForestParameters):
-    """Of each site's own forest.
+    """Parameters of local forests.
 
     Parameters
     ----------
     n_estimators
-        Number of trees of each site.
+        Number of trees per site.
     """
 
 
 @learner("boosting", trees="stumps", for_new_sites=False)
 class LocalAdaBoostParameters(BoostingParameters):
-    """Of each site's own AdaBoost."""
+    """Parameters of local AdaBoost models."""
 
 
 @learner("horizontal", _FOREST)
 class PooledForestParameters(HistogramForestParameters):
-    """Parameters of the baseline on all rows in one place: those of a ``HistogramForest``, most of them unused.
+    """Parameters of the pooled baseline: those of a ``HistogramForest``, most of them unused.
 
     Parameters
     ----------
@@ -484,18 +316,18 @@ class PooledForestParameters(HistogramForestParameters):
 
 @learner("vertical", _VERTICAL, _FOREST, axis="columns", lossless=True, uses_sums=False)
 class VerticalForestParameters(VotingForestParameters):
-    """Of a forest on columns that stay with their parties.
+    """Parameters of a forest on columns that stay with their parties.
 
     Parameters
     ----------
     labels
-        "encoded": the label holder sends the label once, classes under secret numbers, for all parties to read.
-        "encrypted": it sends ciphertexts that only it can read the sums of (needs ``silvan[vertical]``); a level takes
-        three rounds. What partitions tell about labels stays: set ``min_samples_leaf`` to 20 or more.
+        "encoded": the label holder sends the label once, with secret numbers for classes, and all parties can read it.
+        "encrypted": it sends ciphertexts whose sums only it can decrypt (needs ``silvan[vertical]``); a level takes
+        three rounds. Row partitions still reveal something about labels: set ``min_samples_leaf`` to 20 or more.
     auditor
-        Have every party show its splits to the coordinator, who then has the whole forest.
+        Reveal every party's splits to the coordinator, who then has the whole forest.
     key_bits
-        Length of the key of encrypted labels: 2048 or 3072.
+        Key length for encrypted labels: 2048 or 3072.
     """
 
     max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
@@ -506,17 +338,17 @@ class VerticalForestParameters(VotingForestParameters):
 
 @learner("linear", axis="columns", trees="none")
 class VerticalLinearParameters(Parameters):
-    """Of logistic or linear regression on columns that stay with their parties.
+    """Parameters of logistic or linear regression on columns that stay with their parties.
 
     Parameters
     ----------
     alpha
         Weight of the penalty on squared coefficients; scikit-learn's ``C`` is one over it.
     tol
-        When to stop: a further step would change predictions by less than so much (root mean square, in standard
-        deviations of a number, or in log-odds).
+        Stop when a further step would change predictions by less than this (root mean square, in standard deviations of
+        the target, or in log-odds).
     max_iter
-        Most steps; a step takes two rounds.
+        Maximum number of steps, of two rounds each.
     """
 
     alpha: Annotated[float, Meta(gt=0)] = 1.0

@@ -1,7 +1,7 @@
 """Terms: what the text of a study fixes of every request, and the check of requests against it.
 
 The study that an owner approves is the only source of what may be asked. Each field of a request is declared fixed,
-agreed or derived (``federation/bound.py``). Before a site touches a row, it compares
+agreed or derived (``federation/message.py``). Before a site touches a row, it compares
 
 - fixed fields with the value that follows from the text, under the field's name;
 - agreed fields with what the site was first asked with: the schema in a study, anything else in a task of it.
@@ -19,12 +19,10 @@ import msgspec
 from silvan.data.schema import Class, Schema
 from silvan.errors import RefusedError
 from silvan.federation import wire
-from silvan.federation.bound import Bound, bounds_of
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import CountCategories
-from silvan.federation.message import Blob, Request
+from silvan.federation.message import Blob, Bound, Request, bounds_of
 from silvan.federation.site import Site
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.util.cell_text import cell_text
 
 Fixed = Mapping[str, Any]
@@ -40,8 +38,8 @@ class StudyText:
     """What a study's text says of its requests.
 
     ``fixed`` returns the values of fixed fields, which may depend on the agreed schema. ``schema`` is the one that the
-    text gives, if it gives one; without one, ``label``, ``task`` and ``positive`` are what a schema must have. Without
-    ``clusters`` all sums of the study are over the same sites.
+    text gives, if it gives one; without one, ``label``, ``event``, ``task`` and ``positive`` are what a schema must
+    have. Without ``clusters`` all sums of the study are over the same sites.
     """
 
     label: str
@@ -51,6 +49,7 @@ class StudyText:
     excluded: frozenset[str] = frozenset()  # columns that are not in the study
     clusters: bool = False  # whether some sums are over clusters of sites
     positive: Class | None = None
+    event: str | None = None
     _known: dict[str, Fixed] = field(default_factory=dict, compare=False, repr=False)
 
     def fixed_by(self, schema: Schema | None) -> Fixed:
@@ -66,8 +65,9 @@ class StudyText:
             return schema == self.schema
         if schema.label.name != self.label or _text(schema.label.positive) != _text(self.positive):
             return False
-        task = "classification" if schema.n_classes else "regression"
-        return self.task in (None, task) and self.excluded.isdisjoint(schema.columns)
+        if schema.label.event != self.event:
+            return False
+        return self.task in (None, schema.label.task) and self.excluded.isdisjoint(schema.columns)
 
 
 def _text(name: Class | None) -> str | None:
@@ -154,7 +154,7 @@ def columns_of(site: Site, request: Request) -> Sequence[str]:
 
 def _is_of(site: Site, schema: Schema) -> bool:
     """Whether a schema is one that a site may answer for without the study's text."""
-    return schema.label.name == site.label and site.schema in (None, schema)
+    return schema.label.columns == tuple(filter(None, (site.label, site.event))) and site.schema in (None, schema)
 
 
 def _read_schema(site: Site, request: Request) -> Schema:

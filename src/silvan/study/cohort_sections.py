@@ -68,8 +68,8 @@ def contradictions_of_cohort(study: Study) -> Iterator[tuple[Key, tuple[Key, ...
             yield ("covariates", name, "concepts"), (), f"{name}: [concepts] has no {one.concepts!r}; {known}"
         for key, why in one.contradictions():
             yield ("covariates", name, key), (), f"{name}: {why}"
-        if name == study.label:
-            yield ("covariates", name), (), f"{name} is the label, which the cohort query returns; leave it out"
+        if name in study.label_columns:
+            yield ("covariates", name), (), f"{name} is to be predicted, and the cohort query returns it; leave it out"
     for name, known_as in study.concepts.items():
         if taken(name):
             yield ("concepts", name), (), f"{name} is the name of a table; call it otherwise"
@@ -98,6 +98,9 @@ def check_cohort(study: Study) -> None:
     twice = [name for name in columns if name in plan.covariates]
     if twice:
         raise InputError(f"the cohort query returns {format_names(twice)}, which [covariates] name too; leave one out")
-    if study.label not in [*columns, *plan.covariates]:
+    lacking = [name for name in study.label_columns if name not in columns]
+    if lacking:
         found = format_names(columns) or "nothing else"
-        raise InputError(f"the cohort query does not return the label {study.label!r}; it returns {found}")
+        raise InputError(
+            f"the cohort query does not return {format_names(lacking)}, to be predicted; it returns {found}"
+        )

@@ -1,7 +1,7 @@
-"""Keyed hashes of the rows that a model was trained on, so that it is not evaluated on them unawares.
+"""Keyed hashes of training rows, so that a model is not evaluated on them by mistake.
 
-They lie in a file of their own, with their key, for the owner's eyes: who has the file and knows a whole row can tell
-whether it was trained on. So it is never handed on with a run, and a private study has none.
+They are in a separate file with their key, for the owner only: anyone with the file and a whole row can tell whether
+the row was used in training. So the file is never passed on with a run, and a private study has none.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class LearntRows(msgspec.Struct, frozen=True):
 
 
 def keep_learnt_rows(federation: Federation, folder: Path) -> None:
-    """Write the hashes of all rows to learn from, if all tables are in this process."""
+    """Write the hashes of all training rows, if all tables are in this process."""
     key, schema = secrets.token_bytes(_KEY), federation.schema
     parts = (site.rows_to_sample(schema) for site in federation.local_sites.values())
     found = [_hashes(some.X, some.y, key) for part in parts for some in part.pieces()]  # some of the rows at a time
@@ -61,7 +61,7 @@ def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, in
 
 def _hashes(X: Any, y: Any, key: bytes) -> np.ndarray:
     """Return a keyed hash of each row: its cells as the schema reads them, and its label."""
-    cells = np.asarray(X, np.float32) + np.float32(0.0)  # there is one zero
+    cells = np.asarray(X, np.float32) + np.float32(0.0)  # there is a single zero
     cells[np.isnan(cells)] = np.float32("nan")
     label = np.asarray(y, np.float64).reshape(len(cells), 1) + 0.0
     rows = np.concatenate([np.ascontiguousarray(cells).view(np.uint8), label.view(np.uint8)], axis=1)

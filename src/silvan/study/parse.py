@@ -18,9 +18,9 @@ from silvan.data.hospital.cohort_rows import hospital_rows, is_hospital
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
-from silvan.data.schema import Class, Feature, Label, Schema
+from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import InputError
-from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS
+from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS, task_of
 from silvan.federation.federation import OVERALL
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.parameters import Parameters
@@ -58,12 +58,12 @@ SECTIONS = (
 
 
 def parse_study(text: str, data: dict[str, Any], path: Path) -> Study:
-    """Return the study that a file for ``silvan fit`` describes; raise one error that lists all that is wrong."""
+    """Return the study in a file for ``silvan fit``; raise one error that lists all mistakes."""
     return _study({"name": path.stem, **data}, text, path, machines=False, check=True)
 
 
 def parse_remote_study(text: str, path: Path = Path("study.toml"), *, check: bool = False) -> Study:
-    """Parse the text of a study between machines; raise one error that lists all that is wrong with it.
+    """Parse the text of a study between machines; raise one error that lists all mistakes.
 
     With ``check`` the learner is imported and checks its parameters together, which only the coordinator needs.
     """
@@ -77,7 +77,7 @@ def predicting(study: Study, model: str, number: int) -> Study:
 
 
 def describing(study: Study) -> Study:
-    """Return the study that only describes all rows of another one; raise ``InputError`` where it cannot."""
+    """Return the study that only describes all rows of another one; raise ``InputError`` if that is impossible."""
     if study.by_columns:
         raise InputError("describe is for studies over rows, and here parties hold columns of the same rows")
     if study.private:
@@ -87,7 +87,7 @@ def describing(study: Study) -> Study:
 
 @cache
 def _places() -> dict[str, str]:
-    """Return where each key belongs, for those that stand somewhere else."""
+    """Return the right place of each misplaced key."""
     learner = {key: "in [learner]" for spec in LEARNERS.values() for key in ("kind", *typed_keys(spec.parameters))}
     evaluation = dict.fromkeys(typed_keys(EvaluationSettings), "in [evaluation]")
     return {**learner, **evaluation, **{key: BEFORE for key in typed_keys(Study) if key not in SECTIONS}}
@@ -106,6 +106,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
     else:
         found["tables"] = check_tables(data, path.parent, problems)
         found |= {key: data[key] for key in ("sites", "parties") if key in data}
+    _read_label(found, problems)
     sections: dict[str, Callable[[Any], Any]] = {
         "learner": lambda values: _check_learner(values, columns, problems, found, machines=machines),
         "evaluation": lambda values: EvaluationSettings(
@@ -117,7 +118,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
         "cohort": lambda values: read_cohort(values, problems),
         "concepts": lambda values: read_concepts(values, problems),
         "covariates": lambda values: read_covariates(values, problems),
-        "schema": lambda values: _check_schema(values, found.get("label", "label"), found.get("positive"), problems),
+        "schema": lambda values: _check_schema(values, found, problems),
         "predict": lambda values: _check_predict(values, problems),
     }
     found |= {
@@ -158,12 +159,12 @@ def _allowed(data: dict[str, Any], machines: bool, columns: bool, problems: Prob
 
 
 def check_parameters(study: Study) -> None:
-    """Raise ``InputError`` for parameters of the learner that do not go together; the learner is imported."""
+    """Raise ``InputError`` for incompatible parameters of the learner; the learner is imported."""
     study.spec.load()(**study.parameters).check()
 
 
 def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
-    """Yield what does not go together with evaluation on splits."""
+    """Yield settings that conflict with evaluation on splits."""
     key: Key = ("split",) if study.split == "sites" else ("repeats",)
     word = f"{key[0]} = 'sites'" if study.split == "sites" else "repeats"
     if study.memory is not None:
@@ -276,7 +277,7 @@ def _check_learner(
 
 
 def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
-    """Check the policy of all sites; return what it sets."""
+    """Check the policy of all sites; return its settings."""
 
     def check(key: str, value: Any) -> None:
         Policy(**{key: value})
@@ -314,8 +315,21 @@ def _check_kinds(values: Any, columns: bool, problems: Problems) -> dict[str, An
     return found
 
 
-def _check_schema(values: Any, label: str, positive: Class | None, problems: Problems) -> Schema | None:
+def _read_label(found: dict[str, Any], problems: Problems) -> None:
+    """Make the column of times the label, where a study is about survival."""
+    time, event, label = found.get("time"), found.get("event"), found.get("label", "label")
+    try:
+        task = task_of(found.get("task"), time, event, label, found.get("exclude", ()))
+    except InputError as error:
+        problems.add((error.parameter or "task",), str(error))
+        return
+    if task == "survival":
+        found |= {"task": task, "label": time}
+
+
+def _check_schema(values: Any, study: dict[str, Any], problems: Problems) -> Schema | None:
     """Check the schema that the study sets for its columns."""
+    label, event, positive = study.get("label", "label"), study.get("event"), study.get("positive")
     if not isinstance(values, dict) or not all(isinstance(entry, dict) for entry in values.values()):
         problems.add(("schema",), "[schema] has one line per column, such as age = { bounds = [0, 120] }")
         return None
@@ -323,12 +337,14 @@ def _check_schema(values: Any, label: str, positive: Class | None, problems: Pro
     for name, entry in values.items():
         try:
             if name == label:
-                found = msgspec.convert({"name": name, **entry}, Label)
+                found = msgspec.convert({"name": name, "event": event, **entry}, Label)
             else:
                 kind = "categorical" if "categories" in entry else "numeric"
                 features.append(msgspec.convert({"name": name, "kind": kind, **entry}, Feature))
         except (msgspec.ValidationError, InputError) as error:
             problems.add(("schema", name), f"{name}: {error}")
+    if found is None and event is not None:
+        found = Label(label, event=event)
     if found is None and ("schema", label) not in problems.wrong:
         problems.add(("schema",), f"[schema] lacks the label: {label} = {{ classes = [...] }} or {{ bounds = [...] }}")
     if found is not None and positive is not None:
@@ -340,7 +356,7 @@ def _check_schema(values: Any, label: str, positive: Class | None, problems: Pro
 
 
 def _check_predict(values: Any, problems: Problems) -> Predict | None:
-    """Check what a study that only predicts is about."""
+    """Check the section of a study that only predicts."""
     try:
         return msgspec.convert(values, Predict)
     except msgspec.ValidationError:
@@ -428,20 +444,20 @@ def _table(
     own = {word: text for word, text in {**reading, **given}.items() if word in READING}
     if not own:
         return {name: path}
-    # what [reading] says was checked there
+    # the content of [reading] was checked there
     noted = problems if given.keys() & set(READING) else Problems(problems.path, {})
     return {name: check_reading(path, own, key, noted, who)}
 
 
 def _partitions(files: str, cluster: Any, folder: Path) -> Partitions:
-    """Return a table in partitions; raise ``InputError`` if its files are not there, or the cluster has no address."""
+    """Return a table in partitions; raise ``InputError`` if its files are missing, or the cluster has no address."""
     found = Partitions(files, cluster).beside(folder)
     found.paths()
     return found
 
 
 def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:
-    """Return a table whose file is written in some way; options that are not possible are problems."""
+    """Return a table with its reading options; impossible options are problems."""
     if not isinstance(options, dict):
         problems.add(key, f"reading must be a section: [reading], with {', '.join(READING[:-1])} or {READING[-1]}")
         return Table(path)

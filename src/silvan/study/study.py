@@ -1,15 +1,12 @@
-"""What a study is: one frozen object that mirrors the study file, at the coordinator and at sites.
+"""A study: one frozen object that mirrors the study file, at the coordinator and at sites.
 
-Every key is declared here once, with its type, range, default, documentation, and where it cannot be set. Whatever
-reads study files, their reference in docs/study.md, a study's fingerprint and all who run it derive from this. Sites
-read studies too, so no learner is imported.
+Every key is declared here once, with its type, range, default, documentation, and where it cannot be set. The reader
+of study files, their reference in docs/study.md, a study's fingerprint and the run all derive from this. Sites read
+studies too, so no learner is imported.
 """
 
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,12 +24,13 @@ from silvan.data.hospital.cohort_rows import CohortRows
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
-from silvan.data.schema import Class, Schema
-from silvan.errors import InputError, SiteError
+from silvan.data.schema import Class, Schema, Task
+from silvan.errors import InputError
 from silvan.federation.agreement import Absent
 from silvan.federation.store import digest
 from silvan.learners.parameters import Parameters, changed
-from silvan.learners.registry import LEARNERS, HistogramForestParameters, LearnerSpec
+from silvan.learners.registry import LEARNERS, HistogramForestParameters
+from silvan.learners.spec import LearnerSpec
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
 from silvan.study.toml_lines import Key
@@ -65,18 +63,18 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
     epsilon
         with `epsilon` in `[learner]`: the model is evaluated with noise, which costs this much of every site's privacy
         budget, on top of training. There are then metrics over all sites only, with confidence intervals, see
-        [privacy](privacy.md#judging-a-private-model). Without it metrics are exact, and sites with a budget refuse
+        [privacy](privacy.md#evaluating-a-private-model). Without it metrics are exact, and sites with a budget refuse
         them
     importance
-        whether sites are asked how much columns matter: errors on test rows with each column shuffled, summed over
-        sites (message `ShuffleColumns`), see [figures](figures.md#columns-that-matter). Needs `test`, and a forest for
+        whether sites measure the importance of columns: errors on test rows with each column shuffled, summed over
+        sites (message `ShuffleColumns`), see [metrics](figures.md#columns-that-matter). Needs `test`, and a forest for
         all sites
     by
         categorical columns for metrics by subgroup, as `by = ["sex"]`, see
-        [figures](figures.md#subgroups). Not with `repeats`
+        [metrics](figures.md#subgroups). Not with `repeats`
     dependence
-        columns for which the mean prediction at each of some values is asked (message `SetColumns`), see
-        [figures](figures.md#how-predictions-depend-on-a-column)
+        columns whose effect is measured: the mean prediction at several values (message `SetColumns`), see
+        [metrics](figures.md#how-predictions-depend-on-a-column)
     """
 
     epsilon: Annotated[float, Meta(gt=0, le=MAX_EPSILON)] | None = None
@@ -86,9 +84,9 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Predict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study that only predicts is about: the model of another study, for the n-th time."""
+    """The section of a study that only predicts: the model of another study, for the n-th time."""
 
-    study: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # digest of the text of the study that the model is of
+    study: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # digest of the text of the study that trained the model
     model: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     number: Annotated[int, Meta(ge=0)]
 
@@ -105,6 +103,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         what the report is called
     label
         the column to predict
+    time
+        for survival, instead of `label`: the column of times, as `time = "days"`, see [survival](survival.md)
+    event
+        for survival: the column that says whether the event happened at that time, with 1 or 0, true or false, yes or
+        no; otherwise the row was censored then
     test
         share of each site's rows kept as test rows, sampled by class (with `epsilon`, [each row by
         itself](privacy.md#one-row-changes-one-row)); below 1. Without it nothing is evaluated
@@ -124,7 +127,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     random_state
         decides the test rows, which rows are in which tree, and the features sampled
     task
-        `"classification"` or `"regression"`; by default regression if the label has fractions
+        `"classification"`, `"regression"` or `"survival"`; by default survival with `time` and `event`, and regression
+        if the label has fractions
     positive
         the positive class of two, as `positive = "diseased"`, which sensitivity, precision, F1 and thresholds are
         about. Probabilities keep their order
@@ -146,7 +150,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     output
         the run folder, relative to the study file; `--output` on the command line goes first
     id
-        with `[parties]`: the column that tells rows apart
+        with `[parties]`: the column that identifies rows
     match
         with `[parties]`: how rows are matched, see [vertical](vertical.md)
     names
@@ -156,15 +160,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     site
         the column of `table` that names the site
     query
-        what is asked of `table`, if that is a database
+        the query on `table`, if that is a database
     memory
         how much of a site's rows may be in memory, such as `"2GB"`, see [tables](tables.md)
     quorum
         how many sites must stay; without one, all: the study stops and names who is missing. At least three for ring
         sums, two thirds of the sites for masked ones
     timeout
-        seconds after which a site that is silent or away is given up. The time in which an owner has not yet approved
-        does not count
+        seconds after which a silent or absent site is given up. Waiting for an owner's approval does not count
     approval_days
         days that sites' owners have to approve the study
     sampling
@@ -176,9 +179,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         the journal for it
     label_holder
         the party that holds the label: the others compute on labels that it signed, and on no others. Without it they
-        take the word of the coordinator and of the party that says so
+        rely on the coordinator and on the party that claims to hold it
     metrics
-        `"own"`: at the end a site is sent its own metrics and those over all sites; `"all"`: everybody's
+        `"own"`: at the end a site receives its own metrics and those over all sites; `"all"`: those of every site
     sites
         the table of each site; between machines a list of the sites' names
     parties
@@ -186,9 +189,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     reading
         how the files of all sites are written
     kinds
-        what columns are, where their cells do not tell
+        the kinds of columns, if their cells are ambiguous
     schema
-        what the columns mean, said before anybody looks at them
+        the meaning of the columns, fixed before anybody looks at them
     cohort
         the persons that the rows are, where sites have OMOP databases or FHIR files, see [OMOP and
         FHIR](hospital_data.md)
@@ -197,17 +200,19 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     covariates
         the columns of such tables
     learner
-        what learns, and its parameters
+        the learning algorithm and its parameters
     evaluation
         how the model is evaluated
     policy
-        what every site lets out, whatever it is asked
+        the limits on what every site discloses
     predict
         written by `silvan study predict`
     """
 
     name: Annotated[Text, about(default="the file's name", decides=False)] = "study"
     label: Text = "label"
+    time: Annotated[Text | None, about(default="there is no time")] = None
+    event: Annotated[Text | None, about(default="there is no event")] = None
     test: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     repeats: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | None, about(default="test rows once", columns=_FOR_ROWS)
@@ -217,7 +222,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         about(default="rows, sampled", expected=f"'sites', {EXPECTED}", columns=_FOR_ROWS),
     ] = None
     random_state: Annotated[int, Meta(ge=0)] = 0
-    task: Annotated[Literal["classification", "regression"] | None, about(default="found out")] = None
+    task: Annotated[Task | None, about(default="found out")] = None
     positive: Annotated[
         Class | None,
         about(default="the second class in sorted order", expected="a class of the label", columns=_FOR_ROWS),
@@ -306,11 +311,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = Policy()
     predict: Annotated[Predict | None, about(here=_REMOTE, rows=_FOR_PARTIES, decides=False)] = None
 
-    # -- what it was read from
+    # -- origin of the study
     path: Annotated[Path, NOT_A_KEY] = Path("study.toml")
     text: Annotated[str, NOT_A_KEY] = ""
     lines: Annotated[dict[Key, int], NOT_A_KEY] = {}
-    # by site or party, or the one table under ""; none of sites on other machines
+    # by site or party, or the one table under ""; empty for remote sites
     tables: Annotated[Sources, NOT_A_KEY] = {}
 
     @property
@@ -327,7 +332,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> LearnerSpec:
-        """What is known about the learner."""
+        """The learner's registry entry."""
         return LEARNERS[self.kind]
 
     @property
@@ -337,11 +342,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_splits(self) -> bool:
-        """Whether other models than its own are evaluated, on splits in which every row is a test row."""
+        """Whether it evaluates models on splits in which every row is a test row."""
         return self.repeats is not None or self.split == "sites"
 
     def splits(self, sites: Iterable[str]) -> list[Split]:
-        """Return the splits of these sites' rows that the study is evaluated on; none for one set of test rows."""
+        """Return the splits of these sites' rows for the evaluation; empty for one set of test rows."""
         if self.split == "sites":
             return [LeftOut(site) for site in sites]
         return list(folds_of(self.test, self.repeats)) if self.repeats else []
@@ -364,6 +369,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return CohortPlan(self.cohort.query, self.concepts, self.covariates, with_date=by == INDEX_DATE)
 
     @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns to predict: the label, or times and events."""
+        return (self.label,) if self.event is None else (self.label, self.event)
+
+    @property
     def left_out(self) -> tuple[str, ...]:
         """The columns that are not features: those excluded, and those that group or split rows."""
         more = (self.group, None if self.date_split is None else self.date_split.by)
@@ -381,12 +391,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_bins(self) -> int:
-        """How closely columns are counted: the bins of a tree."""
+        """How finely columns are counted: the bins of a tree."""
         return int(getattr(self.learner, "max_bins", Settings.max_bins))
 
     @property
     def private(self) -> bool:
-        """Whether its forest is made of noisy counts."""
+        """Whether its forest is built from noisy counts."""
         return isinstance(self.learner, HistogramForestParameters) and self.learner.epsilon is not None
 
     @property
@@ -413,11 +423,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_tasks(self) -> int:
-        """The maximum number of tasks: a model, its evaluation, and what columns do; parties may ask for more."""
+        """The maximum number of tasks: a model, its evaluation, and column effects; parties may have more."""
         explained = self.evaluation.importance + bool(self.evaluation.dependence)
         return 2 + explained + 2 * self.by_columns + bool(self.describe)
 
-    # -- what identifies it
+    # -- identity
     @property
     def digest(self) -> str:
         """The SHA-256 of the study's text, in hexadecimal."""
@@ -435,7 +445,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_folder(self) -> str:
-        """The name of the run folder that has the model to predict with, or that the model will be in."""
+        """The name of the run folder of the model to predict with."""
         return self._folder_of(self.digest if self.predict is None else self.predict.study)
 
     def _folder_of(self, digest: str) -> str:
@@ -449,13 +459,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def max_epsilon(self, sites: Sequence[str]) -> float:
         """Return the most that it may cost of a site's privacy budget.
 
-        Where sites share the noise on a sum, a site that is lost has the others draw theirs again.
+        If sites share the noise on a sum, losing a site makes the others sample theirs again.
         """
         once = (self.parameters.get("epsilon") or 0.0) + (self.evaluation.epsilon or 0.0)
         return float(once) * (1 if self.parameters.get("noise") == "site" else 1 + self.losses(sites))
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings that decide the result, as plain data; sections without any are left out."""
+        """Return all settings that decide the result, as plain data; empty sections are left out."""
         not_of, found = "columns" if self.by_columns else "rows", {}
         for name, hint in typed_keys(type(self)).items():
             more, value = extras(hint), _plain(getattr(self, name))
@@ -463,45 +473,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
                 found[name] = value
         return {**found, "learner": {"kind": self.kind, **self.parameters}}
 
-    def fingerprint(self, version: str) -> str:
-        """Return a hash of all that decides the result: settings, the bytes of the tables, the program's version.
-
-        Of a table in a database it covers the address and the query; the journal knows the rows.
-        """
-        text = json.dumps([version, self.settings(), list(self.tables)], sort_keys=True)
-        digest = hashlib.sha256(text.encode())
-        for table in self.tables.values():
-            if isinstance(table, Partitions):
-                files = table.paths()
-            else:
-                files = [table] if isinstance(table, Path) else [table.file] if isinstance(table, Table) else []
-            if not isinstance(table, Path | Partitions):
-                digest.update(repr(table.options if isinstance(table, Table) else table).encode())
-            for path in files:
-                with path.open("rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
-
-    @contextmanager
-    def pointing(self) -> Iterator[None]:
-        """Add the line of the study file to errors that are about something it sets."""
-        try:
-            yield
-        except SiteError as error:
-            section, who = ("sites", "site") if self.id is None else ("parties", "party")
-            line = self.lines.get((section, error.site), self.lines.get(("table",)))
-            cause = error.__cause__
-            text = str(cause) if isinstance(cause, InputError) else str(error).split(": ", 1)[-1]
-            raise InputError(f"{self.path}:{line}: {who} {error.site!r}: {text}") from cause
-        except InputError as error:
-            keys = [key for key in self.lines if key[-1] == error.parameter and key[0] not in ("sites", "parties")]
-            if not keys or str(error).startswith(f"{self.path}:"):
-                raise
-            raise InputError(f"{self.path}:{self.lines[keys[0]]}: {error}") from error
-
 
 def _plain(value: Any) -> Any:
-    """Return a setting as plain data: of a section, what differs from the defaults."""
+    """Return a setting as plain data; for a section, what differs from the defaults."""
     if isinstance(value, Schema):
         return value.to_json()
     if isinstance(value, EvaluationSettings | Policy):
