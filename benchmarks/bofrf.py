@@ -1,4 +1,4 @@
-"""Does weighing all trees at all sites cost less than growing them?"""
+"""Is scoring all trees at all sites cheaper than growing them?"""
 
 from collections.abc import Callable
 
@@ -30,14 +30,14 @@ def main() -> None:
         return found.update(local.fit(fed).forests_)
 
     def score(noting: bool = False) -> object:
-        """Score all trees at all sites: the work of one round, without its messages."""
+        """Score all trees at all sites: the work of one round without messages."""
         together = join_forests(list(found.values()))
         noted = make_noted(together, choosing_rows(ROWS)) if noting else None
         parts = [fed.site(name).part(fed.schema) for name in tables]
         return [score_trees(together, part.X, part.y, n_jobs=2, noted=noted) for part in parts]
 
     def whole() -> object:
-        """Fit, at sites that know no trees from the time before."""
+        """Fit at sites without cached trees."""
         for name in tables:
             cache = fed.site(name).cache
             for key in [key for key in cache if "trees" in key[0]]:

@@ -1,4 +1,4 @@
-"""A site whose rows are partitions on two Dask workers: against one process, and XGBoost's own Dask interface."""
+"""A site with partitions on two Dask workers, compared with one process and with XGBoost's Dask interface."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ _CHUNK = 250_000
 
 
 def write_table(folder: Path, rows: int) -> None:
-    """Write Parquet files: 6 columns decide a noisy label, the others are noise."""
+    """Write Parquet files: 6 columns determine a noisy label, the others are noise."""
     import polars as pl
 
     weights = np.where(np.arange(COLUMNS) < 6, np.random.default_rng(0).normal(size=COLUMNS), 0.0)
@@ -58,11 +58,11 @@ PARAMETERS = {
     "colsample_bynode": np.sqrt(COLUMNS) / COLUMNS,
     "learning_rate": 1.0,
 }
-"""A random forest of XGBoost's."""
+"""Parameters of XGBoost's random forest."""
 
 
 def fit_xgboost(folder: Path, client: Any = None) -> None:
-    """Grow XGBoost's forest, in this process or by its Dask interface."""
+    """Grow XGBoost's forest, in this process or with its Dask interface."""
     import dask.dataframe as dd
     import pandas as pd
     import xgboost
@@ -79,12 +79,12 @@ def fit_xgboost(folder: Path, client: Any = None) -> None:
 
 
 def processor_seconds() -> float:
-    """Give the processor time of this process so far."""
+    """Return the CPU time of this process so far."""
     return sum(os.times()[:2])
 
 
 def measure(client: Any, folder: Path, rows: int, report: Report) -> tuple[dict[str, list[float]], bool]:
-    """Time all ways on one table."""
+    """Time all variants on one table."""
     hashes = set()
     jobs = {
         "two workers": lambda: hashes.add(fit(sv.Partitions(folder), None)),
@@ -112,7 +112,7 @@ def measure(client: Any, folder: Path, rows: int, report: Report) -> tuple[dict[
 
 
 def main() -> None:
-    """Measure each size on a cluster of two processes."""
+    """Measure all sizes on a cluster of two processes."""
     from distributed import Client, LocalCluster
 
     report = Report(

@@ -1,4 +1,4 @@
-"""A table much larger than the memory that it may take: time, peak memory, and whether both grow as they should."""
+"""A table much larger than its memory limit: time, peak memory, and how both grow."""
 
 import gc
 import json
@@ -21,7 +21,7 @@ _CHUNK = 100_000
 
 
 def write_table(path: Path, rows: int) -> None:
-    """Write a Parquet file chunk by chunk: 12 columns decide a noisy label, the others are noise."""
+    """Write a Parquet file chunk by chunk: 12 columns determine a noisy label, the others are noise."""
     import polars as pl
 
     weights = np.where(np.arange(COLUMNS) < 12, np.random.default_rng(0).normal(size=COLUMNS), 0.0)
@@ -39,13 +39,13 @@ def write_table(path: Path, rows: int) -> None:
 
 
 def status(key: str) -> int:
-    """Read a figure of this process's memory."""
+    """Read a memory statistic of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def job(path: str, warm: str, memory: str, folder: str) -> None:
-    """Train in this process, and print what it took."""
+    """Train in this process, and print time and memory."""
 
     def fit(table: str) -> tuple[float, float, str]:
         start = time.perf_counter()
@@ -65,7 +65,7 @@ def job(path: str, warm: str, memory: str, folder: str) -> None:
 
 
 def main() -> None:
-    """Train on each size, each in a process of its own."""
+    """Train on each size in its own process."""
     report = Report(
         "Larger than memory",
         f"One site, {COLUMNS} columns, a Parquet file; {TREES} trees of depth {DEPTH}; memory {MEMORY}. Seconds from "

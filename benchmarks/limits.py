@@ -1,4 +1,4 @@
-"""Where does the time of a fit go, and how far from the limit is it?"""
+"""Where does the time of a fit go, and how close is it to the hardware limit?"""
 
 import time
 from collections import Counter
@@ -16,11 +16,11 @@ from silvan.tree.stream import Counted
 
 TURNS, BARE_UPDATES = 5, 1 << 20
 BEYOND_CACHE = 1 << 28
-"""Bytes of an array that no cache holds."""
+"""Bytes of an array that fits in no cache."""
 
 
 class Profile:
-    """Processor time of the parts of a fit; of counting, also by level of the trees, and how many values were counted.
+    """CPU time of the parts of a fit; counting also by level of the trees, with the number of values counted.
 
     The functions that a fit calls are replaced by ones that time them.
     """
@@ -78,7 +78,7 @@ def _add_ones(places: np.ndarray, out: np.ndarray) -> None:
 
 @njit(nogil=True)
 def _read_and_add(codes: np.ndarray, y: np.ndarray, rows: np.ndarray, begin: np.ndarray, out: np.ndarray) -> None:
-    """Add to the histograms, side by side, of the first columns; two places a bin."""
+    """Add to the adjacent histograms of the first columns, with two cells per bin."""
     for i in range(rows.shape[0]):
         at = begin[i] + y[rows[i]]
         for j in range(FEATURES):
@@ -86,14 +86,14 @@ def _read_and_add(codes: np.ndarray, y: np.ndarray, rows: np.ndarray, begin: np.
 
 
 def bare_updates(n_bytes: int) -> float:
-    """Return how many additions to random places of an array a second a loop makes that does nothing else."""
+    """Return the random-access additions per second of a loop that does nothing else."""
     out = np.zeros(n_bytes // 4, np.int32)
     places = np.random.default_rng(0).integers(0, len(out), BARE_UPDATES).astype(np.uint32)
     return BARE_UPDATES / _least(lambda: _add_ones(places, out))
 
 
 def reading_updates(n_bytes: int) -> float:
-    """Return the same of a loop that reads a row's number, node, class and values for its additions, as a fit does."""
+    """Return the same for a loop that also reads a row's number, node, class and values, as a fit does."""
     rng, out = np.random.default_rng(0), np.zeros(n_bytes // 4, np.int32)
     codes, y = rng.integers(0, BINS, (ROWS, 30)).astype(np.uint8), rng.integers(0, 2, ROWS).astype(np.uint16)
     rows = np.flatnonzero(rng.random(ROWS) < 0.632).astype(np.uint32)

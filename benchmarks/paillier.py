@@ -27,12 +27,12 @@ from silvan.util.threads import thread_count
 
 ROWS, TREES, DEPTH, FEATURES, BINS, COLUMNS, BITS = 20_000, 10, 6, 5, 64, 30, 2048
 PHE_ROWS = 25
-"""phe encrypts so many rows; its histogram uses each of their ciphertexts many times."""
+"""Rows encrypted with phe; its histogram uses each ciphertext many times."""
 
 
 @dataclass
 class Level:
-    """Rows in nodes, and the features that those ask for."""
+    """Rows in nodes, and the features requested by the nodes."""
 
     key: PrivateKey
     lanes: Lanes
@@ -46,7 +46,7 @@ class Level:
 
     @property
     def asked(self) -> AskedHistograms:
-        """The histograms that nodes ask for."""
+        """The histograms requested by the nodes."""
         return AskedHistograms(self.features, self.n_bins)
 
     def sum(self, rows: EncryptedRows, masks: Masks, n_jobs: int | None = None) -> tuple[np.ndarray, Any]:
@@ -66,7 +66,7 @@ class Level:
         return read_sums(self.key, self.lanes, self.asked, counts, sums, sizes, totals, n_jobs)
 
     def plain(self) -> np.ndarray:
-        """Make the histograms from the labels themselves."""
+        """Compute the histograms from the plain labels."""
         bases = fill_bases(self.features, self.n_bins)
         hist = np.zeros((bases[-1, 0], 2), np.int64)
         for node, (a, b) in enumerate(zip(self.cuts[:-1], self.cuts[1:], strict=True)):
@@ -77,7 +77,7 @@ class Level:
 
 
 def make_level(key: PrivateKey, rows: int, trees: int, share: float, nodes: int, n_sampled: int) -> Level:
-    """Draw rows of two classes and deal a share of them out to the nodes of each tree."""
+    """Sample rows of two classes, and distribute a share of them over the nodes of each tree."""
     rng = np.random.default_rng(nodes)
     used = int(share * rows)
     return Level(
@@ -92,12 +92,12 @@ def make_level(key: PrivateKey, rows: int, trees: int, share: float, nodes: int,
 
 
 def encrypted(level: Level, n_jobs: int | None = None) -> Any:
-    """Encrypt the class of every row."""
+    """Encrypt the class of each row."""
     return encrypt_rows(level.key, level.lanes, np.eye(2, dtype=np.int64)[level.y], n_jobs)
 
 
 class Phe:
-    """The same work with phe: key, lanes and packing as ours, its own classes for everything else."""
+    """The same work with phe: our key, lanes and packing, its classes for everything else."""
 
     def __init__(self, level: Level) -> None:
         from phe import PaillierPrivateKey, PaillierPublicKey
@@ -111,7 +111,7 @@ class Phe:
         self.rows = [of_class[m][i % len(of_class[m])] for i, m in enumerate(self.plain)]
 
     def encrypt(self) -> float:
-        """Give the seconds a row takes."""
+        """Return the seconds per row."""
         start = time.perf_counter()
         for m in self.plain[:PHE_ROWS]:
             self.public.encrypt(m)
@@ -138,7 +138,7 @@ class Phe:
 
 
 def tree_costs(key: PrivateKey) -> dict[str, float]:
-    """Time what a tree of a forest takes: its share of encrypting, and of all levels at two parties."""
+    """Time one tree of a forest: its share of the encryption, and all levels at two parties."""
     clock = time.perf_counter
     first = make_level(key, ROWS, 1, 1.0, 1, 1)
     start = clock()
@@ -163,7 +163,7 @@ def tree_costs(key: PrivateKey) -> dict[str, float]:
 
 
 def against_phe(key: PrivateKey, n_rows: int = 8000) -> dict[str, list[float]]:
-    """Time encryption, seconds a row, and a level's packed histograms, beside phe on the same rows."""
+    """Time encryption per row and the packed histograms of a level, compared with phe on the same rows."""
     level = make_level(key, n_rows, 1, 1.0, 16, FEATURES)
     rows, masks = receive_rows(key.public, level.lanes, encrypted(level)), Masks(key.public)
     counts, sums = level.sum(rows, masks)
@@ -191,7 +191,7 @@ def against_phe(key: PrivateKey, n_rows: int = 8000) -> dict[str, list[float]]:
 
 
 def phe_goals(times: dict[str, list[float]]) -> list[Goal]:
-    """Say how much faster than phe."""
+    """Return the speed-up over phe as text."""
     return [
         Goal("encryption, times faster than phe", ratio(times, "encrypt, phe", "encrypt")[0], least=10),
         Goal("packed histograms, times faster than phe", ratio(times, "histograms, phe", "histograms")[0], least=5),

@@ -22,7 +22,7 @@ from silvan.privacy.noise.laplace import Noise
 
 SITES, SPARSE, COUNTERS, LOST = 10, 4, 1_000_000, ("site03", "site08")
 SENSITIVITY = 20
-"""Of the counters that get noise: so many tables, or features and trees, see a row."""
+"""Number of noisy tables, or of features and trees, that see each row."""
 
 
 class Counters(Reply, frozen=True, kw_only=True):
@@ -37,13 +37,13 @@ class Count(Total[Counters], frozen=True, kw_only=True):
 
 @answers(Count)
 def count(site: Site, request: Count) -> Counters:
-    """Give what the site was made with."""
+    """Return the site's counters."""
     values: np.ndarray = site.source
     return Counters(values=values)
 
 
 class Watched(InProcess):
-    """Takes the time of every site's answers; two sites fall silent after they have given their keys."""
+    """Times the replies of each site; two sites drop out after sending their keys."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -52,7 +52,7 @@ class Watched(InProcess):
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Answer in turn, under a stopwatch."""
+        """Answer one after the other, under a stopwatch."""
         for site in messages:
             start = time.process_time()
             answers_ = list(super().deliver({site: messages[site]}, verb, timeout))
@@ -63,7 +63,7 @@ class Watched(InProcess):
 
 
 def forests(X: np.ndarray, y: np.ndarray) -> dict[str, Federation]:
-    """Make three federations of the same sites, which sum differently."""
+    """Return three federations of the same sites with different kinds of sums."""
     made = {}
     ways: dict[str, tuple[Any, Any]] = {
         "trusted": (TrustedSums(), None),
@@ -79,7 +79,7 @@ def forests(X: np.ndarray, y: np.ndarray) -> dict[str, Federation]:
 
 
 def lossy_sum(most: int | None) -> tuple[float, float]:
-    """Sum many counters over sites of which two are lost: the slowest site's seconds, and the coordinator's."""
+    """Sum many counters over sites, two of which drop out: seconds of the slowest site and of the coordinator."""
     rng = np.random.default_rng(0)
     parts = {f"site{i:02}": rng.integers(0, 1000, COUNTERS, np.int32) for i in range(SITES)}
     sites = {name: Site(name, part, secure_sum=MaskedPart(), n_jobs=1) for name, part in parts.items()}
@@ -95,7 +95,7 @@ def lossy_sum(most: int | None) -> tuple[float, float]:
 
 
 def stream_speed() -> float:
-    """Give the bytes of masks a second, one thread."""
+    """Return the bytes of masks per second in one thread."""
     words, seeds = np.zeros(1 << 20, np.uint64), [bytes([i]) * 32 for i in range(10)]
     mask(words, seeds, [])
     start = time.process_time()
@@ -104,7 +104,7 @@ def stream_speed() -> float:
 
 
 def noise_seconds(sharers: int) -> float:
-    """Give the seconds that noise for many counters takes: all of it at a site, or one of so many shares."""
+    """Return the seconds for the noise of many counters: all of it at one site, or one of several shares."""
     noise, counters = Noise(SENSITIVITY, 1.0, sharers), np.zeros(COUNTERS, np.int64)
     noise.add(counters[:1000])
     start = time.process_time()

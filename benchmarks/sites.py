@@ -31,7 +31,7 @@ def tables(sites: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def measure(sites: int) -> dict[str, float]:
-    """Train over so many sites: seconds of the clock and of processors, and the whole process's peak of memory."""
+    """Train over some sites: wall and CPU seconds, and the peak memory of the process."""
     few = sv.federate_rows(tables(3), sums="masked")
     sv.HistogramForest(n_estimators=2, max_depth=2).fit(few)  # kernels are compiled
     fed = sv.federate_rows(tables(sites), sums="masked")
@@ -46,13 +46,13 @@ def measure(sites: int) -> dict[str, float]:
 
 
 def in_own_process(sites: int) -> dict[str, float]:
-    """Measure in a process of its own."""
+    """Measure in a separate process."""
     words = [sys.executable, "-m", "benchmarks.sites", str(sites)]
     return dict(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
 
 
 def job_memory(load: str) -> float:
-    """Return the proportional set size, in MB, of a process that has loaded what a job needs."""
+    """Return the proportional set size, in MB, of a process that has loaded the modules of a job."""
     words = [sys.executable, "-c", f"{load}; {SHOW}"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

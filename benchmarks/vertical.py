@@ -18,7 +18,7 @@ from silvan.federation.federation import Federation
 from silvan.privacy.paillier.paillier_keys import generate
 
 SCALE = float(os.environ.get("SILVAN_BENCH_SCALE", "1"))
-"""Share of the rows; below 1 to see that it runs."""
+"""Share of the rows; below 1 for a quick trial."""
 
 ROWS, TREES, DEPTH, FEATURES, BINS = int(200_000 * SCALE), 100, 8, 5, 64
 SECRET_ROWS, SECRET_TREES, SECRET_DEPTH, BITS = int(20_000 * SCALE), 10, 6, 2048
@@ -32,11 +32,11 @@ STEPS = {
     "SplitChosen": "partitions",
     "KeepChosen": "leaves",
 }
-"""What the messages of encrypted labels are for."""
+"""The purpose of each message for encrypted labels."""
 
 
 def federation(rows: int, parties: int, labelled: bool = True) -> Federation:
-    """Deal the columns of the usual table out, the label to the first party."""
+    """Distribute the columns of the usual table, with the label at the first party."""
     X, y = synthetic(rows)
     id_ = pl.Series("id", np.random.default_rng(0).permutation(rows))
     tables = {}
@@ -48,7 +48,7 @@ def federation(rows: int, parties: int, labelled: bool = True) -> Federation:
 
 
 def learner(trees: int = TREES, depth: int = DEPTH, kind: type = sv.VerticalForest, **more: Any) -> Any:
-    """Make the learner under test, or the same of the joined table."""
+    """Return the learner under test, or its equivalent on the joined table."""
     return kind(trees, max_depth=depth, max_features=FEATURES, max_bins=BINS, **more)
 
 
@@ -142,7 +142,7 @@ def encrypted(report: Report) -> None:
 
 
 def predictions(report: Report) -> None:
-    """Score rows in one round and node by node, over trees, depth and rows, as Figs 6 to 8."""
+    """Score rows in one round and node by node, for varying trees, depth and rows, as in Figs 6 to 8."""
     fed = federation(SCORED, 2)
     lines = [
         "Prediction in one round against the classical way, node by node (two parties in one process; between machines "

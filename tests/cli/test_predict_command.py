@@ -185,7 +185,7 @@ def test_evaluate_never_judges_on_rows_it_may_have_learned_from(tmp_path):
     (tmp_path / "2.csv").unlink()
     refused = silvan("evaluate", tmp_path / "run", ok=False)
     assert refused.exit_code == 1
-    assert "gone or have changed" in refused.stderr
+    assert "missing or have changed" in refused.stderr
     result = silvan("evaluate", tmp_path / "run", tmp_path / "other.csv")
     assert "federated" in result.stdout
     assert "40 rows" in result.stdout

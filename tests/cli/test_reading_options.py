@@ -194,7 +194,7 @@ def test_a_column_that_one_party_calls_otherwise(tmp_path):
         (["separator=§"], "--reading: separator must be one character such as ';'"),
         (["encoding=base64"], "--reading: encoding must be one that Python knows"),
         (["encoding=a\0b"], "--reading: encoding must be one that Python knows"),
-        (["encoding=utf-16"], "is not utf-16 text; set encoding to what it is"),
+        (["encoding=utf-16"], "is not utf-16 text; set the right encoding"),
         (["encoding=klingon"], "--reading: encoding must be one that Python knows"),
         (["separator=;", "separator=,"], "--reading names separator twice"),
         (["separator=,"], "--reading: decimal and separator cannot both be ','"),

@@ -93,7 +93,7 @@ def test_a_table_that_is_not_what_was_agreed(hub, folder):
 
 def test_a_policy_asks_for_approval_unless_told_otherwise(north):
     assert north.policy.approve
-    assert "No study has come in yet" in said(silvan("site", "approve", north.path))
+    assert "No study has arrived yet" in said(silvan("site", "approve", north.path))
     unknown = silvan("site", "approve", north.path, "heart", ok=False)
     assert "study must be one of those that came in: none did" in said(unknown)
 

@@ -47,7 +47,7 @@ WRONG = [  # what the file says, the line that is pointed to (0: none), what is 
     (TABLE + '[reading]\nmissing = "NA"', 3, "missing must be a list of texts"),
     (TABLE + '[reading]\nrename = "age"', 3, "rename must give the study's name for names of columns"),
     (TABLE + "[reading]\nrename = { age = 5 }", 3, "rename must give the study's name for names of columns"),
-    (TABLE + '[reading.rename]\na = "age"\nb = "age"', 2, "more than one column be called 'age'"),
+    (TABLE + '[reading.rename]\na = "age"\nb = "age"', 2, "several columns the name 'age'"),
     ('table = "sqlite:///x.db?table=t"\n[reading]\nrename = { a = "b" }', 1, "[reading] is for files; a query says"),
 ]
 OF_FLARE = [

@@ -225,7 +225,7 @@ def test_dates_with_gaps_are_found_before_anything_runs(tmp_path):
         ("last 120%", "", "", "split must be 'sites', { by = \"date\""),
         ("last 20%", "test = 0.2", "", "leave one of split and test out"),
         ("last 20%", "repeats = 2", "", "leave one of split and repeats out"),
-        ("last 20%", "", "epsilon = 1.0", "split must name a date with a privacy budget"),
+        ("last 20%", "", "epsilon = 1.0", "split must name a date if there is a privacy budget"),
         ("last 20%", 'label = "seen"', "", "which is the label"),
     ],
 )

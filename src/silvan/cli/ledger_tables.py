@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from silvan.study.run_folder import Kind
 
 _TASKLESS = ("agreement", "the site's owner")
-"""What lines without a task are for: questions before any model, and decisions."""
+"""Headings for lines without a task: requests before any model, and the owner's decisions."""
 
 _STYLES = {"refused": "yellow", "failed": "red"}
 
@@ -34,26 +34,24 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
         table = _table("", "When", "What left, and who sees it", "Size")
         table.columns[0].justify = table.columns[3].justify = "right"
         for line in some:
-            at, told = line.at.replace("T", " ").removesuffix("+00:00"), clean(line.describe())
+            at, text = line.at.replace("T", " ").removesuffix("+00:00"), clean(line.describe())
             style = _STYLES.get(line.outcome, "")
-            table.add_row(str(line.number), clean(at), Text(told, style=style), format_bytes(line.bytes))
+            table.add_row(str(line.number), clean(at), Text(text, style=style), format_bytes(line.bytes))
         parts += [Text(clean(f"Study: {study}"), style="bold"), Text()] if study != before else []
         parts += [Text(clean(f"For: {task}"), style="bold"), table, Text()]
         before = study
-    counts, known = (
-        Counter[str](line.outcome for line in lines),
-        ("answered", "refused", "failed", "restored", "decided"),
-    )
-    outcomes = ", ".join(f"{counts[what]:,} {what}" for what in known if counts[what])
+    counts = Counter[str](line.outcome for line in lines)
+    listed = ("answered", "refused", "failed", "restored", "decided")
+    outcomes = ", ".join(f"{counts[what]:,} {what}" for what in listed if counts[what])
     shown = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
     size = format_bytes(sum(line.bytes for line in lines))
     parts.append(Text(f"{count_of(len(lines), 'line')}{shown}: {outcomes}; {size} in all."))
-    parts.append(Text("Times are UTC. --verify says whether any line was changed or is missing.", style="dim"))
+    parts.append(Text("Times are UTC. --verify checks that no line was changed or removed.", style="dim"))
     return Group(*parts)
 
 
 def kinds_table(kinds: list["Kind"]) -> RenderableType:
-    """Return a table of what answers contain and who sees them, by kind of message."""
+    """Return a table of what replies contain and who sees them, by kind of message."""
     table = _table("Kind", "What would leave", "Who sees it")
     for kind in kinds:
         seen = "the coordinator" if kind.verb == "ask" else "only the sum over sites is used"
@@ -62,31 +60,32 @@ def kinds_table(kinds: list["Kind"]) -> RenderableType:
 
 
 def verdict(found: "Verified", key: str) -> RenderableType:
-    """Return the result of a check of the ledger."""
+    """Return the result of verifying the ledger."""
     signer = Text(f"Signed with the key {clean(key)}", style="dim")
     if found.faults:
         faults = [Text(f"  {clean(fault)}") for fault in found.faults[:20]]
         more = [Text(f"  and {len(found.faults) - 20:,} more")] if len(found.faults) > 20 else []
         return Group(Text("The ledger cannot be trusted:", style="bold red"), *faults, *more, Text(), signer)
     parts: list[RenderableType] = [
-        Text(f"The ledger is whole: {count_of(found.lines, 'line')}, each signed and in its place.", style="green"),
+        Text(f"The ledger is intact: {count_of(found.lines, 'line')}, each signed and in its place.", style="green"),
         signer,
         Text(f"Digest of the last line: {found.hash}", style="dim"),
-        Text("Noted elsewhere, it proves later what was here: --noted DIGEST.", style="dim"),
+        Text("Note it elsewhere; --noted DIGEST then proves later what was here.", style="dim"),
     ]
     if found.torn:
-        torn = "An unfinished line at the end: the site stopped while writing it, and nothing left with it."
-        parts.append(Text(torn))
+        parts.append(
+            Text("The last line is unfinished: the site stopped while writing it, so nothing was sent with it.")
+        )
     return Group(*parts)
 
 
 def approvals_list(approvals: list["Approval"]) -> RenderableType:
-    """Return the studies that the owner approved, one below the other: their ids are too long for a table."""
+    """Return the studies that the owner approved, one below the other, since their ids are too long for a table."""
     if not approvals:
         return Text("No study is approved.")
     parts: list[RenderableType] = []
     for approval in approvals:
-        lost = "" if approval.losses is None else f"; {approval.losses or 'none'} may be lost"
+        lost = "" if approval.losses is None else f"; {approval.losses or 'none'} may drop out"
         kinds = ("all that the policy allows" if kind == "*" else kind for kind in approval.messages or ())
         lines = {
             "Messages": ", ".join(kinds),
