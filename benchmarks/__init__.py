@@ -1,1 +1,1 @@
-"""One file per question. Each prints ratios to peers measured in the same run; ``make bench`` runs them all."""
+"""One file per question. Each prints ratios against peers measured in the same run; ``make bench`` runs them all."""

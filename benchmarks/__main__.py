@@ -32,7 +32,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 def main() -> None:
-    """Run each benchmark in its own process; sections of other benchmarks stay unchanged."""
+    """Run each in a separate process; sections of other benchmarks stay as they are."""
     sections = earlier()
     for name in sys.argv[1:] or ALL:
         with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def earlier() -> dict[str, str]:
-    """Read the sections of the page by title."""
+    """Read the page's sections by title."""
     text = PAGE.read_text() if PAGE.exists() else ""
     found = {part.split("\n", 1)[0]: f"## {part.rstrip()}\n" for part in text.split("\n## ")[1:]}
     found.pop("All goals", None)

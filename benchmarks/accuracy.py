@@ -20,29 +20,29 @@ from benchmarks.common import Goal, Report
 SPLITS = int(os.environ.get("SILVAN_BENCH_SPLITS", "5"))
 TREES = 100
 LEAST = 1e-3
-"""Logarithms clip probabilities at this value, for all models."""
+"""Probabilities are at least this where logarithms are taken, for all alike."""
 
 OURS, PEERS = "silvan", ("scikit-learn", "scikit-learn, leaf 2", "LightGBM rf")
 FIGURES = {"AUC": 1, "log loss": -1, "RMSE": -1}
-"""Metrics, and whether more (1) or less (-1) is better."""
+"""Figures, and whether more (1) or less (-1) is better."""
 
 MetricsRow = dict[str, dict[str, float]]
 
 
 def one_hot(frame: pl.DataFrame) -> np.ndarray:
-    """One-hot encode categories, as a scikit-learn user would."""
+    """One-hot encode the categories, as a scikit-learn user would."""
     return frame.to_dummies([c for c, kind in frame.schema.items() if kind == pl.String]).to_numpy().astype(np.float32)
 
 
 def by_code(frame: pl.DataFrame) -> tuple[np.ndarray, list[int]]:
-    """Number the categories for LightGBM, and return which columns have categories."""
+    """Number the categories, as LightGBM expects them; also return which columns have any."""
     named = [i for i, kind in enumerate(frame.dtypes) if kind == pl.String]
     coded = frame.with_columns(pl.col(frame.columns[i]).cast(pl.Categorical).to_physical() for i in named)
     return coded.to_numpy().astype(np.float64), named
 
 
 def models(classify: bool, n_columns: int, seed: int) -> dict[str, Any]:
-    """Return all forests with default settings except for the number of trees, and LightGBM with the same depth."""
+    """Return all forests with their defaults, except for the number of trees; LightGBM's as deep as the others."""
     ours, theirs = (
         (sv.ForestClassifier, RandomForestClassifier) if classify else (sv.ForestRegressor, RandomForestRegressor)
     )
@@ -104,7 +104,7 @@ def compare(table: Table) -> MetricsRow:
 
 
 def summarise(found: dict[str, MetricsRow], figure: str) -> tuple[list[list[str]], list[Goal]]:
-    """Compare with each peer over all tables; the goal is not to be significantly worse."""
+    """Compare with each peer over all tables; the goal is not to be significantly behind."""
     better = FIGURES[figure]
     tables = [figures[figure] for figures in found.values() if figure in figures]
     ranks = np.array([rankdata([-better * by[name] for name in (OURS, *PEERS)]) for by in tables]).mean(axis=0)
@@ -125,7 +125,7 @@ def summarise(found: dict[str, MetricsRow], figure: str) -> tuple[list[list[str]
 
 
 def run(tables: Iterable[Table]) -> dict[str, MetricsRow]:
-    """Compare on all tables."""
+    """Compare on every table."""
     return {table.name: compare(table) for table in tables}
 
 

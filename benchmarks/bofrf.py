@@ -1,4 +1,4 @@
-"""Is scoring all trees at all sites cheaper than growing them?"""
+"""Does weighting all trees at all sites cost less than growing them?"""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def main() -> None:
         return found.update(local.fit(fed).forests_)
 
     def score(noting: bool = False) -> object:
-        """Score all trees at all sites: the work of one round without messages."""
+        """Score all trees at all sites: the work of one round, without its messages."""
         together = join_forests(list(found.values()))
         noted = make_noted(together, choosing_rows(ROWS)) if noting else None
         parts = [fed.site(name).part(fed.schema) for name in tables]

@@ -1,4 +1,4 @@
-"""A site with partitions on two Dask workers, compared with one process and with XGBoost's Dask interface."""
+"""A site whose rows are partitions on two Dask workers, compared with one process and XGBoost's Dask interface."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ _CHUNK = 250_000
 
 
 def write_table(folder: Path, rows: int) -> None:
-    """Write Parquet files: 6 columns determine a noisy label, the others are noise."""
+    """Write Parquet files: 6 columns decide a noisy label, the others are noise."""
     import polars as pl
 
     weights = np.where(np.arange(COLUMNS) < 6, np.random.default_rng(0).normal(size=COLUMNS), 0.0)
@@ -58,11 +58,11 @@ PARAMETERS = {
     "colsample_bynode": np.sqrt(COLUMNS) / COLUMNS,
     "learning_rate": 1.0,
 }
-"""Parameters of XGBoost's random forest."""
+"""A random forest of XGBoost's."""
 
 
 def fit_xgboost(folder: Path, client: Any = None) -> None:
-    """Grow XGBoost's forest, in this process or with its Dask interface."""
+    """Grow XGBoost's forest, in this process or by its Dask interface."""
     import dask.dataframe as dd
     import pandas as pd
     import xgboost
@@ -73,7 +73,7 @@ def fit_xgboost(folder: Path, client: Any = None) -> None:
         table = xgboost.QuantileDMatrix(frame.drop(columns="label"), frame["label"], max_bin=BINS, nthread=2)
         xgboost.train({**PARAMETERS, "nthread": 2}, table, num_boost_round=1)
         return
-    held = dd.read_parquet(str(folder / "*.parquet")).persist()  # or one column would have other partitions than many
+    held = dd.read_parquet(str(folder / "*.parquet")).persist()  # otherwise a column has other partitions
     table = xgboost.dask.DaskQuantileDMatrix(client, held.drop(columns="label"), held["label"], max_bin=BINS)
     xgboost.dask.train(client, PARAMETERS, table, num_boost_round=1)
 
@@ -84,7 +84,7 @@ def processor_seconds() -> float:
 
 
 def measure(client: Any, folder: Path, rows: int, report: Report) -> tuple[dict[str, list[float]], bool]:
-    """Time all variants on one table."""
+    """Time all ways on one table."""
     hashes = set()
     jobs = {
         "two workers": lambda: hashes.add(fit(sv.Partitions(folder), None)),
@@ -112,7 +112,7 @@ def measure(client: Any, folder: Path, rows: int, report: Report) -> tuple[dict[
 
 
 def main() -> None:
-    """Measure all sizes on a cluster of two processes."""
+    """Measure each size on a cluster of two processes."""
     from distributed import Client, LocalCluster
 
     report = Report(

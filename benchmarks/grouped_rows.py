@@ -1,8 +1,8 @@
-"""What does it cost that a tree uses only one row per person? AUC and R2 on persons outside the training set.
+"""The cost of one row per person and tree instead of all rows: AUC and R2 on persons outside the training set.
 
-Real tables become visits: each person has several rows whose numbers deviate from the person's by noise, a share of the
-column's standard deviation, and all rows share the person's label. In ``changing``, the label is a number that follows
-the visit. Models are compared on single rows of other persons, over five folds.
+Real tables become visits: each person has several rows whose numbers differ from the person's by noise of some share
+of the column's standard deviation, and the label of all of them is the person's. In ``changing`` the label, a number,
+follows the visit. Models are compared on single rows of other persons, over five folds.
 
     python -m benchmarks.grouped_rows
 """
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def show(name: str, each: int, noise: float, X: np.ndarray, y: np.ndarray, who: np.ndarray, classes: bool) -> None:
-    """Print the scores of all kinds of sampling."""
+    """Print the scores of all ways to sample."""
     found = [scored(X, y, who, way, classes) for way in WAYS]
     print(f"{name:16} {each:6}  {noise:5.1f}  " + "  ".join(f"{score:20.3f}" for score in found), flush=True)
 

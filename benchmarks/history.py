@@ -1,4 +1,4 @@
-"""The history of measurements: history.csv has a line per goal and run, so that regressions are noticed."""
+"""The history of measurements: one line per goal and run in history.csv, so that regressions are visible."""
 
 import csv
 import subprocess
@@ -10,12 +10,12 @@ from benchmarks.common import Goal
 
 FILE = Path(__file__).parent / "history.csv"
 WORSE = 1.15
-"""A result that is worse than the previous one by this factor is marked."""
+"""A figure so many times worse than the one before is pointed out."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A measured goal: its section of the page, description, bounds, result, time and commit."""
+    """A measured goal: its section of the page, name, bounds, value, date and commit."""
 
     section: str
     goal: str
@@ -46,7 +46,7 @@ def note(section: str, goals: list[Goal]) -> None:
 
 
 def state() -> str:
-    """Return the measured commit, with a + if files have changed since."""
+    """Return the measured commit, with a + if files were changed since."""
     called = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     found = subprocess.run(called, cwd=FILE.parent, capture_output=True, text=True)
     return found.stdout.strip() or "unknown"
@@ -61,7 +61,7 @@ def lines() -> list[Line]:
 
 
 def table(sections: list[str]) -> str:
-    """Return the latest and the previous results of some sections as a Markdown table."""
+    """Return the last and previous measurements of some sections' goals, as a table in Markdown."""
     by_goal: dict[tuple[str, str], list[Line]] = {}
     for line in lines():
         by_goal.setdefault((line.section, line.goal), []).append(line)
@@ -82,7 +82,7 @@ def table(sections: list[str]) -> str:
 
 
 def _worse(goal: Goal, before: str) -> str:
-    """Return a mark if a result is clearly worse than the previous one."""
+    """Return a mark if a value is clearly worse than the previous one."""
     if not before or not float(before) or not goal.value:
         return ""
     ratio = goal.value / float(before) if goal.most is not None else float(before) / goal.value

@@ -1,4 +1,4 @@
-"""What does it cost to leave rows at their sites?"""
+"""What does it cost that rows stay at their sites?"""
 
 import time
 from typing import Any
@@ -15,19 +15,19 @@ ROWS, TREES, DEPTH, FEATURES, BINS = 200_000, 100, 8, 5, 64
 
 
 def federation(X: np.ndarray, y: np.ndarray, sites: int) -> Federation:
-    """Distribute rows over sites."""
+    """Distribute rows to sites."""
     place = np.arange(len(y)) % sites
     tables = {f"site{i:02}": (X[place == i], y[place == i]) for i in range(sites)}
     return sv.federate_rows(tables, n_jobs=2)
 
 
 def learner(trees: int = TREES) -> Any:
-    """Return the learner under test."""
+    """Make the learner under test."""
     return sv.HistogramForest(trees, max_depth=DEPTH, max_features=FEATURES, max_bins=BINS)
 
 
 def memory_job(name: str) -> tuple[Any, Any]:
-    """Time a wide table: 300 rows of 20,000 columns at five sites, made and trained in one process."""
+    """Return the wide table: 300 rows of 20,000 columns at five sites, made and trained in one process."""
     X = np.random.default_rng(0).normal(size=(300, 20_000)).astype(np.float32)
     y = (X[:, :50].sum(axis=1) > 0).astype(np.int64)
 
@@ -41,7 +41,7 @@ def memory_job(name: str) -> tuple[Any, Any]:
 
 
 def coordinator_seconds(sites: int) -> float:
-    """Return the coordinator's own time for a small forest over some sites."""
+    """Return the coordinator's own time for a small forest over a number of sites."""
     X, y = synthetic(20_000)
     fed = federation(X, y, sites)
     model = learner(20)

@@ -14,7 +14,7 @@ from silvan.federation.handlers import HANDLERS
 from silvan.privacy.identity import psi
 
 ROWS = int(1_000_000 * float(os.environ.get("SILVAN_BENCH_SCALE", "1")))
-"""Rows of each party; half of them are in common."""
+"""Of each party; half of them are in common."""
 
 STEPS = {
     "HideIds": "label holder: hash and hide its ids",
@@ -24,7 +24,7 @@ STEPS = {
 
 
 def main() -> None:
-    """Measure and report CPU seconds, since the machine may be busy."""
+    """Measure and report, in CPU seconds, because the machine may be busy."""
     ids = np.random.default_rng(0).permutation(2**40 + np.arange(3 * ROWS // 2))
     tables = {
         "bank": pl.DataFrame({"id": ids[:ROWS], "a": np.zeros(ROWS), "label": np.arange(ROWS) % 2}),

@@ -11,10 +11,10 @@ from benchmarks.common import Goal, Report, interleave, ratio, synthetic
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES, federation, learner
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Reply, Total, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import MaskedPart, Turn
@@ -22,7 +22,7 @@ from silvan.privacy.noise.laplace import Noise
 
 SITES, SPARSE, COUNTERS, LOST = 10, 4, 1_000_000, ("site03", "site08")
 SENSITIVITY = 20
-"""Number of noisy tables, or of features and trees, that see each row."""
+"""Of the counters that get noise: so many tables, or features and trees, see a row."""
 
 
 class Counters(Reply, frozen=True, kw_only=True):
@@ -37,13 +37,13 @@ class Count(Total[Counters], frozen=True, kw_only=True):
 
 @answers(Count)
 def count(site: Site, request: Count) -> Counters:
-    """Return the site's counters."""
+    """Return what the site was made with."""
     values: np.ndarray = site.source
     return Counters(values=values)
 
 
 class Watched(InProcess):
-    """Times the replies of each site; two sites drop out after sending their keys."""
+    """Takes the time of every site's replies; two sites fail after they have sent their keys."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -52,7 +52,7 @@ class Watched(InProcess):
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Answer one after the other, under a stopwatch."""
+        """Reply in turn, under a stopwatch."""
         for site in messages:
             start = time.process_time()
             answers_ = list(super().deliver({site: messages[site]}, verb, timeout))
@@ -63,7 +63,7 @@ class Watched(InProcess):
 
 
 def forests(X: np.ndarray, y: np.ndarray) -> dict[str, Federation]:
-    """Return three federations of the same sites with different kinds of sums."""
+    """Make three federations of the same sites with different kinds of sums."""
     made = {}
     ways: dict[str, tuple[Any, Any]] = {
         "trusted": (TrustedSums(), None),
@@ -79,7 +79,7 @@ def forests(X: np.ndarray, y: np.ndarray) -> dict[str, Federation]:
 
 
 def lossy_sum(most: int | None) -> tuple[float, float]:
-    """Sum many counters over sites, two of which drop out: seconds of the slowest site and of the coordinator."""
+    """Sum many counters over sites of which two are lost: the slowest site's seconds, and the coordinator's."""
     rng = np.random.default_rng(0)
     parts = {f"site{i:02}": rng.integers(0, 1000, COUNTERS, np.int32) for i in range(SITES)}
     sites = {name: Site(name, part, secure_sum=MaskedPart(), n_jobs=1) for name, part in parts.items()}
@@ -95,7 +95,7 @@ def lossy_sum(most: int | None) -> tuple[float, float]:
 
 
 def stream_speed() -> float:
-    """Return the bytes of masks per second in one thread."""
+    """Return the bytes of masks per second, with one thread."""
     words, seeds = np.zeros(1 << 20, np.uint64), [bytes([i]) * 32 for i in range(10)]
     mask(words, seeds, [])
     start = time.process_time()

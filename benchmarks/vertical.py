@@ -1,4 +1,4 @@
-"""What does it cost that columns stay with their parties, and what that labels are encrypted?"""
+"""What does it cost that columns stay with their parties, and that labels are encrypted?"""
 
 import os
 import time
@@ -18,7 +18,7 @@ from silvan.federation.federation import Federation
 from silvan.privacy.paillier.paillier_keys import generate
 
 SCALE = float(os.environ.get("SILVAN_BENCH_SCALE", "1"))
-"""Share of the rows; below 1 for a quick trial."""
+"""Share of the rows; below 1 to see that it runs."""
 
 ROWS, TREES, DEPTH, FEATURES, BINS = int(200_000 * SCALE), 100, 8, 5, 64
 SECRET_ROWS, SECRET_TREES, SECRET_DEPTH, BITS = int(20_000 * SCALE), 10, 6, 2048
@@ -32,11 +32,11 @@ STEPS = {
     "SplitChosen": "partitions",
     "KeepChosen": "leaves",
 }
-"""The purpose of each message for encrypted labels."""
+"""What the messages of encrypted labels are for."""
 
 
 def federation(rows: int, parties: int, labelled: bool = True) -> Federation:
-    """Distribute the columns of the usual table, with the label at the first party."""
+    """Distribute the columns of the usual table, the label to the first party."""
     X, y = synthetic(rows)
     id_ = pl.Series("id", np.random.default_rng(0).permutation(rows))
     tables = {}
@@ -48,7 +48,7 @@ def federation(rows: int, parties: int, labelled: bool = True) -> Federation:
 
 
 def learner(trees: int = TREES, depth: int = DEPTH, kind: type = sv.VerticalForest, **more: Any) -> Any:
-    """Return the learner under test, or its equivalent on the joined table."""
+    """Create the learner under test, or the equivalent on the joined table."""
     return kind(trees, max_depth=depth, max_features=FEATURES, max_bins=BINS, **more)
 
 
@@ -105,7 +105,7 @@ def encrypted(report: Report) -> None:
     fed = federation(SECRET_ROWS, 2)
     plain = learner(SECRET_TREES, SECRET_DEPTH).fit(fed)
     secret = {"labels": "encrypted", "key_bits": BITS}
-    learner(1, 1, **secret).fit(federation(500, 2))  # compiles; other rows, or the labels would have been sent before
+    learner(1, 1, **secret).fit(federation(500, 2))  # compiles; other rows, so that no labels are reused
     holder = fed.party(fed.label_holder or "")
     key_seconds = _timed(lambda: private_key(holder, BITS))
     watch = Stopwatch(fed)
@@ -142,7 +142,7 @@ def encrypted(report: Report) -> None:
 
 
 def predictions(report: Report) -> None:
-    """Score rows in one round and node by node, for varying trees, depth and rows, as in Figs 6 to 8."""
+    """Score rows in one round and node by node, for several trees, depths and rows, as in Figs 6 to 8."""
     fed = federation(SCORED, 2)
     lines = [
         "Prediction in one round against the classical way, node by node (two parties in one process; between machines "

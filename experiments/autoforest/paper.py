@@ -1,15 +1,16 @@
-"""AutoForest beside what it is made of: own forests, the federated and the merged one, and BOFRF, site by site.
+"""AutoForest compared with its parts: local forests, the federated and the merged one, and BOFRF, site by site.
 
-Every site keeps 30 % of its rows, drawn anew for each seed, as its test part. The federated forest is, tree for tree,
-the one of pooled rows. Forests have 100 trees of depth 10 at most; the merged ones have 100 of every site, as many
-as AutoForest has of them, and BOFRF too. The federated and the merged forests are taken out of AutoForest, whose
-halves they are: recounted by default, and as sites grew them without recounts.
+Every site holds out 30% of its rows, resampled for each seed, as its test set. The federated forest is, tree for
+tree, the one of pooled rows. Forests have 100 trees with a depth of at most 10; merged forests have 100 of every
+site, as many as AutoForest has of them, and so does BOFRF. The federated and the merged forests are the halves of
+AutoForest: with re-estimated leaves by default, and as sites grew them without re-estimation.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
+from experiments.autoforest import reliability
 from experiments.autoforest.sites import DATA, sites_of
 from experiments.reproduce.paper import Claim, Drawing, Item, Paper, Record, Run
 from scipy.special import stdtrit
@@ -65,6 +66,12 @@ TOGETHER = {"E1 to E4": tuple(f"E{n}" for n in range(1, 5)), "E5 to E12": tuple(
 SINGLE = ("local", "federated", "merged", "recounted", "bofrf")
 
 
+_FEWER = {"TCGA": 5, "Parkinson": 5, **dict.fromkeys((*LARGE, "covertype x 4"), 5)}
+_SOME = ("adult", "telco", "superconductors", "education", *CLASSES, "covertype")
+SEEDS_OF = dict.fromkeys(_SOME, 10) | _FEWER
+"""Seeds of data sets in the run of reliability, where they are fewer: fixed before it, by the time of one seed."""
+
+
 # -- a case
 
 
@@ -97,7 +104,7 @@ def at_sites(data: str, seed: int) -> Iterator[Record]:
 
 
 def _auc(fed: Federation, site: str, forest: Forest) -> float:
-    """Return the AUC on a site's test rows: of several classes, the mean over those that are there."""
+    """Return the AUC on a site's test rows: for several classes, the mean over those that occur."""
     part = fed.site(site).part(fed.schema, test=True)
     found = score_quality(predict.scores(forest, part.X, 1), part.y, fed.schema.n_classes)
     return found.value if found.metric == "auc" else np.nan
@@ -107,6 +114,13 @@ def _cases(quick: bool) -> list[Record]:
     if quick:
         return [{"data": d, "seed": s} for s in range(2) for d in ("heart", "E2", "E10", "turned")]
     return [{"data": d, "seed": s} for s in range(SEEDS) for d in (*CHOSEN_ON, *CLAIMED_ON)]
+
+
+def _reliability_cases(quick: bool) -> list[Record]:
+    if quick:
+        return [{"data": d, "seed": s} for s in range(2) for d in ("heart", "E2", "E10")]
+    sets = (*CHOSEN_ON, *CLAIMED_ON, "occupations")
+    return [{"data": d, "seed": s} for d in sets for s in range(SEEDS_OF.get(d, SEEDS))]
 
 
 # -- tables
@@ -139,12 +153,12 @@ def _only(names: tuple[str, ...]):
 
 
 def _interval(differences: pl.Series) -> tuple[float, float]:
-    """Return the 95 % interval of a mean difference over splits that share rows (Nadeau and Bengio)."""
+    """Return the 95% interval of a mean difference over splits that share rows (Nadeau and Bengio)."""
     return corrected_interval(differences.to_numpy(), TEST / (1 - TEST)) or (np.nan, np.nan)
 
 
 def _gains(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return by how much AutoForest is better, with intervals; a line a data set."""
+    """Return AutoForest's gains with intervals, one line per data set."""
     lines = []
     for names in (CHOSEN_ON, CLAIMED_ON):
         found = _only(names)(rows)
@@ -164,7 +178,7 @@ def _gains(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sites(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return what sites gain over their own forests, a line a site, and how often each left the shared forest."""
+    """Return the gain of sites over their local forests, one line per site, and how often each used another."""
     order = {name: i for i, name in enumerate((*CHOSEN_ON, *CLAIMED_ON))}
     lines = []
     for (data, site), part in rows.group_by("data", "site", maintain_order=True):
@@ -238,7 +252,7 @@ PAPER = Paper(
     "autoforest",
     "AutoForest beside the forests that it is made of",
     __name__,
-    (Run("sites", _cases, at_sites, version=7),),
+    (Run("sites", _cases, at_sites, version=7), Run("reliability", _reliability_cases, reliability.at_sites)),
     (
         Item(
             "table 1",

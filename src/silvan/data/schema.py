@@ -17,8 +17,7 @@ import numpy as np
 
 from silvan.errors import FormatError, SchemaError
 from silvan.util.cell_text import Plain, cell_text
-from silvan.util.notebook import html_table
-from silvan.util.readable import count_of, format_names
+from silvan.util.readable import count_of, format_names, html_table
 
 MISSING_BIN = 0  # bin 0 of each column holds its missing values; values start at bin 1
 MAX_BINS = 255  # most value bins of a column: with the bin of missing values, a bin fits in one byte

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from msgspec.structs import replace as replace_fields
@@ -37,13 +38,15 @@ from silvan.learners.base import Learner
 from silvan.learners.registry import AutoForestParameters
 from silvan.learners.result import Result
 from silvan.tree.fit import Settings
-from silvan.util.notebook import html_table
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, html_table
 
 _CAPTION = (
     "By training rows, each scored by trees that did not learn from it. A site's own trees and rows count for as\n"
     "much as mixes with them gain, less what luck may add: with little evidence it stays near the shared forest."
 )
+
+_ADOPTED = "The shared forest was adopted: it was trained elsewhere, before these sites joined."
+_ELSEWHERE = "(elsewhere)"  # whose rows the trees of an adopted forest drew: of no site here
 
 SHARED = "shared"  # the forest for all sites, where some site uses another: its name in tables of metrics
 
@@ -115,6 +118,7 @@ class AutoForest(AutoForestParameters, Learner):
 
     _made: Mapping[str, PersonalForest] = MappingProxyType({})
     _drawn: RowSamples | None = None  # which rows the trees of the shared forest drew
+    _adopted: Forest | None = None  # what ``grow`` takes for the shared forest, in place of growing one
 
     @property
     def fits_leaves(self) -> bool:
@@ -167,24 +171,74 @@ class AutoForest(AutoForestParameters, Learner):
             *asks_for_threshold(self.threshold),
         )
 
+    def adopt(self, forest: Any, federation: Federation) -> Self:
+        """Take a forest that others share, at sites that join after it was trained.
+
+        Each new site scores its training rows by the forest as it is, by its trees with leaf values from the site's
+        own rows, and by trees of its own, chooses a mix of the three, and adjusts the calibration curve. Test rows take
+        no part, so ``evaluate`` says whether that helps: ``local`` is the site alone, ``shared`` the forest as it was,
+        and ``federated`` what the site makes of it. The sites that trained the forest are not asked.
+
+        Parameters
+        ----------
+        forest
+            The shared forest: a ``Forest``, or the path of a ``.silvan`` file.
+        federation
+            The new sites, in this process: ``federate_rows({name: table}, label=..., schema=forest.schema, test=0.3)``.
+
+        Returns
+        -------
+        self
+            With the attributes of a fitted AutoForest; ``weights_`` is empty.
+
+        Examples
+        --------
+        >>> import silvan as sv
+        >>> table = sv.datasets.heart_disease()
+        >>> others, here = table.filter(table["hospital"] != "VA"), table.filter(table["hospital"] == "VA")
+        >>> fed = sv.federate_rows(others, site="hospital", label="disease")
+        >>> forest = sv.AutoForest(n_estimators=20, max_depth=4).fit(fed).forest_
+        >>> new = sv.federate_rows({"VA": here}, label="disease", schema=forest.schema, test=0.3)
+        >>> model = sv.AutoForest(n_estimators=20, max_depth=4).adopt(forest, new)
+        >>> model.evaluate(new).filter(site="VA")["model"].to_list()
+        ['local', 'shared', 'federated', 'pooled']
+        """
+        shared = _read_shared(forest)
+        if federation.columns is not None or not federation.local_sites:
+            raise InputError.about("federation", "must be one of rows in this process: federate_rows(...)")
+        if federation.schema != shared.schema:
+            raise InputError.about(
+                "federation", "has another schema than the forest: pass schema=forest.schema to federate_rows"
+            )
+        if not self.choose:
+            raise InputError.about("choose", "must be True: sites choose what they make of a forest that they adopt")
+        self._adopted = shared
+        try:
+            return self.fit(federation)
+        finally:
+            self._adopted = None
+
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow both halves, combine them, and let every site choose the weight of its local trees."""
         merged_forest.limit_trees(settings, None, self.refits_leaves)
         settings = balance_classes(federation, self.schema_, settings)
-        federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
-        influence = merged_forest.Influence(None, True, None, self.refits_leaves)
         of_all = replace(settings, n_estimators=settings.n_estimators * len(federation.active))
-        merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
-        halves, sites = (federated, merged.forest), list(merged.forests)
         compared = Compared()
-        if self.choose:
-            compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
-        share = compared.share(REFITTED if merged.refitted else 1.0)
-        self.weights_ = {"sums": 1.0 - share, "sites": share}
-        self._drawn = self._draws(sites)
-        self.forest_ = join_halves(halves, share)
-        if self.choose:
-            self.forest_ = self.trusted(federation, self.forest_, self._drawn)
+        if self._adopted is None:
+            federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
+            influence = merged_forest.Influence(None, True, None, self.refits_leaves)
+            merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
+            halves, sites = (federated, merged.forest), list(merged.forests)
+            if self.choose:
+                compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
+            share = compared.share(REFITTED if merged.refitted else 1.0)
+            self.weights_ = {"sums": 1.0 - share, "sites": share}
+            shared, self._drawn = join_halves(halves, share), self._draws(sites)
+        else:
+            merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, merged_forest.Influence())
+            self.weights_, shared = {}, self._adopted
+            self._drawn = RowSamples((len(shared),), (_ELSEWHERE,), self.row_sampling())  # of no rows here
+        self.forest_ = self.trusted(federation, shared, self._drawn) if self.choose else shared
         chosen: dict[str, ChosenShare] = {}
         models: dict[str, PersonalForest] = {}
         if self.choose:
@@ -206,8 +260,8 @@ class AutoForest(AutoForestParameters, Learner):
         known = {site: model.forest for site, model in self._made.items() if model.forest is not None}
         self.forests_ = {s: known.get(s, self.forest_) for s in federation.active if s not in self.at_sites_}
         reasons = {site: _reason(mix, chosen.get(site)) for site, mix in mixes.items()}
-        shared = _shared_reason(share, compared, bool(self.schema_.n_classes))
-        self.choices_ = Choices(reasons, shared, _CAPTION if self.choose else "")
+        said = _ADOPTED if self._adopted else _shared_reason(self.weights_, compared, bool(self.schema_.n_classes))
+        self.choices_ = Choices(reasons, said, _CAPTION if self.choose else "")
 
     def result(self) -> Result:
         """Return the result, with the sites' choices."""
@@ -248,7 +302,7 @@ class AutoForest(AutoForestParameters, Learner):
         for site, one in self.forests_.items():  # for sites of another federation: those of this one know it themselves
             fitted = not np.array_equal(one.value[: len(forest.value)], forest.value)
             draws = replace_fields(shared, refitted=shared.refitted or fitted)
-            if len(one) == n:
+            if self.shares_[site] == 1.0:
                 found[one.hash] = RowSamples((n,), (site,), shared.bootstrap)
             elif len(one) == len(forest) + n:
                 sizes, owners = (*shared.sizes, n), (*shared.owners, site)
@@ -315,7 +369,7 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
         return f"{use}: its policy shows no metrics"
     name = metrics.BY_KEY[reply.measure].title
     largest = float(np.nanmax([reply.metric, *reply.metrics]))
-    digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # figures have three digits
+    digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # metrics have three digits
     others = [(_use(MIXES[i]), reply.metrics[i]) for i in (0, OWN_ALONE) if i != reply.choice]
     beside = [f"{other} {metric:.{digits}f}" for other, metric in others if metric >= 0.0]
     compared = f" ({'; '.join(beside)})" if beside else ""
@@ -324,9 +378,23 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
     return f"{use}: {name} {reply.metric:.{digits}f} on {count_of(reply.rows, 'row')}{compared}{hint}"
 
 
-def _shared_reason(share: float, compared: Compared, classes: bool) -> str:
+def _read_shared(forest: Any) -> Forest:
+    """Return a forest to adopt; raise ``InputError`` for what cannot be mixed with a site's own trees."""
+    if isinstance(forest, str | Path):
+        forest = Forest.load(forest)
+    if not isinstance(forest, Forest):
+        raise InputError.wrong("forest", "a Forest or the path of a .silvan file", forest)
+    if forest.combine != "mean":
+        raise InputError.about(
+            "forest",
+            "must predict the mean of its trees, such as those of AutoForest, HistogramForest and MergedForest",
+        )
+    return forest
+
+
+def _shared_reason(weights: Mapping[str, float], compared: Compared, classes: bool) -> str:
     """Return the weights of both halves of the shared forest, and the metrics behind them."""
-    uses = f"The shared forest: {1.0 - share:.0%} trees from sums, {share:.0%} sites' trees"
+    uses = f"The shared forest: {weights['sums']:.0%} trees from sums, {weights['sites']:.0%} sites' trees"
     if not compared.sites:
         return f"{uses}."
     measure, order = "AUC" if classes else "explained variance", "higher" if compared.gap >= 0 else "lower"
