@@ -50,7 +50,7 @@ def test_columns_and_questions(study):
         "visit at north, south: every value occurs once",
         "weight at north, south: -999 in 18 rows, apart from all others: does it stand for missing? A code for missing "
         "goes below [reading]: missing = { weight = [-999] }",
-        "country at north, south: has one value only",
+        "country at north, south: has only one value",
         "discharge at north, south: tells the classes apart by itself (AUC 1.000)",
         "17.3 times as much, near 17.1 (bilirubin in µmol/l and mg/dl) or 18 (glucose in mg/dl and mmol/l); are the",
     ):

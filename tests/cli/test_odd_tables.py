@@ -98,7 +98,7 @@ CASES = {
     "a site without women": (
         each("b", lambda frame: frame.with_columns(sex=pl.lit("m"))),
         "",
-        "sex at b: has one value only",
+        "sex at b: has only one value",
     ),
     # codes for missing
     "-999 inside the range of sizes": (at("abc", dose=sometimes(-999, normal(900, 400, 0))), "", "-999 in"),
@@ -126,7 +126,7 @@ CASES = {
     "rows appended twice": (
         each("a", lambda frame: pl.concat([frame, frame])),
         "",
-        "the table of a: each row is there 2 times",
+        "the table of a: each row occurs 2 times",
     ),
     "rows of another site": (
         lambda tables: {**tables, "c": pl.concat([tables["c"], tables["a"][:9]])},

@@ -295,7 +295,7 @@ CASES = {
     # labels
     "a class that marks missing": (
         csv(NUMBERS, label=twelve("yes", "no", "NA")),
-        "a class of the label 'label' is a text",
+        "a class of the label 'label' is a marker",
     ),
     "classes that look alike": (
         csv(NUMBERS, label=twelve("Yes", "yes ", "no")),
@@ -477,7 +477,7 @@ def test_a_column_with_another_name_at_one_site(tmp_path):
     with pytest.raises(sv.InputError, match=r"south.*rename names the column 'krnk', .*; did you mean 'krank'\?"):
         make_federation(read_study(study))
     study.write_text(other.replace('"label"', "1"))
-    with pytest.raises(sv.InputError, match=r"s.toml:\d: site 'south': rename must give the study's name"):
+    with pytest.raises(sv.InputError, match=r"s.toml:\d: site 'south': rename must map names of columns"):
         read_study(study)
 
 

@@ -339,7 +339,7 @@ def test_errors_that_quote_cells_are_in_no_log_of_a_worker(tmp_path, caplog):
     assert "secret" not in failure.text
     with caplog.at_level(logging.DEBUG):
         on_worker(int, "a secret cell")
-    assert "could not work on a partition: ValueError" in caplog.text
+    assert "failed on a partition: ValueError" in caplog.text
     assert "secret" not in caplog.text
 
 

@@ -139,8 +139,8 @@ def test_a_study_that_leaves_out_sites(tmp_path):
     ).rows()
     assert {row.gain for row in record.evaluation} == {None}
     text = " ".join(shown.split())
-    assert "AUC on all rows of each site, of a model trained at the other sites" in text
-    assert "At a site that takes no part in training, expect AUC" in text
+    assert "AUC on all rows of each site, with a model trained at the other sites" in text
+    assert "At a site outside the training federation, expect AUC" in text
     assert "site mean" in text
     page = (tmp_path / "run" / "report.html").read_text()
     assert "each site was left out in turn" in page

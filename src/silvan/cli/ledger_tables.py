@@ -4,13 +4,14 @@ from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from silvan.cli.plain_text import clean
+from silvan.cli.terminal import shown
 from silvan.cli.whole_table import make_table
+from silvan.report.site_tables import ReportTable
 from silvan.util.readable import count_of, format_bytes
 
 if TYPE_CHECKING:
@@ -31,8 +32,10 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
     parts: list[RenderableType] = []
     before = ""
     for (study, task), some in groupby(lines, key=lambda line: (line.study, line.task or _TASKLESS[line.kind == ""])):
-        table = _table("", "When", "What left, and who sees it", "Size")
-        table.columns[0].justify = table.columns[3].justify = "right"
+        table = make_table()
+        for head in ("", "When", "What left, and who sees it", "Size"):
+            justify: JustifyMethod = "right" if head in ("", "Size") else "left"
+            table.add_column(head, justify=justify, overflow="fold", no_wrap=head in ("", "When", "Size"))
         for line in some:
             at, text = line.at.replace("T", " ").removesuffix("+00:00"), clean(line.describe())
             style = _STYLES.get(line.outcome, "")
@@ -43,20 +46,18 @@ def lines_table(lines: list["Line"], total: int) -> RenderableType:
     counts = Counter[str](line.outcome for line in lines)
     listed = ("answered", "refused", "failed", "restored", "decided")
     outcomes = ", ".join(f"{counts[what]:,} {what}" for what in listed if counts[what])
-    shown = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
+    cut = "" if len(lines) == total else f" (the last {len(lines):,} of {total:,})"
     size = format_bytes(sum(line.bytes for line in lines))
-    parts.append(Text(f"{count_of(len(lines), 'line')}{shown}: {outcomes}; {size} in all."))
+    parts.append(Text(f"{count_of(len(lines), 'line')}{cut}: {outcomes}; {size} in all."))
     parts.append(Text("Times are UTC. --verify checks that no line was changed or removed.", style="dim"))
     return Group(*parts)
 
 
 def kinds_table(kinds: list["Kind"]) -> RenderableType:
     """Return a table of what replies contain and who sees them, by kind of message."""
-    table = _table("Kind", "What would leave", "Who sees it")
-    for kind in kinds:
-        seen = "the coordinator" if kind.verb == "ask" else "only the sum over sites is used"
-        table.add_row(kind.name, Text(clean(kind.answers)), seen)
-    return table
+    seen = {"ask": "the coordinator", "total": "only the sum over sites is used"}
+    rows = [[kind.name, kind.answers, seen[kind.verb]] for kind in kinds]
+    return shown(ReportTable(["Kind", "What would leave", "Who sees it"], rows, texts=3))
 
 
 def verdict(found: "Verified", key: str) -> RenderableType:
@@ -98,10 +99,3 @@ def approvals_list(approvals: list["Approval"]) -> RenderableType:
         parts.append(Text(clean(f"Approved: {approval.study}"), style="bold"))
         parts += [Padding(Text(clean(f"{name}: {text}")), (0, 0, 0, 2)) for name, text in lines.items()]
     return Group(*parts)
-
-
-def _table(*heads: str) -> Table:
-    table = make_table()
-    for head in heads:
-        table.add_column(head, overflow="fold", no_wrap=head in ("", "When", "Size", "Since"))
-    return table

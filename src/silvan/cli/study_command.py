@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from silvan.cli.plain_text import PlainGroup, clean, posix_only, print_json, print_lines, print_wrapped
+from silvan.cli.plain_text import PlainGroup, posix_only, print_json, print_lines, print_wrapped
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
@@ -136,23 +136,20 @@ def status(
 ) -> None:
     """Show the sites with their state, and the studies."""
     from rich.console import Console
-    from rich.text import Text
 
-    from silvan.cli.whole_table import make_table
+    from silvan.cli.terminal import shown
     from silvan.deploy.jobs.job_progress import line_of
     from silvan.deploy.service.status import as_data, coordinator_status
+    from silvan.report.site_tables import ReportTable
 
     hub = _hub(at or folder)
     found = coordinator_status(hub, _connected(hub))
     if json:
         print_json(as_data(found))
         return
-    table = make_table()
-    for column in ("Site", "Joined", "Connected", "Its keys in words: compare by telephone"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("Joined", "Connected"))
-    for name, site in found.sites.items():
-        table.add_row(Text(clean(name)), site.joined, "yes" if site.connected else "no", site.words)
-    Console().print(table)
+    heads = ["Site", "Joined", "Connected", "Its keys in words: compare by telephone"]
+    rows = [[name, site.joined, "yes" if site.connected else "no", site.words] for name, site in found.sites.items()]
+    Console().print(shown(ReportTable(heads, rows, texts=4)))
     print_wrapped(
         "", f"{found.federation} at {found.host}:{found.port}: {'running' if found.running else 'not running'}"
     )

@@ -131,21 +131,19 @@ def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
 def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
     """Return the metrics of models on one table, one line per model; local models are listed with their site."""
     metrics = [metric for metric in METRICS if rows and metric.key in rows[0].metrics]
-    table = make_table()
-    table.add_column("Model", overflow="fold")
-    for metric in metrics:
-        table.add_column(metric.title, justify="right")
     whole = {row.model for row in rows if row.site == OVERALL}
-    for row in sorted(rows, key=lambda row: row.model in whole):
-        if row.model in whole and row.site != OVERALL:
-            continue
-        who = row.model if row.model in whole else f"{row.site}, {row.model}"
+    listed = [row for row in rows if row.model not in whole or row.site == OVERALL]
+    listed.sort(key=lambda row: row.model in whole)
+    lines = []
+    for row in listed:
         values = (row.metrics[metric.key] for metric in metrics)
-        cells = [Text("undefined" if value is None else format_number(value)) for value in values]
-        table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
-    counted = f"{count_of(rows[0].rows, 'row')} of {clean(name)}" if rows else ""
-    named = f"; positive class: {clean(rows[0].positive)}" if rows and rows[0].positive is not None else ""
-    return Group(table, Text(), dim(Text(f"on {counted}{named}")))
+        who = row.model if row.model in whole else f"{row.site}, {row.model}"
+        lines.append([who, *("undefined" if value is None else format_number(value) for value in values)])
+    strong = next((place for place, row in enumerate(listed) if row.model == "federated"), -1)
+    counted = f"{count_of(rows[0].rows, 'row')} of {name}" if rows else ""
+    named = f"; positive class: {rows[0].positive}" if rows and rows[0].positive is not None else ""
+    heads = ["Model", *(metric.title for metric in metrics)]
+    return shown(site_tables.ReportTable(heads, lines, strong=strong, note=f"on {counted}{named}"))
 
 
 def differences(summary: dict[str, Any]) -> RenderableType:

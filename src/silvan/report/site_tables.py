@@ -43,29 +43,25 @@ class ReportTable(msgspec.Struct, frozen=True):
         """Return only the first lines."""
         return msgspec.structs.replace(self, rows=self.rows[:n])
 
-    def last(self) -> "ReportTable":
-        """Return only the last line."""
-        return msgspec.structs.replace(self, rows=self.rows[-1:], tones=self.tones[-1:], rule=-1)
-
     def tone(self, line: int, column: int) -> str:
         """Return the tone of a cell."""
         return self.tones[line] if column in self.toned else ""
 
 
-def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> ReportTable | None:
+def comparison_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return the leading metric of every model at every site, with its gain over the local model."""
     metric, models, on_splits = summary["metric"], summary["models"], summary["on_splits"]
     if summary["noisy"]:
         return None
     sums = [line for line in (summary["mean"], summary["overall"]) if line is not None]
-    lines = [*sums, *summary["sites"]] if sums_first else [*summary["sites"], *sums]
+    lines = [*summary["sites"], *sums]
     counts = [("Rows" if on_splits else "Train", "rows")] + [("Test", "test_rows")] * (
         metric is not None and not on_splits
     )
     positives = any(line["positives"] is not None for line in summary["sites"])
     who = "Party" if summary["by"] == "columns" else "Site"
     heads = [who, *(head for head, _ in counts), *["Positive"] * positives, *(model.capitalize() for model in models)]
-    table = ReportTable(heads, [], rule=(len(sums) if sums_first else len(summary["sites"])) if sums else -1)
+    table = ReportTable(heads, [], rule=len(summary["sites"]) if sums else -1)
     for place, line in enumerate(lines):
         row = [line["title"], *("" if line[key] is None else f"{line[key]:,}" for _, key in counts)]
         row += ["" if line["positives"] is None else f"{line['positives']:.0%}"] * positives

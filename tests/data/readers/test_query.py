@@ -103,7 +103,7 @@ def test_no_such_file_and_no_database(tmp_path):
     [
         (f"postgresql://reader:{SECRET}@host/db?table=t", "must not hold a password; put"),
         (f"postgresql://host/db?table=t&password={SECRET}", "must not hold a password"),
-        (f"mongodb://reader:{SECRET}@host/db", "mongodb:// is no database that can be read"),
+        (f"mongodb://reader:{SECRET}@host/db", "mongodb:// is not a supported database"),
         (f"mysql://reader:{SECRET}@host/db?table=t", "must not hold a password; put"),
         (f"postgresql://reader:{SECRET}@host:port/db?table=t", "its port must be a number"),
         (f"postgresql://host/db?table=t&pasword={SECRET}", "it may only set"),
@@ -304,7 +304,7 @@ def test_a_lost_database_connection_is_retried(allowed, monkeypatch, caplog):
     assert pauses == [1.0, 1.0]
     said = [record.getMessage() for record in caplog.records]
     assert "because it took too long" in said[0]
-    assert re.search("(broke the connection|is being stopped or started); it is asked again in 1 s", said[1])
+    assert re.search("(broke the connection|is being stopped or started); repeating the query in 1 s", said[1])
     assert not any("57" in line.replace(str(allowed.port), "") for line in said)
 
 
