@@ -14,6 +14,7 @@ LAYERS = [
     "errors",
     "util",
     "metrics",
+    "survival_metrics",
     "data",
     "datasets",
     "forest",

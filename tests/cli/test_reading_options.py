@@ -203,7 +203,7 @@ def test_a_column_with_another_name_at_one_party(tmp_path):
         (['missing=["keine"'], "--reading: the value of missing is not valid TOML"),
         (["missing=[true]"], "--reading: missing must be texts and numbers, got true"),
         (["missing=keine", "missing.age=-9"], "--reading names missing twice"),
-        (["rename=age"], "--reading: rename must give the study's name for names of columns"),
+        (["rename=age"], "--reading: rename must map names of columns to the study's names"),
         (["rename.alter=age"], "rename names the column 'alter', which"),
         (["rename.größe=age"], "rename would make more than one column"),
         (["sheet=Data"], "sheet is for Excel files"),

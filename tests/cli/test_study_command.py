@@ -171,7 +171,7 @@ def test_a_renamed_column(tmp_path):
         assert "set rename" in said(lacking)
         for line, text in {
             "rename = { alte = 'age' }": "did you mean 'alter'?",
-            "rename = 5": "--reading: rename must give the study's name",
+            "rename = 5": "--reading: rename must map names of columns",
             "renam = {}": "--reading: unknown key 'renam'; did you mean 'rename'?",
             "rename = { alter": "--reading: the value of rename is not valid TOML",
             "rename": "--reading takes KEY=VALUE",

@@ -204,7 +204,7 @@ def test_weights_and_clusters_of_bofrf(tmp_path):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Tree weights by site" in page
     assert "Similar sites" in page
-    assert "every site has each site has its own model" in page
+    assert "each site has its own model" in page
 
 
 def test_weights_and_distances_as_tables():
@@ -397,7 +397,7 @@ def test_json_and_markdown(tmp_path):
     assert target.read_text() == text
     both = silvan("report", run, "--markdown", "--json", ok=False)
     assert both.exit_code == 1
-    assert "one at a time" in both.stderr
+    assert "exclude each other" in both.stderr
 
 
 def test_markdown_shows_names_as_they_are():

@@ -7,8 +7,7 @@ import numpy as np
 
 from silvan.algorithms.vertical.coded_names import named_feature, named_label
 from silvan.algorithms.vertical.columns import DescribeColumns, describe, left_out, owner_of
-from silvan.data.encode import Task
-from silvan.data.schema import CROWDED, Label, Schema
+from silvan.data.schema import CROWDED, Label, Schema, Task
 from silvan.errors import AgreementError
 from silvan.federation.agreement import Agreement, Columns
 from silvan.federation.federation import Federation

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
 from silvan.data.column_types import Kinds, check_kinds
-from silvan.data.encode import Task
 from silvan.data.groups import NO_GROUPS
-from silvan.data.schema import Schema
+from silvan.data.schema import Schema, Task
 from silvan.errors import InputError
 from silvan.federate.alignment import Alignment, agree_on_columns
 from silvan.federate.options import (

@@ -12,10 +12,9 @@ from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_fores
 from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds, check_apart, check_kinds, said_categorical
 from silvan.data.date_split import NEEDS_DATE, DateSplit, check_split
-from silvan.data.encode import Task
 from silvan.data.groups import shared_ids
 from silvan.data.holdout import Fold, LeftOut, Split
-from silvan.data.schema import Class, Schema
+from silvan.data.schema import Class, Schema, Task
 from silvan.data.table import open_table
 from silvan.errors import InputError, SchemaError, SiteError
 from silvan.federate.options import (
@@ -28,6 +27,7 @@ from silvan.federate.options import (
     check_folded,
     check_named,
     shows_options,
+    task_of,
 )
 from silvan.federation.agree import agree_on
 from silvan.federation.agreement import Absent, Agreement
@@ -52,6 +52,8 @@ def federate_rows(
     *,
     site: str | None = None,
     label: str = "label",
+    time: str | None = None,
+    event: str | None = None,
     test: float = 0.0,
     test_by: Literal["class", "row"] | None = None,
     split: DateSplit | Mapping[str, str] | None = None,
@@ -80,6 +82,8 @@ def federate_rows(
         The column that names the site, if there is one table.
     label
         The column to predict.
+    time, event
+        For survival, instead of ``label``: the columns of times, and of whether the event happened then.
     test
         Share of each site's rows held out for evaluation.
     test_by
@@ -93,7 +97,8 @@ def federate_rows(
     random_state
         Decides the test part and which rows are in which tree.
     task
-        "classification" or "regression"; None: regression if the label is floating point with fractions.
+        "classification", "regression" or "survival"; None: survival if ``time`` and ``event`` are named, regression if
+        the label is floating point with fractions.
     schema
         What the columns mean, if it is agreed already; found by asking the sites otherwise. Sites that are given one
         answer with noise about no other.
@@ -153,20 +158,22 @@ def federate_rows(
     >>> fed.sites
     ['north', 'south']
     """
+    task, label = task_of(task, time, event, label, exclude), label if time is None else time
     check_common(test, task, random_state, exclude, label)
     given, kinds, room = Options(**options), check_kinds(kinds or {}), None if memory is None else read_size(memory)
-    schema, by_date = _given_schema(schema, label, positive), check_split(split)
+    schema, by_date = _given_schema(schema, label, event, positive), check_split(split)
     check_folded(kinds, label)
     if absent not in get_args(Absent):
         raise InputError.wrong("absent", "'missing' or 'drop'", absent)
-    check_apart("group", group, label, site, () if schema is None else schema.columns)
+    for parameter, column in (("group", group), ("event", event)):
+        check_apart(parameter, column, label, site, () if schema is None else schema.columns)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     pretrained = _check_forests(forests, sources)
     protection = Protection(list(sources), given)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
     own: dict[str, Any] = {"n_jobs": given.n_jobs, "memory": room, "folder": folder, "schema": schema, "kinds": kinds}
-    own |= {"test_key": test_key, "date_split": by_date, "group": group}
+    own |= {"test_key": test_key, "date_split": by_date, "group": group, "event": event}
     settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
     _check_date_split(settings, site, schema, budgeted=budgeted)
     sites: dict[str, Site] = {}
@@ -191,6 +198,7 @@ def federate_rows(
 def _said_besides(settings: SiteSettings, pretrained: Mapping[str, Any]) -> str:
     """Return the rarely used settings that a study's journal records."""
     said = f"; kinds {settings.kinds}" if settings.kinds else ""
+    said += f"; event {settings.event}" if settings.event else ""
     said += "; test by row" if settings.test_key and settings.test else ""
     said += f"; split {settings.date_split}" if settings.date_split else ""
     return said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in pretrained.items())
@@ -208,8 +216,10 @@ def _check_date_split(settings: SiteSettings, site: str | None, schema: Schema |
         raise InputError.about("split", NEEDS_DATE)
 
 
-def _given_schema(schema: Schema | None, label: str, positive: Class | None) -> Schema | None:
+def _given_schema(schema: Schema | None, label: str, event: str | None, positive: Class | None) -> Schema | None:
     """Return a schema that is given, with the positive class; raise ``InputError`` if its label is another."""
+    if schema is not None and schema.label.event != event:
+        raise InputError(f"the schema's event is {schema.label.event!r} and event is {event!r}; they must be the same")
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
     return None if schema is None else schema.with_positive(positive)
@@ -256,14 +266,19 @@ def _agree(
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
     label, kinds, rows = settings.label, settings.kinds, policy.allows_exact("CountRows")
     found: dict[str, Any] = {"count_rows": rows, "kinds": kinds, "positive": positive}
-    found |= {"grouped": settings.group is not None, "absent": absent}
+    found |= {"grouped": settings.group is not None, "absent": absent, "event": settings.event}
     agreement = agree_on(federation, label, task, settings.schema, **found, share_columns=share)
     agreement.differences.warnings += shared_ids(_ids(federation.local_sites))
     for text in agreement.differences.warnings:
         warn_user(text)
     check_excluded(settings.exclude, federation.local_sites, "at any site")
     if agreement.by_asking:
-        columns = [label, *settings.left_out, *(column.name for column in agreement.described)]
+        columns = [
+            label,
+            *filter(None, [settings.event]),
+            *settings.left_out,
+            *(column.name for column in agreement.described),
+        ]
         check_named(kinds, columns, "at any site")
     return agreement
 

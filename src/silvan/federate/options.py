@@ -7,9 +7,10 @@ from difflib import get_close_matches
 from inspect import Parameter
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
+from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
 from silvan.data.column_types import Kinds
+from silvan.data.schema import Task
 from silvan.errors import InputError
 from silvan.federation.federation import Federation, Sums, check_names
 from silvan.federation.journal import Journal
@@ -165,8 +166,8 @@ def check_common(
     """Raise ``InputError`` for a test share, task, seed or list of columns that is not possible."""
     if not 0.0 <= test < 1.0:
         raise InputError.wrong("test", "at least 0 and below 1", test)
-    if task not in (None, "classification", "regression"):
-        raise InputError.wrong("task", "None, 'classification' or 'regression'", task)
+    if task not in (None, *get_args(Task)):
+        raise InputError.wrong("task", "None, 'classification', 'regression' or 'survival'", task)
     whole = isinstance(random_state, Integral) and not isinstance(random_state, bool)
     if not ((whole and random_state >= 0) or (may_be_none and random_state is None)):
         wanted = "None or a whole number" if may_be_none else "a whole number"
@@ -175,6 +176,25 @@ def check_common(
         raise InputError.wrong("exclude", "a list of columns", exclude)
     if label in exclude:
         raise InputError.about("exclude", EXCLUDES_LABEL.format(label))
+
+
+NEEDS_TIMES = "'survival' needs time and event: the columns of times, and of whether the event happened then"
+
+
+def task_of(task: Task | None, time: str | None, event: str | None, label: str, exclude: Sequence[str]) -> Task | None:
+    """Return the task; raise ``InputError`` unless it is survival where, and only where, time and event are named."""
+    named = [name for name, column in (("time", time), ("event", event)) if column is not None]
+    if not named and task != "survival":
+        return task
+    if len(named) < 2:
+        raise InputError.about("task", NEEDS_TIMES)
+    if task not in (None, "survival"):
+        raise InputError.about(named[0], f"is for task='survival', got task={task!r}")
+    if label not in ("label", time):
+        raise InputError.about("label", "is for other tasks than survival, whose label is time and event: leave it out")
+    if event in exclude:
+        raise InputError.about("exclude", f"names the event {event!r}, which is a part of what is predicted")
+    return "survival"
 
 
 def check_excluded(exclude: Sequence[str], sites: Mapping[str, Site], where: str) -> None:

@@ -173,6 +173,7 @@ class Federation:
             replies[site] = reply
         if not replies:
             raise FederationError(f"no site answered {question.kind.__name__}")
+        self._check_all_there()
         return {site: replies[site] for site in question.requests if site in replies}
 
     def total(
@@ -200,6 +201,7 @@ class Federation:
         left = {site: r for site, r in question.requests.items() if site not in known}
         # sites insist on the original members of a sum, also if one was lost and the study has been resumed since
         reply, traffic = self.sums.total(self, replace(question, requests=left, over=list(question.requests)))
+        self._check_all_there()
         if self.journal.path is not None or self.verifiable:
             body = wire.encode(reply)
             self._log_sum(digest(body))
@@ -432,7 +434,7 @@ class Federation:
         question = Asked(digest(b"\n".join([named, *map(wire.encode, parts)])), kind, requests, check)
         if self.verifiable:
             asked = {site: question.asked(site) for site in requests}
-            self.questions.append(LoggedQuestion(question.name, kind, self._sender.round, asked))
+            self.questions.append(LoggedQuestion(question.name, kind, self.task, self._sender.round, asked))
         return question
 
     def _check_recalled(self, question: Asked, site: str, reply: Reply) -> None:
@@ -458,6 +460,11 @@ class Federation:
     def _count(self, site: str, question: Asked, entry: Entry) -> None:
         self.traffic[site, "sent", question.kind.__name__] += entry.sent
         self.traffic[site, "received", question.kind.__name__] += entry.received
+
+    def _check_all_there(self) -> None:
+        """Raise an error if the journal, or whoever else, says that a site was lost where none may be."""
+        if self.lost and self.quorum is None:
+            raise FederationError(f"{'; '.join(self.lost.values())}; without a quorum a study needs all of its sites")
 
     def _lose(self, failed: dict[str, Exception], question: Asked) -> None:
         """Go on without sites if the quorum allows it; the journal records who was left out."""

@@ -239,6 +239,7 @@ class LoggedQuestion:
 
     name: str
     kind: type[Request]
+    task: str
     round: int
     asked: dict[str, str]  # by site
     sum: str = ""

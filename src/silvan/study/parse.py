@@ -17,9 +17,9 @@ from silvan.data.date_split import NEEDS_DATE
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
-from silvan.data.schema import Class, Feature, Label, Schema
+from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import InputError
-from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS
+from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS, task_of
 from silvan.federation.federation import OVERALL
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.parameters import Parameters
@@ -84,6 +84,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
     else:
         found["tables"] = check_tables(data, path.parent, problems)
         found |= {key: data[key] for key in ("sites", "parties") if key in data}
+    _read_label(found, problems)
     sections: dict[str, Callable[[Any], Any]] = {
         "learner": lambda values: _check_learner(values, columns, problems, found, machines=machines),
         "evaluation": lambda values: EvaluationSettings(
@@ -92,7 +93,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
         "policy": lambda values: Policy(**check_policy(values, problems)),
         "reading": lambda values: check_reading(path, values, ("reading",), problems).options,
         "kinds": lambda values: _check_kinds(values, columns, problems),
-        "schema": lambda values: _check_schema(values, found.get("label", "label"), found.get("positive"), problems),
+        "schema": lambda values: _check_schema(values, found, problems),
         "predict": lambda values: _check_predict(values, problems),
     }
     found |= {
@@ -284,8 +285,21 @@ def _check_kinds(values: Any, columns: bool, problems: Problems) -> dict[str, An
     return found
 
 
-def _check_schema(values: Any, label: str, positive: Class | None, problems: Problems) -> Schema | None:
+def _read_label(found: dict[str, Any], problems: Problems) -> None:
+    """Make the column of times the label, where a study is about survival."""
+    time, event, label = found.get("time"), found.get("event"), found.get("label", "label")
+    try:
+        task = task_of(found.get("task"), time, event, label, found.get("exclude", ()))
+    except InputError as error:
+        problems.add((error.parameter or "task",), str(error))
+        return
+    if task == "survival":
+        found |= {"task": task, "label": time}
+
+
+def _check_schema(values: Any, study: dict[str, Any], problems: Problems) -> Schema | None:
     """Check the schema that the study sets for its columns."""
+    label, event, positive = study.get("label", "label"), study.get("event"), study.get("positive")
     if not isinstance(values, dict) or not all(isinstance(entry, dict) for entry in values.values()):
         problems.add(("schema",), "[schema] has one line per column, such as age = { bounds = [0, 120] }")
         return None
@@ -293,12 +307,14 @@ def _check_schema(values: Any, label: str, positive: Class | None, problems: Pro
     for name, entry in values.items():
         try:
             if name == label:
-                found = msgspec.convert({"name": name, **entry}, Label)
+                found = msgspec.convert({"name": name, "event": event, **entry}, Label)
             else:
                 kind = "categorical" if "categories" in entry else "numeric"
                 features.append(msgspec.convert({"name": name, "kind": kind, **entry}, Feature))
         except (msgspec.ValidationError, InputError) as error:
             problems.add(("schema", name), f"{name}: {error}")
+    if found is None and event is not None:
+        found = Label(label, event=event)
     if found is None and ("schema", label) not in problems.wrong:
         problems.add(("schema",), f"[schema] lacks the label: {label} = {{ classes = [...] }} or {{ bounds = [...] }}")
     if found is not None and positive is not None:

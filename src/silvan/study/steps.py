@@ -32,9 +32,9 @@ from silvan.learners.compare import evaluate_splits
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import RequestPlan, announce
-from silvan.privacy.close_study import check_own_sums, close_study
+from silvan.privacy.close_study import check_sums, close_study
 from silvan.privacy.held_columns import share_columns
-from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
+from silvan.privacy.identity.shared_key import DealKey, TakeKey
 from silvan.study import column_steps
 from silvan.study.listener import Listener
 from silvan.study.run_folder import (
@@ -98,7 +98,7 @@ def agree(federation: Federation, study: Study) -> Agreement:
         positive=study.positive,
         grouped=study.group is not None,
         absent=study.absent,
-        share_key=partial(share_key, federation),
+        event=study.event,
         share_columns=columns,
     )
 
@@ -217,7 +217,7 @@ def close(record: Record, federation: Federation, study: Study) -> None:
     """Close the study at sites that sign, check its sums by their statements, and record how far it is verified."""
     if not federation.verifiable:
         return
-    found = check_own_sums(federation, close_study(federation))
+    found = check_sums(federation, close_study(federation))
     if found.wrong:
         record.warnings += found.wrong
         record.verification = "sums are not verified: " + found.wrong[0]

@@ -22,7 +22,7 @@ from silvan.data.holdout import LeftOut, Split
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
-from silvan.data.schema import Class, Schema
+from silvan.data.schema import Class, Schema, Task
 from silvan.errors import InputError
 from silvan.federation.agreement import Absent
 from silvan.federation.store import digest
@@ -101,6 +101,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         what the report is called
     label
         the column to predict
+    time
+        for survival, instead of `label`: the column of times, as `time = "days"`, see [survival](survival.md)
+    event
+        for survival: the column that says whether the event happened at that time, with 1 or 0, true or false, yes or
+        no; otherwise the row was censored then
     test
         share of each site's rows kept as test rows, sampled by class (with `epsilon`, [each row by
         itself](privacy.md#one-row-changes-one-row)); below 1. Without it nothing is evaluated
@@ -120,7 +125,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     random_state
         decides the test rows, which rows are in which tree, and the features sampled
     task
-        `"classification"` or `"regression"`; by default regression if the label has fractions
+        `"classification"`, `"regression"` or `"survival"`; by default survival with `time` and `event`, and regression
+        if the label has fractions
     positive
         the positive class of two, as `positive = "diseased"`, which sensitivity, precision, F1 and thresholds are
         about. Probabilities keep their order
@@ -197,6 +203,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[Text, about(default="the file's name", decides=False)] = "study"
     label: Text = "label"
+    time: Annotated[Text | None, about(default="there is no time")] = None
+    event: Annotated[Text | None, about(default="there is no event")] = None
     test: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     repeats: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | None, about(default="test rows once", columns=_FOR_ROWS)
@@ -206,7 +214,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         about(default="rows, sampled", expected=f"'sites', {EXPECTED}", columns=_FOR_ROWS),
     ] = None
     random_state: Annotated[int, Meta(ge=0)] = 0
-    task: Annotated[Literal["classification", "regression"] | None, about(default="found out")] = None
+    task: Annotated[Task | None, about(default="found out")] = None
     positive: Annotated[
         Class | None,
         about(default="the second class in sorted order", expected="a class of the label", columns=_FOR_ROWS),
@@ -340,6 +348,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def date_split(self) -> DateSplit | None:
         """The split by date, if the study has one."""
         return self.split if isinstance(self.split, DateSplit) else None
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns that are predicted: the label, or times and events."""
+        return (self.label,) if self.event is None else (self.label, self.event)
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def make_federation(study: Study, journal: Path | None = None, schema: Schema | 
             return federate_columns(study.tables, id=study.id, match=study.match, names=study.names, **settings)
         tables = study.tables if study.site is None else study.tables[""]
         settings["split"] = study.date_split
-        settings |= {"group": study.group, "absent": study.absent}
+        settings |= {"group": study.group, "absent": study.absent, "time": study.time, "event": study.event}
         settings["positive"] = study.positive
         settings["test_by"] = "row" if study.private and settings["schema"] is not None else None
         federation = federate_rows(tables, site=study.site, memory=study.memory, **settings)

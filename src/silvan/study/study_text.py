@@ -13,7 +13,7 @@ from silvan.study.study import Study
 def text_of(study: Study, name: str | None = None) -> StudyText:
     """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
     parameters = {**defaults(type(study.learner)), **study.parameters}
-    outside, evaluation = {study.label, *study.left_out}, study.evaluation
+    outside, evaluation = {*study.label_columns, *study.left_out}, study.evaluation
     known = set() if study.schema is None else {*study.schema.columns}
     of_study = {
         # a study with a schema describes no tables, but parties say which of its columns they hold
@@ -43,4 +43,4 @@ def text_of(study: Study, name: str | None = None) -> StudyText:
 
     clusters = study.by_columns or parameters.get("clusters") is not None
     left_out = frozenset(study.left_out)
-    return StudyText(study.label, fixed, study.task, study.schema, left_out, clusters, study.positive)
+    return StudyText(study.label, fixed, study.task, study.schema, left_out, clusters, study.positive, study.event)

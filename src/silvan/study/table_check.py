@@ -18,10 +18,10 @@ import numpy as np
 
 from silvan.data.cells import fold, look_alike
 from silvan.data.column_profile import IDENTIFIER, ColumnProfile, padded_columns, profile_columns
-from silvan.data.encode import Task
 from silvan.data.groups import shared_ids
 from silvan.data.repeated_rows import repeated_rows
 from silvan.data.repeating_ids import repeating_ids
+from silvan.data.schema import Task
 from silvan.errors import InputError, SiteError
 from silvan.federate.by_rows import sources_by_site
 from silvan.federation.site_table import SiteSettings, SiteTable
@@ -40,7 +40,12 @@ _MANY = 20  # a label with more whole numbers than that may be a number
 def open_tables(study: Study) -> dict[str, SiteTable]:
     """Return the tables of a study in one process, by site; nobody agrees on anything."""
     settings = SiteSettings(
-        label=study.label, exclude=study.exclude, kinds=study.kinds, date_split=study.date_split, group=study.group
+        label=study.label,
+        exclude=study.exclude,
+        kinds=study.kinds,
+        date_split=study.date_split,
+        group=study.group,
+        event=study.event,
     )
     tables = study.tables if study.site is None else study.tables[""]
     sources = sources_by_site(tables, study.site, study.schema, study.kinds, study.exclude)

@@ -25,16 +25,15 @@ from silvan.federation import wire
 from silvan.federation.agree import ask_rows
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.journal import SUM, Entry, Journal
+from silvan.federation.journal import Entry, Journal
 from silvan.federation.keys import Roster
-from silvan.federation.message import Owner, Reply, Verb
+from silvan.federation.message import Owner, Verb
 from silvan.federation.outgoing import LoggedQuestion
 from silvan.federation.signed import is_owned
 from silvan.federation.store import digest
 from silvan.federation.transport import Transport
-from silvan.privacy.close_study import CloseStudy, Statement, check_sums, describe_question, sums_digest
-from silvan.privacy.identity.shared_key import share_fingerprint_key
-from silvan.privacy.study_notes import Answered
+from silvan.privacy.close_study import Answered, CloseStudy, Statement, check_sums, describe_question, sums_digest
+from silvan.privacy.identity.shared_key import share_proof_key
 from silvan.study.listener import Listener
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import EVALUATION, JOURNAL, ROSTER, RUN, Record, Run, split_journal
@@ -222,7 +221,7 @@ class _Replay:
         kept, quorum = _ReplayJournal(path if path.is_file() else None), self.study.quorum
         quorum = quorum and min(quorum, len(sites))
         made = Federation(_NoSites(), sites, sums, study=name, journal=kept, quorum=quorum, roster=self.roster)
-        made.before_sums = share_fingerprint_key
+        made.before_sums = share_proof_key
         self.federations.append(made)
         return made
 
@@ -316,13 +315,9 @@ def _verify_federation(replay: _Replay, federation: Federation, found: Verificat
         if any(statement.sums_digest != commitment for statement in statements.values()):
             faults.append("the sums in the journal are not those that the coordinator committed itself to")
 
-    def sum_of(question: LoggedQuestion) -> Reply | None:
-        kept = federation.journal.find(question.name).get(SUM)
-        return None if kept is None else wire.decode(kept.body, question.kind.reply)
-
     if federation.lost and len(federation.active) < (federation.quorum or len(federation.sites)):
         faults.append(f"left out, which the study does not allow: {format_names(list(federation.lost))}")
-    checked = check_sums(questions, statements, sum_of, federation.lost)
+    checked = check_sums(federation, statements)
     found.sums += checked.right
     found.deviations += [of + text for text in [*faults, *checked.wrong]]
     found.unverified += [of + text for text in checked.unknown]

@@ -10,18 +10,21 @@ import numpy as np
 from silvan.data.bins.bins import find_bins
 from silvan.data.bins.cut_points import check_max_bins
 from silvan.data.bins.grid import Grid
-from silvan.data.schema import Schema
+from silvan.data.bins.time_bins import N_CODES, time_cells
+from silvan.data.schema import Schema, Task
 from silvan.errors import InputError
 from silvan.forest.arrays import DEPTH_CAP, Combine
 from silvan.forest.category_set import is_category_split
+from silvan.forest.curves import MOST_TIMES
 from silvan.forest.forest import Forest
 from silvan.forest.importance import gain_shares, mean_shares
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Grown, Plan, grow
+from silvan.tree.leaf_curves import with_curves
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import OBJECTIVES, Labels, Measure, Objective, Target
 from silvan.tree.rows import TreeRows
-from silvan.tree.sampling import RowSampling, SamplingKeys, one_of_each
+from silvan.tree.sampling import RowSampling, SamplingKeys, one_of_each, rows_of_trees
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
@@ -33,6 +36,8 @@ _NOT_THERE = {
     "poisson": "a number is evaluated by its squared error alone",
 }
 """Criteria of scikit-learn, and why these trees have none of them."""
+
+TIME_BINS = 64
 
 NO_VOTES = "vote='hard' is for classification: trees that predict a number have no class to vote for"
 """The text of an error."""
@@ -56,12 +61,16 @@ class Settings:
     vote: str = "soft"  # or "hard": trees vote
     max_samples: float | None = None  # a share of the rows; None: all of them
     monotonic_cst: list[int] | None = None  # 1, -1 or 0 a feature, see ``monotonic_signs``; None: nothing is asked
+    time_bins: int = TIME_BINS  # the most times that survival curves have
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for a parameter that is out of range."""
         _at_least("n_estimators", self.n_estimators, 1)
         _at_least("min_samples_leaf", self.min_samples_leaf, 1)
         _at_least("min_samples_split", self.min_samples_split, 2)
+        _at_least("time_bins", self.time_bins, 2)
+        if self.time_bins > MOST_TIMES:
+            raise InputError.wrong("time_bins", f"at most {MOST_TIMES}", self.time_bins)
         if self.max_depth is not None:
             _at_least("max_depth", self.max_depth, 1)
             if self.max_depth > DEPTH_CAP:
@@ -139,29 +148,32 @@ class Settings:
         return min(int(wish), n_features)
 
     def measure(self, schema: Schema, counts: np.ndarray) -> Measure:
-        """Return how the label is measured, given its rows by class, or by coarse cell of the grid for a number."""
-        n_rows = int(counts.sum())
+        """Return how the label is measured, given its rows by class, or by coarse cell of a number or a time."""
+        n_rows, objective = int(counts.sum()), self.objective_for(schema.label.task)
         if schema.n_classes:
-            return self.objective_for(schema.n_classes).measure(Labels(counts, n_rows), self.class_weights(counts))
+            return objective.measure(Labels(counts, n_rows), self.class_weights(counts))
         if self.class_weight is not None:
             raise InputError.about("class_weight", "is for classification")
+        if schema.label.event is not None:
+            return objective.measure(Labels(counts, n_rows, time_bins=self.time_bins))
         cells = np.flatnonzero(counts)
         if len(cells) == 0:
             raise InputError("there are no rows to learn from")
         low, high = Grid.for_columns(1).bounds(int(cells[0]), int(cells[-1]))
-        return self.objective_for(schema.n_classes).measure(Labels(counts[:0], n_rows, low, high))
+        return objective.measure(Labels(counts[:0], n_rows, low, high))
 
     def target(self, schema: Schema, y: np.ndarray) -> Target:
         """Return the target of rows in one place."""
+        if schema.label.event is not None:
+            return Target.of(self.measure(schema, np.bincount(time_cells(y), minlength=N_CODES)), y)
         counts = np.bincount(y, minlength=schema.n_classes) if schema.n_classes else None
         weights = None if counts is None else self.class_weights(counts)
-        return self.objective_for(schema.n_classes).target(y, schema.n_classes, None, weights)
+        return self.objective_for(schema.label.task).target(y, schema.n_classes, None, weights)
 
-    def objective_for(self, n_classes: int) -> Objective:
-        """Return the objective; raise ``InputError`` if it does not fit a label with so many classes."""
-        if self.objective.for_classes != bool(n_classes):
-            kind = "classification" if n_classes else "regression"
-            raise InputError(f"criterion {self.criterion!r} does not fit {kind}")
+    def objective_for(self, task: Task) -> Objective:
+        """Return the objective; raise ``InputError`` if it does not fit a task."""
+        if self.objective.task != task:
+            raise InputError(f"criterion {self.criterion!r} does not fit {task}")
         return self.objective
 
     def class_weights(self, counts: np.ndarray) -> np.ndarray | None:
@@ -180,9 +192,9 @@ class Settings:
     def rule(self, measure: Measure) -> Rule:
         """Return how splits are valued."""
         objective = self.objective
-        if objective.for_classes != OBJECTIVES[measure.objective].for_classes:
-            kind = "regression" if objective.for_classes else "classification"
-            raise InputError.about("criterion", f"{self.criterion!r} does not fit {kind}")
+        if objective.task != OBJECTIVES[measure.objective].task:
+            task = OBJECTIVES[measure.objective].task
+            raise InputError.about("criterion", f"{self.criterion!r} does not fit {task}")
         if self.vote == "hard" and not objective.for_classes:
             raise InputError(NO_VOTES)
         if self.signs or self.class_weight is not None:
@@ -296,7 +308,11 @@ def fit_forest(
     trees = range(0 if before is None else len(before.forest), settings.n_estimators)
     grown = _grow_trees(table, target.measure, settings, settings.plan(X.shape[1]), keys, trees, threads)
     pieces = [_ordered(part, thresholds, schema, target.measure) for part, thresholds in grown]
-    return _join_pieces(([] if before is None else [_piece(before)]) + pieces, schema, settings.combine)
+    found = _join_pieces(([] if before is None else [_piece(before)]) + pieces, schema, settings.combine)
+    if target.codes is None:
+        return found
+    drawn = rows_of_trees(keys.rows, numbers, 0, len(found.forest), settings.row_sampling)
+    return found._replace(forest=with_curves(found.forest, target.measure, X, target.codes, drawn, threads))
 
 
 def grow_forest(
@@ -347,7 +363,8 @@ def _piece(of: Assembled) -> dict[str, np.ndarray]:
     """Return a forest's arrays as ``_ordered`` returns those of grown trees."""
     forest = of.forest
     arrays = ("feature", "threshold", "missing_left", "sets", "value", "weights")
-    return {"sizes": np.diff(forest.offsets), **{name: getattr(forest, name) for name in arrays}, "gain": of.shares}
+    found = {"sizes": np.diff(forest.offsets), **{name: getattr(forest, name) for name in arrays}, "gain": of.shares}
+    return found if forest.times is None else {**found, "value": found["value"][:, -1:]}  # leaves are counted again
 
 
 def _join_pieces(pieces: Sequence[dict[str, np.ndarray]], schema: Schema, combine: Combine) -> Assembled:

@@ -25,7 +25,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.agree import MAX_ROWS
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, Reply, Total
+from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, SummedReply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey, digest
@@ -71,7 +71,7 @@ class BringTrees(Ask[LocalTrees], frozen=True, kw_only=True, omit_defaults=True)
         return self.settings.min_samples_leaf
 
 
-class TreeScores(Reply, frozen=True, kw_only=True):
+class TreeScores(SummedReply, frozen=True, kw_only=True):
     """The score of each tree: rows scored, and rows by true and voted class.
 
     Where a number is predicted: squared error, label and squared label in fixed point.

@@ -37,9 +37,9 @@ from silvan.federation.message import (
     Derived,
     Fixed,
     ProtocolPosition,
-    Reply,
     Request,
     SignedReply,
+    SummedReply,
     Total,
 )
 from silvan.federation.site import Site, answers
@@ -123,7 +123,7 @@ class FindStump(AfterStages, Ask[FoundStump], frozen=True, kw_only=True):
         return self.settings.min_samples_leaf
 
 
-class StageMasses(Reply, frozen=True, kw_only=True):
+class StageMasses(SummedReply, frozen=True, kw_only=True):
     """Masses of the site's rows that the newest stage gets right, wrong, neither."""
 
     masses: np.ndarray

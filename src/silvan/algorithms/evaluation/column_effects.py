@@ -25,7 +25,7 @@ from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, SummedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
@@ -88,7 +88,7 @@ class ColumnGrid(msgspec.Struct, frozen=True):
     values: np.ndarray
 
 
-class RowSums(Reply, frozen=True, kw_only=True):
+class RowSums(SummedReply, frozen=True, kw_only=True):
     """The number of a site's test rows, and sums over them; empty if there are too few."""
 
     rows: np.ndarray

@@ -25,7 +25,7 @@ from silvan.data.bins.bins import make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Derived, Fixed, Reply, Total
+from silvan.federation.message import Ask, Derived, Fixed, Reply, SummedReply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey
@@ -48,7 +48,7 @@ class AdaptiveBins(Reply, frozen=True, kw_only=True):
     missing: np.ndarray  # (histograms, 2): the same of rows without a value; empty for none
 
 
-class LeafCounts(Reply, frozen=True, kw_only=True):
+class LeafCounts(SummedReply, frozen=True, kw_only=True):
     """Rows of every leaf by class, in the order of the leaves' numbers."""
 
     counts: np.ndarray  # (leaves, 2): negatives, positives

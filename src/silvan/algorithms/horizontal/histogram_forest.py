@@ -13,15 +13,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from silvan.algorithms.horizontal.split_trees import at_kept_leaves, leaves_of_splits, trees_of_splits
 from silvan.algorithms.keyed_rows import check_sampling
 from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_histograms, check_nodes
-from silvan.algorithms.requests import schema_of
+from silvan.algorithms.requests import counts_of, schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, SummedReply, Total
 from silvan.federation.outgoing import Bounds
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
@@ -30,19 +31,20 @@ from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
+from silvan.tree.leaf_curves import curved, times_at_leaves
 from silvan.tree.level import choose_level, sample_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
 from silvan.tree.out_of_core import RoutedRows
 from silvan.tree.rows import TreeRows
-from silvan.tree.sampling import Ties, cut_offsets
+from silvan.tree.sampling import Ties, cut_offsets, rows_of_trees
 from silvan.tree.split import Splits
 from silvan.util.readable import count_of
 from silvan.util.threads import thread_count
 
 
 # -- messages
-class Histograms(Reply, frozen=True, kw_only=True):
+class Histograms(SummedReply, frozen=True, kw_only=True):
     """Statistics by bin, of every open node and each of its features, one after the other."""
 
     sums: np.ndarray
@@ -51,7 +53,7 @@ class Histograms(Reply, frozen=True, kw_only=True):
 class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
     """Histograms of every open node."""
 
-    partitions: ClassVar[PartitionsWay] = "add up"
+    partitions: ClassVar[PartitionsWay | None] = "add up"
     narrow: ClassVar[bool] = True
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
         "split_node": (np.int32, ()),
@@ -83,6 +85,32 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
+class LeafTimes(SummedReply, frozen=True, kw_only=True):
+    """Rows at every leaf by time bin, without the event and with it: (leaves, codes)."""
+
+    counts: np.ndarray
+
+
+class CountLeafTimes(GrowLevel, frozen=True, kw_only=True):
+    """Rows by time bin, with the event and without, at the leaves of all splits: the last round of survival forests."""
+
+    reply: ClassVar[type[SummedReply]] = LeafTimes
+    partitions: ClassVar[PartitionsWay | None] = None
+    narrow: ClassVar[bool] = False
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe the request, or the reply."""
+        leaves = count_of(self.n_trees + len(self.split_node), "leaf")
+        return f"rows by {len(self.measure.times)} time bins, with the event and without, at {leaves}"
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Return a trace if the question follows the last level; no level follows it, as it is about no open node."""
+        if not traces or not further:
+            return None
+        return self.follow_splits(traces, further, _NO_NODES, _NO_FEATURES)
+
+
+_NO_NODES, _NO_FEATURES = np.zeros(0, np.int32), np.zeros((0, 1), np.int32)
 _PLACE_BYTES = 10  # memory that a row takes for every tree while trees grow
 _LEVEL_BYTES = 1 << 28  # histograms of a level that take more are asked for in several messages
 
@@ -100,6 +128,20 @@ class _Growing:
 def grow_level(site: Site, request: GrowLevel) -> Histograms:
     """Add up the histograms of the open nodes."""
     return Histograms(sums=level_histograms(site, request))
+
+
+@answers(CountLeafTimes)
+def count_leaf_times(site: Site, request: CountLeafTimes) -> LeafTimes:
+    """Count times at the leaves of all splits."""
+    schema, bins = read_level(site, request)
+    measure, splits = request.measure, {name: getattr(request, name) for name in request.split_types}
+    reject(schema.label.event is None, "times are counted for survival alone")
+    forest = trees_of_splits(request.n_trees, splits, schema, bins, measure)
+    counts = np.zeros((len(forest.value), measure.n_codes), np.int64)
+    for part in site.rows_to_sample(schema).pieces():
+        drawn = rows_of_trees(site.sampling_key, part.row_keys, 0, request.n_trees, request.bootstrap)
+        counts += times_at_leaves(forest, measure, part.X, measure.codes(part.y), drawn, site.n_jobs)
+    return LeafTimes(counts=counts)
 
 
 def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, name: str = "") -> np.ndarray:
@@ -164,18 +206,24 @@ def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binn
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     """Raise ``FormatError`` for a request that contradicts itself: kernels trust what they are given."""
-    reject(not request.measure.fits(schema.n_classes), "the statistics are not those of the label")
+    reject(not request.measure.fits(schema.n_classes, schema.label.task), "the statistics are not those of the label")
     request.check_splits(len(bins.n_bins))
     node, feature, n = request.split_node, request.split_feature, len(request.split_node)
     if (request.split_bin < 0).any() or (request.split_bin > bins.last[feature]).any():
         raise FormatError("a split after a bin that does not exist")
-    check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
+    if len(request.nodes):
+        check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
     was_split = np.zeros(request.n_trees + 2 * n, np.bool_)
     was_split[node] = True
     reject(was_split[request.nodes].any(), "an open node was split before")
 
 
 # -- at the coordinator
+def asks(schema: Schema) -> tuple[type[GrowLevel], ...]:
+    """Return the kinds of messages that growing a forest takes, besides those about bins."""
+    return (GrowLevel,) if schema.label.event is None else (GrowLevel, CountLeafTimes)
+
+
 def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest of all sites' training rows."""
     bins, bins_blob, label, in_bins = find_shared_bins(federation, schema, settings.max_bins)
@@ -186,20 +234,23 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     history = SplitHistory(GrowLevel)
     rows = RowBounds(settings.n_estimators, measure, label, in_bins)
 
+    def request_of(kind: type[GrowLevel], nodes: np.ndarray, features: np.ndarray) -> GrowLevel:
+        return kind(
+            schema=schema_blob,
+            bins=bins_blob,
+            measure=measure,
+            n_trees=settings.n_estimators,
+            bootstrap=settings.row_sampling,
+            min_leaf=settings.min_samples_leaf,
+            max_bins=settings.max_bins,
+            nodes=nodes,
+            features=features,
+            **history.columns(),
+        )
+
     def find_splits(nodes: np.ndarray, features: np.ndarray, ties: Ties, offsets: np.ndarray) -> Splits:
         reply: Histograms = federation.total(
-            GrowLevel(
-                schema=schema_blob,
-                bins=bins_blob,
-                measure=measure,
-                n_trees=settings.n_estimators,
-                bootstrap=settings.row_sampling,
-                min_leaf=settings.min_samples_leaf,
-                max_bins=settings.max_bins,
-                nodes=nodes,
-                features=features,
-                **history.columns(),
-            ),
+            request_of(GrowLevel, nodes, features),
             check=lambda site, reply: check_histograms(reply.sums, features, bins, measure),
             most=rows.of(nodes, features, bins),
         )
@@ -218,7 +269,16 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         rows.add(splits)
 
     grown = grow(np.arange(settings.n_estimators), feature_key, plan, rule, find, remember)
-    return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure, settings.combine)
+    forest = assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure, settings.combine)
+    if not measure.times:
+        return forest
+    leaves = leaves_of_splits(settings.n_estimators, history.columns())
+    counted: LeafTimes = federation.total(
+        request_of(CountLeafTimes, _NO_NODES, _NO_FEATURES),
+        check=counts_of(counts=(len(leaves), measure.n_codes)),
+        most=measure.mass,
+    )
+    return curved(forest, measure, at_kept_leaves(grown, leaves, counted.counts))
 
 
 def _messages(features: np.ndarray, bins: Bins, measure: Measure) -> list[slice]:

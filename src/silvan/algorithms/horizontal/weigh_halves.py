@@ -20,7 +20,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Agreed, Blob, Derived, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, SummedReply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
@@ -39,7 +39,7 @@ MOST_GAP = _MOST / _STEPS  # the same as a number
 
 
 # -- messages
-class HalvesGap(Reply, frozen=True, kw_only=True):
+class HalvesGap(SummedReply, frozen=True, kw_only=True):
     """Whether the site has metrics, 1 or 0, and the lead of the second forest in thousandths plus 100."""
 
     gap: np.ndarray

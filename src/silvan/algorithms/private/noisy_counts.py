@@ -14,7 +14,7 @@ from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Total
+from silvan.federation.message import Blob, Reply, SummedReply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
@@ -50,7 +50,7 @@ MOST = 127  # a number to predict is kept as a whole number between plus and min
 _FOR_ROWS = Fraction(2, 5)  # of a request for rows and sums, the part of epsilon that goes to the rows
 
 
-class NoisyCounts(Reply, frozen=True, kw_only=True):
+class NoisyCounts(SummedReply, frozen=True, kw_only=True):
     """Counts with noise."""
 
     counts: np.ndarray

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.vertical.coded_names import code_features, code_label
-from silvan.data.encode import Task, describe_label, encode_features, encode_label, infer_features, label_column
-from silvan.data.schema import Feature, Label, Schema
+from silvan.data.encode import describe_label, encode_features, encode_label, infer_features, label_column
+from silvan.data.schema import Feature, Label, Schema, Task
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError, SchemaError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Columns, Differences

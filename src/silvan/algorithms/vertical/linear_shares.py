@@ -19,7 +19,7 @@ from silvan.algorithms.vertical.solver import class_probabilities
 from silvan.data.schema import Schema
 from silvan.errors import RefusedError
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Derived, Reply, Total
+from silvan.federation.message import Blob, Derived, SummedReply, Total
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import SHARE as KEPT
@@ -115,7 +115,7 @@ ROOM = 58
 # -- messages
 
 
-class Predictors(Reply, frozen=True, kw_only=True):
+class Predictors(SummedReply, frozen=True, kw_only=True):
     """A party's part of each row's predictors."""
 
     parts: np.ndarray

@@ -18,7 +18,18 @@ from silvan.algorithms.vertical.solver import Block, MisfitError, ReducedColumns
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.message import Agreed, Ask, Blob, Derived, Each, Fixed, ProtocolPosition, Reply, Total
+from silvan.federation.message import (
+    Agreed,
+    Ask,
+    Blob,
+    Derived,
+    Each,
+    Fixed,
+    ProtocolPosition,
+    Reply,
+    SummedReply,
+    Total,
+)
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey, digest
@@ -64,7 +75,7 @@ class SealedStep(msgspec.Struct, frozen=True):
     sharper: int  # bits by which to make the next direction larger
 
 
-class Offer(Reply, frozen=True, kw_only=True):
+class Offer(SummedReply, frozen=True, kw_only=True):
     """A party's proposed addition to each row's predictors, and products of its directions."""
 
     column: np.ndarray  # (rows, predictors)

@@ -13,6 +13,7 @@ COORDINATOR = f"{JOBS}Coordinator"
 PROJECT = "silvan"
 ADMIN = "coordinator@silvan"
 SCHEME = "tcp"
+MEMBER = "member.json"  # beside FLARE's folder, where silvan has let a site join
 _LAUNCHERS, _COMMON = "silvan.deploy.jobs.launchers.", "nvflare.app_common."
 
 _OF_LEAD = "submit_job", "manage_job", "view", "operate"
@@ -87,6 +88,11 @@ def write_admin(folder: Path, host: str, port: int) -> None:
     seconds = {"idle_timeout": 900.0, "login_timeout": 10.0, "authenticate_msg_timeout": 2.0}
     limits = {**seconds, "with_debug": False, "prompt": "> "}
     _write(folder / "local" / "resources.json", {"format_version": 1, "admin": limits})
+
+
+def process_file(job: Path) -> Path:
+    """Return the file that says which process runs the server's part of a job, in the job's folder at the server."""
+    return job / "server.pid"
 
 
 def write_job(
