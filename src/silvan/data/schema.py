@@ -165,13 +165,9 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     folded
         Whether case and surrounding blanks of class names are ignored.
     positive
-<<<<<<< HEAD
         The positive of two classes, which sensitivity, precision, F1 and thresholds refer to; None for the second.
-=======
-        The positive class of two, which sensitivity, precision, F1 and thresholds are about; None for the second.
     event
         For survival, where ``name`` is the column of times: the column that says whether the event happened then.
->>>>>>> main
 
     Examples
     --------
@@ -190,15 +186,10 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     event: str | None = None
 
     def __post_init__(self) -> None:
-<<<<<<< HEAD
         """Convert numpy values to plain ones; raise ``SchemaError`` for contradictory fields."""
-        _make_plain(self, "name", "classes", "bounds", "positive")
-=======
-        """Make numpy's values plain ones; raise ``SchemaError`` if fields contradict each other."""
         _make_plain(self, "name", "classes", "bounds", "positive", "event")
         if self.event is not None and (self.classes is not None or self.event in ("", self.name)):
-            raise SchemaError(f"label {self.name!r}: event is for times, and names another column than these")
->>>>>>> main
+            raise SchemaError(f"label {self.name!r}: event is for times, and must name another column")
         if self.folded and not all(isinstance(c, str) for c in self.classes or (0,)):
             raise SchemaError(f"label {self.name!r}: only classes that are texts can be folded")
         if self.classes is not None:
@@ -360,11 +351,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @property
     def n_classes(self) -> int:
-<<<<<<< HEAD
-        """The number of classes of the label; 0 for regression."""
-=======
-        """How many classes the label has; 0 for a number, and for times."""
->>>>>>> main
+        """The number of classes of the label; 0 for a number, and for times."""
         return len(self.label.classes or ())
 
     def to_json(self) -> str:
