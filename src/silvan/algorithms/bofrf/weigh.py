@@ -24,7 +24,8 @@ from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, sche
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, SummedReply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers

@@ -19,7 +19,8 @@ from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.describe import FLOOR
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.message import Agreed, Blob, Derived, SummedReply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
