@@ -10,7 +10,11 @@ from silvan.federation.outgoing import Event
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_time
 
+<<<<<<< HEAD
 _MEMORY = 40  # number of recent replies for estimating the pace: the first ones include compilation
+=======
+_MEMORY = 40  # the last replies, which give the pace: the first ones include compilation
+>>>>>>> main
 
 
 class TimedStep:
@@ -20,7 +24,7 @@ class TimedStep:
         self.text, self.expected = text, expected
         self.done, self.total, self.detail = 0, 0, ""
         self.start = time.monotonic()
-        self._marks: deque[tuple[int, float]] = deque(maxlen=_MEMORY)  # how much was done, and when
+        self._marks: deque[tuple[int, float]] = deque(maxlen=_MEMORY)  # amount done, and when
 
     def follow(self, federation: Federation, rounds: int | None, apart: bool = False) -> None:
         """Count a federation's replies; ``rounds`` is the maximum number of rounds, if known.
@@ -47,7 +51,11 @@ class TimedStep:
         federation.watch(on)
 
     def advance(self, done: int, total: int) -> None:
+<<<<<<< HEAD
         """Record the progress."""
+=======
+        """Record the amount done."""
+>>>>>>> main
         self._marks.append((done, time.monotonic()))
         self.done, self.total = min(done, total) if total else done, total
 
@@ -69,12 +77,17 @@ class TimedStep:
 
 
 class Listener:
+<<<<<<< HEAD
     """Follows a run. This base class shows nothing.
+=======
+    """Follows a run. This class shows nothing; subclasses show what they like.
+>>>>>>> main
 
     Stages are "agreeing on columns", "training", "evaluating" or, with repeats, "evaluating, split 1 of 30" and so on.
     """
 
     def stage(self, name: str, rounds: int = 0) -> None:
+<<<<<<< HEAD
         """Handle the start of a stage, which ends with round ``rounds`` at the latest, if that is known."""
 
     def on(self, event: Event) -> None:
@@ -90,3 +103,20 @@ class Listener:
 
     def trained(self, record: Record) -> None:
         """Handle the end of training: the model is written."""
+=======
+        """Record that a stage begins; it ends with the round ``rounds`` at the latest, if that is known."""
+
+    def on(self, event: Event) -> None:
+        """Record an event of the federation."""
+
+    @contextmanager
+    def step(self, text: str, expected: float | None = None) -> Iterator[TimedStep]:
+        """Follow a long step, the body of the ``with`` statement; ``expected`` is in seconds."""
+        yield TimedStep(text, expected)
+
+    def agreed(self, record: Record) -> None:
+        """Record that the sites have agreed: the record has the schema and the sites."""
+
+    def trained(self, record: Record) -> None:
+        """Record that the model has been written."""
+>>>>>>> main

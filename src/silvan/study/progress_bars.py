@@ -1,6 +1,10 @@
-"""Shows the progress of steps that take over two seconds, with an estimate of the time left.
+"""Shows the progress of steps that take over two seconds, with an estimate of the remaining time.
 
+<<<<<<< HEAD
 A terminal shows a bar that disappears when the step is done; other outputs show a line every ten seconds.
+=======
+In a terminal it is a bar that disappears when the step is done, elsewhere a line every ten seconds.
+>>>>>>> main
 """
 
 import threading
@@ -17,7 +21,7 @@ from rich.text import Text
 from silvan.study.listener import Listener, TimedStep
 
 PATIENCE = 2.0  # seconds before anything is shown
-PAUSE = 10.0  # seconds between lines where there is no terminal
+PAUSE = 10.0  # seconds between lines without a terminal
 
 
 class _Detail(ProgressColumn):
