@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Steps of a run over columns, where they differ from those over rows."""
-=======
-"""The steps of a run over columns, where they differ from those over rows."""
->>>>>>> main
 
 import warnings
 from typing import Any
@@ -31,11 +27,7 @@ from silvan.util.readable import format_names
 
 
 def parties(federation: Federation) -> list[SiteRows]:
-<<<<<<< HEAD
     """Return the parties with the number of common rows and, if all are in this process, the share of positives."""
-=======
-    """Return the parties with the number of common rows; if all are in this process, the label may be counted."""
->>>>>>> main
     schema, columns, positives = federation.schema, columns_of(federation), None
     if schema.n_classes == 2 and federation.local_sites:
         positives = float(np.mean(joined(federation, columns.common).y == schema.label.positive_code))
@@ -57,11 +49,7 @@ def read_model(run: Run, record: Record) -> InShares:
 
 
 def on_table(study: Study | None, run: Run, record: Record, table: Any) -> list[Row]:
-<<<<<<< HEAD
     """Evaluate on a table of all columns; with a study whose tables are unchanged, include the parties' own models."""
-=======
-    """Evaluate on a table of all columns; for a study with unchanged tables, also the parties' local models."""
->>>>>>> main
     model = read_model(run, record)
     if study is not None:
         return model.evaluation(make_federation(study, schema=model.named_columns), table).rows
@@ -71,11 +59,7 @@ def on_table(study: Study | None, run: Run, record: Record, table: Any) -> list[
 
 
 def predict(model: InShares, record: Record, tables: dict[str, Any], progress: Listener, *, fill: bool) -> pl.DataFrame:
-<<<<<<< HEAD
     """Match rows of the parties' tables by id; return ids with predictions."""
-=======
-    """Match the rows of the parties' tables by their ID; return IDs with predictions."""
->>>>>>> main
     with progress.step("Matching rows"):
         federation, padded = _federate_new_rows(model, record, tables, fill)
     with progress.step("Predicting"):
@@ -89,11 +73,7 @@ def predict(model: InShares, record: Record, tables: dict[str, Any], progress: L
 def _federate_new_rows(
     model: InShares, record: Record, tables: dict[str, Any], fill: bool
 ) -> tuple[Federation, dict[int, str]]:
-<<<<<<< HEAD
     """Return a federation of new rows with the model's columns, and the ids with leading zeros."""
-=======
-    """Return a federation of new rows, with the columns of the fitted model, and IDs with leading zeros."""
->>>>>>> main
     known, settings, frames, padded = model.share_schemas, record.study, {}, dict[int, str]()
     if settings["id"] is None:
         raise InputError("the parties of this run are other machines: use `silvan study predict`")
@@ -114,11 +94,7 @@ def _federate_new_rows(
         made = federate_columns(
             frames,
             id=settings["id"],
-<<<<<<< HEAD
             match="keyed" if fill else settings["match"],  # incomplete rows are found by digests only
-=======
-            match="keyed" if fill else settings["match"],  # only digests identify rows that some party lacks
->>>>>>> main
             names=settings.get("names", "coded"),
             random_state=settings["random_state"],
             schema=model.named_columns,
@@ -127,11 +103,7 @@ def _federate_new_rows(
 
 
 def _predictions(model: InShares, federation: Federation, fill: bool) -> pl.DataFrame:
-<<<<<<< HEAD
     """Return ids with the predicted class and class probabilities, or with the number."""
-=======
-    """Return IDs with the class and each class's probability, or with the number."""
->>>>>>> main
     classes = model.schema_.label.classes
     if classes is None:
         return model.predict_by_id(federation, incomplete=fill)

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """Demo studies: tables of the package or of scikit-learn, written as files with a study file."""
-=======
-"""Demo studies: tables from the package or from scikit-learn, written as files with a study file."""
->>>>>>> main
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,11 +17,7 @@ if TYPE_CHECKING:
 
 CLINICS = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
 
-<<<<<<< HEAD
 MIN_ROWS = 8  # minimum rows per class and clinic, so that all can train and be evaluated
-=======
-MIN_ROWS = 8  # minimum number of rows of each class at every clinic, so that all can train and be evaluated
->>>>>>> main
 _MADE = "# Made by `silvan demo`"
 
 _FILE = (
@@ -64,11 +56,7 @@ class Demo:
 
 # -- the studies
 def incomes(n: int | None, repeats: int | None) -> Demo:
-<<<<<<< HEAD
     """Return the study of six kinds of employers."""
-=======
-    """Return the study of six kinds of employers with separate rows."""
->>>>>>> main
     return Demo(
         _own_rows(n, income(), "employer"),
         "Who earns more than 50,000 dollars? 2,400 people of six kinds of employers, nine attributes (census of 1994; "
@@ -82,11 +70,7 @@ def incomes(n: int | None, repeats: int | None) -> Demo:
 
 
 def heart(n: int | None, repeats: int | None) -> Demo:
-<<<<<<< HEAD
     """Return the study of four hospitals."""
-=======
-    """Return the study of four hospitals with separate rows."""
->>>>>>> main
     return Demo(
         _own_rows(n, heart_disease(), "hospital"),
         "Heart disease at four hospitals: 920 patients, 13 attributes, many of them missing (Janosi, Steinbrunn, "
@@ -133,11 +117,7 @@ def diabetes(n: int | None, repeats: int | None) -> Demo:
 
 
 def columns(n: int | None, repeats: int | None) -> Demo:
-<<<<<<< HEAD
     """Return the study of two parties with different columns of the same patients."""
-=======
-    """Return the study of two parties with different columns about the same patients."""
->>>>>>> main
     import polars as pl  # slow to import
 
     if n is not None or repeats is not None:
@@ -187,11 +167,7 @@ def _own_rows(n: int | None, frame: "pl.DataFrame", site: str) -> dict[str, "pl.
 
 # -- files
 def write_demo(folder: Path, demo: Demo) -> Path:
-<<<<<<< HEAD
     """Write a study's tables and its file, and return its path; never overwrite a file that is not a demo's."""
-=======
-    """Write a study's tables and its file, and return its path; raise ``InputError`` if other files are there."""
->>>>>>> main
     file = folder / "study.toml"
     if file.exists() and not file.read_text(encoding="utf-8").startswith(_MADE):
         raise InputError(

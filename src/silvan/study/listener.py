@@ -10,11 +10,7 @@ from silvan.federation.outgoing import Event
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_time
 
-<<<<<<< HEAD
 _MEMORY = 40  # number of recent replies for estimating the pace: the first ones include compilation
-=======
-_MEMORY = 40  # the last replies, which give the pace: the first ones include compilation
->>>>>>> main
 
 
 class TimedStep:
@@ -51,11 +47,7 @@ class TimedStep:
         federation.watch(on)
 
     def advance(self, done: int, total: int) -> None:
-<<<<<<< HEAD
         """Record the progress."""
-=======
-        """Record the amount done."""
->>>>>>> main
         self._marks.append((done, time.monotonic()))
         self.done, self.total = min(done, total) if total else done, total
 
@@ -77,17 +69,12 @@ class TimedStep:
 
 
 class Listener:
-<<<<<<< HEAD
     """Follows a run. This base class shows nothing.
-=======
-    """Follows a run. This class shows nothing; subclasses show what they like.
->>>>>>> main
 
     Stages are "agreeing on columns", "training", "evaluating" or, with repeats, "evaluating, split 1 of 30" and so on.
     """
 
     def stage(self, name: str, rounds: int = 0) -> None:
-<<<<<<< HEAD
         """Handle the start of a stage, which ends with round ``rounds`` at the latest, if that is known."""
 
     def on(self, event: Event) -> None:
@@ -103,20 +90,3 @@ class Listener:
 
     def trained(self, record: Record) -> None:
         """Handle the end of training: the model is written."""
-=======
-        """Record that a stage begins; it ends with the round ``rounds`` at the latest, if that is known."""
-
-    def on(self, event: Event) -> None:
-        """Record an event of the federation."""
-
-    @contextmanager
-    def step(self, text: str, expected: float | None = None) -> Iterator[TimedStep]:
-        """Follow a long step, the body of the ``with`` statement; ``expected`` is in seconds."""
-        yield TimedStep(text, expected)
-
-    def agreed(self, record: Record) -> None:
-        """Record that the sites have agreed: the record has the schema and the sites."""
-
-    def trained(self, record: Record) -> None:
-        """Record that the model has been written."""
->>>>>>> main

@@ -37,20 +37,12 @@ SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evalua
 
 
 def parse_study(text: str, data: dict[str, Any], path: Path) -> Study:
-<<<<<<< HEAD
     """Parse a file for ``silvan fit``; raise one error that lists all problems."""
-=======
-    """Return the study in a file for ``silvan fit``; raise one error that lists all mistakes."""
->>>>>>> main
     return _study({"name": path.stem, **data}, text, path, machines=False, check=True)
 
 
 def parse_remote_study(text: str, path: Path = Path("study.toml"), *, check: bool = False) -> Study:
-<<<<<<< HEAD
     """Parse the text of a study between machines; raise one error that lists all problems.
-=======
-    """Parse the text of a study between machines; raise one error that lists all mistakes.
->>>>>>> main
 
     With ``check`` the learner is imported and checks its parameters, which only the coordinator needs.
     """
@@ -64,11 +56,7 @@ def predicting(study: Study, model: str, number: int) -> Study:
 
 
 def describing(study: Study) -> Study:
-<<<<<<< HEAD
     """Return the study that only describes the rows of another study; raise ``InputError`` if it cannot."""
-=======
-    """Return the study that only describes all rows of another one; raise ``InputError`` if that is impossible."""
->>>>>>> main
     if study.by_columns:
         raise InputError("describe is for studies over rows, and here parties hold columns of the same rows")
     if study.private:
@@ -78,11 +66,7 @@ def describing(study: Study) -> Study:
 
 @cache
 def _places() -> dict[str, str]:
-<<<<<<< HEAD
     """Return where each key belongs, for hints about misplaced keys."""
-=======
-    """Return the right place of each misplaced key."""
->>>>>>> main
     learner = {key: "in [learner]" for spec in LEARNERS.values() for key in ("kind", *typed_keys(spec.parameters))}
     evaluation = dict.fromkeys(typed_keys(EvaluationSettings), "in [evaluation]")
     return {**learner, **evaluation, **{key: BEFORE for key in typed_keys(Study) if key not in SECTIONS}}
@@ -146,20 +130,12 @@ def _allowed(data: dict[str, Any], machines: bool, columns: bool, problems: Prob
 
 
 def check_parameters(study: Study) -> None:
-<<<<<<< HEAD
     """Raise ``InputError`` for conflicting parameters; this imports the learner."""
-=======
-    """Raise ``InputError`` for incompatible parameters of the learner; the learner is imported."""
->>>>>>> main
     study.spec.load()(**study.parameters).check()
 
 
 def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
-<<<<<<< HEAD
     """Yield conflicts with evaluation on splits."""
-=======
-    """Yield settings that conflict with evaluation on splits."""
->>>>>>> main
     key: Key = ("split",) if study.split == "sites" else ("repeats",)
     word = f"{key[0]} = 'sites'" if study.split == "sites" else "repeats"
     if study.memory is not None:
@@ -433,32 +409,20 @@ def _table(
     own = {word: text for word, text in {**reading, **given}.items() if word in READING}
     if not own:
         return {name: path}
-<<<<<<< HEAD
     # [reading] was checked already
-=======
-    # the content of [reading] was checked there
->>>>>>> main
     noted = problems if given.keys() & set(READING) else Problems(problems.path, {})
     return {name: check_reading(path, own, key, noted, who)}
 
 
 def _partitions(files: str, cluster: Any, folder: Path) -> Partitions:
-<<<<<<< HEAD
     """Return a table in partitions; raise ``InputError`` if its files are missing or the cluster has no address."""
-=======
-    """Return a table in partitions; raise ``InputError`` if its files are missing, or the cluster has no address."""
->>>>>>> main
     found = Partitions(files, cluster).beside(folder)
     found.paths()
     return found
 
 
 def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:
-<<<<<<< HEAD
     """Return a table with its format options; report invalid options as problems."""
-=======
-    """Return a table with its reading options; impossible options are problems."""
->>>>>>> main
     if not isinstance(options, dict):
         problems.add(key, f"reading must be a section: [reading], with {', '.join(READING[:-1])} or {READING[-1]}")
         return Table(path)

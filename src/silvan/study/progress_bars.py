@@ -1,10 +1,6 @@
 """Shows the progress of steps that take over two seconds, with an estimate of the remaining time.
 
-<<<<<<< HEAD
 A terminal shows a bar that disappears when the step is done; other outputs show a line every ten seconds.
-=======
-In a terminal it is a bar that disappears when the step is done, elsewhere a line every ten seconds.
->>>>>>> main
 """
 
 import threading

@@ -29,24 +29,14 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
     "journal.sqlite",
 )
 
-<<<<<<< HEAD
 ROSTER = "roster.json"  # the public keys that verify the sites' statements
 AUDIT = ("audit.json", "audit.html")  # results of an audit of the run's model
 LEARNT = "learnt_rows.private"  # hashes of the training rows, which stay with their owner
-=======
-ROSTER = "roster.json"  # the public keys of a study's sites, which verify its statements
-AUDIT = ("audit.json", "audit.html")  # the output of an audit of the run's model
-LEARNT = "learnt_rows.private"  # hashes of training rows, which stay with their owner
->>>>>>> main
 SHARES = "model"  # the folder of a model in shares
 
 
 def split_journal(number: int) -> str:
-<<<<<<< HEAD
     """Return the file name of a split's journal."""
-=======
-    """Return the name of a split's journal."""
->>>>>>> main
     return f"{JOURNAL}.split-{number}"
 
 
@@ -63,11 +53,7 @@ class SiteRows(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-<<<<<<< HEAD
     """A difference between the sites' tables in a column, and how it was handled."""
-=======
-    """How the sites' tables differ in a column, and how that was handled."""
->>>>>>> main
 
     column: str
     what: str
@@ -84,11 +70,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-<<<<<<< HEAD
     """A kind of message: descriptions of request and reply, and the verb, which decides who sees the reply."""
-=======
-    """A kind of message: a description of the request and of the reply, and the verb, which decides who sees it."""
->>>>>>> main
 
     name: str
     asks: str
@@ -171,21 +153,13 @@ class Record(msgspec.Struct, kw_only=True):
     version: int = VERSION
     name: str
     status: str = "started"  # then "trained", then "done"
-<<<<<<< HEAD
     by: str = "rows"  # what sites hold, or "columns" of the same rows
-=======
-    by: str = "rows"  # sites hold rows; parties hold "columns" of the same rows
->>>>>>> main
     made: str = ""
     seconds: float = 0.0  # of training
     versions: dict[str, str] = {}
     study_file: str = ""  # path from the run folder
     study: dict[str, Any] = {}
-<<<<<<< HEAD
     readings: dict[str, dict[str, Any]] = {}  # format options of the parties' files
-=======
-    readings: dict[str, dict[str, Any]] = {}  # for parties: how each one's file is read
->>>>>>> main
     fingerprint: str = ""
     schema_hash: str = ""
     features: int = 0
@@ -196,17 +170,10 @@ class Record(msgspec.Struct, kw_only=True):
     sites: list[SiteRows] = []
     differences: list[Difference] = []
     columns: list[ColumnAtSites] = []  # what sites disclosed about their columns
-<<<<<<< HEAD
     table_one: TableOne | None = None  # if the study asks for it
     warnings: list[str] = []
     models: list[Model] = []
     at_sites: list[str] = []  # sites whose model includes their own rows and stays with them
-=======
-    table_one: TableOne | None = None  # a description of the columns, if the study requests it
-    warnings: list[str] = []
-    models: list[Model] = []
-    at_sites: list[str] = []  # sites that built their own model from their rows and keep it: no file here contains it
->>>>>>> main
     rounds: int = 0
     agreement_rounds: int = 0
     bytes: dict[str, dict[str, int]] = {}  # in training, by site: sent and received
@@ -215,7 +182,6 @@ class Record(msgspec.Struct, kw_only=True):
     importances: dict[str, float] | None = None
     permutation: dict[str, float] | None = None  # increase of the squared error with a column shuffled
     dependence: list[Dependence] = []
-<<<<<<< HEAD
     weights: list[SiteTrees] = []  # of weighted trees
     choices: dict[str, str] = {}  # what each site uses and why, in a sentence, if sites choose
     shared_forest: str = ""  # what the shared forest consists of, in a sentence
@@ -224,33 +190,15 @@ class Record(msgspec.Struct, kw_only=True):
     threshold: float | None = None  # for the positive class of two
     repeats: int = 0  # how often every row was evaluated; 0: test rows, once
     folds: int = 0  # or the number of sites left out in turn
-=======
-    weights: list[SiteTrees] = []  # if trees are weighted
-    choices: dict[str, str] = {}  # what each site uses and why, in a sentence, if sites choose
-    shared_forest: str = ""  # the composition of the shared forest, in a sentence
-    clusters: dict[str, list[str]] = {}  # of sites, named by their centroid
-    distances: dict[str, list[float]] = {}  # from each site to all others, in the same order
-    threshold: float | None = None  # for the positive class of two
-    repeats: int = 0  # how often every row was evaluated; 0: the test rows, once
-    folds: int = 0  # or the number of sites that were left out in turn
->>>>>>> main
     evaluation: list[MetricsRow] = []
     subgroups: list[MetricsRow] = []  # if the study requests it
     curves: list[Curve] = []
     counts: list[Counts] = []
-<<<<<<< HEAD
     pooled_hash: str | None = None  # of the pooled forest, if it was grown
     received: list[str] = []  # sites that received the results
     verification: str = ""  # whether sums and decisions are verified, in a sentence; empty in one process
     copy_for: str = ""  # the site of this copy, without the metrics of other sites
     among: list[str] = []  # all sites of the study, in a copy
-=======
-    pooled_hash: str | None = None  # hash of the pooled forest, if it was grown
-    received: list[str] = []  # sites that have received the results
-    verification: str = ""  # how far sums and decisions are verified, in a sentence; empty in one process
-    copy_for: str = ""  # the site of this copy: metrics of other sites are left out
-    among: list[str] = []  # the sites of the study that this is a copy of
->>>>>>> main
 
     @property
     def left_out(self) -> bool:
@@ -259,11 +207,7 @@ class Record(msgspec.Struct, kw_only=True):
 
     @property
     def date_split(self) -> tuple[str, str] | None:
-<<<<<<< HEAD
         """The column of a split by date, and which rows are test rows; None for other splits."""
-=======
-        """The column that split the rows, and which rows are test rows, if they were split by date."""
->>>>>>> main
         split = self.study.get("split")
         return (split.get("by", ""), split.get("test", "")) if isinstance(split, dict) else None
 
@@ -288,11 +232,7 @@ class Run:
         self._write(RUN, msgspec.json.format(msgspec.json.encode(record), indent=1))
 
     def read(self) -> Record:
-<<<<<<< HEAD
         """Read ``run.json`` and check all of it: it may come from anywhere."""
-=======
-        """Read and check ``run.json``, which may come from anywhere."""
->>>>>>> main
         path = self.file(RUN)
         if not path.is_file():
             raise InputError(f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one")
@@ -302,11 +242,7 @@ class Run:
             raise type(error)(f"{path}: {error}") from None
 
     def save_models(self, result: Result) -> list[Model]:
-<<<<<<< HEAD
         """Write the model in shares, or the global forest and sites' forests, in numbered files."""
-=======
-        """Write the model in shares; or the global forest, each site's, or both, without site names as file names."""
->>>>>>> main
         if result.shared is not None:
             result.shared.save(self.file(SHARES))
             return [Model(SHARES, result.shared.hash, result.shared.trees, result.shared.nodes)]
@@ -346,11 +282,7 @@ class Run:
         return forest
 
     def made_here(self) -> Forest:
-<<<<<<< HEAD
         """Read the forest that this folder's site made with its own rows."""
-=======
-        """Read the personal forest of the site that this folder belongs to."""
->>>>>>> main
         path = self.file(MADE_MODEL)
         if not path.is_file():
             raise InputError(
@@ -386,11 +318,7 @@ class Run:
 
 
 class NotKept(Run):
-<<<<<<< HEAD
     """A run that keeps nothing, for trials."""
-=======
-    """A run that stores nothing, for trials."""
->>>>>>> main
 
     def __init__(self) -> None:
         super().__init__("")
@@ -404,11 +332,7 @@ class NotKept(Run):
 
 
 def read_record(data: bytes) -> Record:
-<<<<<<< HEAD
     """Read and check the content of ``run.json``."""
-=======
-    """Read the content of ``run.json`` and check all of it."""
->>>>>>> main
     try:
         head = msgspec.json.decode(data, type=_Head)
         reject(head.format != FORMAT, f"it does not say format {FORMAT!r}")

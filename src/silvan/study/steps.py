@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The steps of a run and what they record: agreement, announcement, model, evaluation, explanation.
-=======
-"""What a run records at its steps: the agreement, the announcement, the model, and column effects.
->>>>>>> main
 
 The caller writes the record after each step, before the next one starts.
 """
@@ -58,11 +54,7 @@ from silvan.study.study import Study
 from silvan.study.table_check import ONE_SITE
 from silvan.util.readable import count_of
 
-<<<<<<< HEAD
 _MOST_COLUMNS = 200  # the record keeps what sites disclosed about at most this many columns
-=======
-_MOST_COLUMNS = 200  # disclosed facts are recorded for at most this many columns
->>>>>>> main
 
 
 def versions() -> dict[str, str]:
@@ -72,11 +64,7 @@ def versions() -> dict[str, str]:
 
 
 def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Record:
-<<<<<<< HEAD
     """Return the record of a study before any request; ``file`` is its path from the run folder."""
-=======
-    """Return the record of a study before the first request; ``file`` is the path from the run folder."""
->>>>>>> main
     return Record(
         name=study.name,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -89,31 +77,18 @@ def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Re
 
 
 def _files_of_parties(study: Study) -> list[tuple[str, Table]]:
-<<<<<<< HEAD
     """Return the parties whose files have format options in the study."""
-=======
-    """Return the parties with reading options in the study."""
->>>>>>> main
     own = study.tables if study.by_columns else {}
     return [(party, table) for party, table in own.items() if isinstance(table, Table)]
 
 
 def agree(federation: Federation, study: Study) -> Agreement:
-<<<<<<< HEAD
     """Let sites or parties on other machines agree."""
     if study.by_columns:
         how = Alignment(study.label, study.match, test=study.test, task=study.task, schema=study.schema)
         return agree_on_columns(federation, how)
     # with a given schema, sites may even withhold their numbers of rows
     alone = study.private or len(federation.sites) == 1  # noise protects columns of single sites
-=======
-    """Find out what remote sites, or parties, have in common."""
-    if study.by_columns:
-        how = Alignment(study.label, study.match, test=study.test, task=study.task, schema=study.schema)
-        return agree_on_columns(federation, how)
-    # with a given schema sites may not even disclose their number of rows
-    alone = study.private or len(federation.sites) == 1  # noise protects a column of a single site
->>>>>>> main
     columns = None if alone else partial(share_columns, federation)
     known = study.label, study.task, study.schema
     return agree_on(
@@ -141,11 +116,7 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
     if len(federation.sites) == 1 and federation.columns is None:
         record.warnings.insert(0, ONE_SITE)
     record.agreement_rounds = federation.agreement_rounds
-<<<<<<< HEAD
     # reports are passed on: for a private study they contain noisy results only
-=======
-    # a report is passed on, so it contains nothing that the sites of a private study did not disclose with noise
->>>>>>> main
     record.columns = [] if study.private else federation.agreement.described[:_MOST_COLUMNS]
     if federation.columns is not None:
         record.by, record.sites = "columns", column_steps.parties(federation)
@@ -182,11 +153,7 @@ def request_plan_of(
 ) -> RequestPlan:
     """Return all requests of the study: to sites once there is a schema, to parties from the first message on.
 
-<<<<<<< HEAD
     With ``sampling``, sites agree on a sampling key.
-=======
-    With ``sampling`` sites agree on a sampling key.
->>>>>>> main
     """
     request_plan = describe_plan() if study.describe else RequestPlan((), tasks=0)
     if study.describe == "only":
@@ -206,11 +173,7 @@ def request_plan_of(
 
 
 def describe_columns(record: Record, federation: Federation, study: Study, listener: Listener) -> None:
-<<<<<<< HEAD
     """Record Table 1, if the study asks for it."""
-=======
-    """Record the description of the columns, if the study requests it."""
->>>>>>> main
     if study.describe:
         with listener.step("Describing columns"), federation.working_on("describing"):
             record.table_one = describe_tables(federation, study.max_bins)
@@ -231,11 +194,7 @@ def note_training(record: Record, run: Run, federation: Federation, result: Resu
 def explain_model(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> None:
-<<<<<<< HEAD
     """Record importance and partial dependence of columns, if the study asks for it."""
-=======
-    """Record which columns matter and how predictions depend on some, if the study requests it."""
->>>>>>> main
     if not (study.evaluation.importance or study.evaluation.dependence):
         return
     names = federation.schema.label.scored or ["prediction"]
@@ -244,11 +203,7 @@ def explain_model(
             found = learner.explained(
                 federation, study.evaluation.importance, study.evaluation.dependence, study.evaluation.by
             )
-<<<<<<< HEAD
     except InputError as error:  # too few rows, or no forest for all sites: the model exists all the same
-=======
-    except InputError as error:  # too few rows, or no forest for all sites: the model is there anyway
->>>>>>> main
         record.warnings.append(str(error))
         return
     record.permutation = found.permutation
@@ -288,11 +243,7 @@ def note_traffic(record: Record, federation: Federation) -> None:
 
 
 def describe_kinds(names: Iterable[str]) -> list[Kind]:
-<<<<<<< HEAD
     """Describe each kind of request and its reply; unknown names are left out."""
-=======
-    """Return descriptions of each kind of request and its reply, by name; unknown names are left out."""
->>>>>>> main
     requests = {name: HANDLERS[name][0] for name in names if name in HANDLERS}
     return [
         Kind(name, _first_paragraph(request), _first_paragraph(request.reply), request.verb)
@@ -306,19 +257,11 @@ def _first_paragraph(message: type) -> str:
 
 
 # -- evaluation
-<<<<<<< HEAD
 _MOST_CLASSES = 12  # maximum number of classes with curves
 
 
 def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
     """Return whether there are test rows, as far as this is known."""
-=======
-_MOST_CLASSES = 12  # curves are stored for at most this many classes
-
-
-def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
-    """Return whether there are rows to evaluate the model on, as far as is known."""
->>>>>>> main
     if study.on_splits or not _knows_test_rows(federation, study):
         return study.evaluated
     return any(site.test_rows for site in record.sites)
@@ -327,11 +270,7 @@ def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
 def evaluate_model(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> None:
-<<<<<<< HEAD
     """Record the metrics of the model and of local models at the sites, and by subgroups."""
-=======
-    """Record the model's metrics at the sites, and by subgroups, beside those of local models."""
->>>>>>> main
     if study.on_splits:
         found = _evaluate_on_splits(record, federation, learner, study, listener)
     else:
@@ -356,11 +295,7 @@ def evaluate_model(
 def _evaluate_on_splits(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> Evaluation:
-<<<<<<< HEAD
     """Evaluate the learner on the study's splits."""
-=======
-    """Evaluate the learner on many splits, each row once per repeat."""
->>>>>>> main
     if not isinstance(learner, Learner):
         raise InputError("evaluation on splits is for learners of rows at sites; leave repeats and split out")
     splits, found, scores, names, pooled = study.splits(federation.active), [], None, tuple[str, ...](), None

@@ -1,16 +1,8 @@
-<<<<<<< HEAD
 """A study as one frozen object that mirrors the study file, at the coordinator and at sites.
 
 Every key is declared here once, with its type, range, default, documentation, and where it cannot be set. The parser,
 the reference in docs/study.md, the fingerprint and every consumer derive from it. Sites read studies too, so no learner
 is imported.
-=======
-"""A study: one frozen object that mirrors the study file, at the coordinator and at sites.
-
-Every key is declared here once, with its type, range, default, documentation, and where it cannot be set. The reader
-of study files, their reference in docs/study.md, a study's fingerprint and the run all derive from this. Sites read
-studies too, so no learner is imported.
->>>>>>> main
 """
 
 import os
@@ -51,53 +43,6 @@ _FOR_PARTIES = "{key} is for parties that hold columns of the same rows, and thi
 _FOR_ROWS = "{key} is for studies over rows; leave it out"
 
 
-<<<<<<< HEAD
-=======
-def _each_once(names: tuple[str, ...]) -> None:
-    if len(set(names)) < len(names):
-        raise InputError("a name stands twice")
-
-
-Columns = Annotated[tuple[Text, ...], Meta(extra={"expected": "a list of columns, each once", "check": _each_once})]
-
-
-class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is evaluated, beside metrics of the test rows.
-
-    Parameters
-    ----------
-    epsilon
-        with `epsilon` in `[learner]`: the model is evaluated with noise, which costs this much of every site's privacy
-        budget, on top of training. There are then metrics over all sites only, with confidence intervals, see
-        [privacy](privacy.md#evaluating-a-private-model). Without it metrics are exact, and sites with a budget refuse
-        them
-    importance
-        whether sites measure the importance of columns: errors on test rows with each column shuffled, summed over
-        sites (message `ShuffleColumns`), see [metrics](figures.md#columns-that-matter). Needs `test`, and a forest for
-        all sites
-    by
-        categorical columns for metrics by subgroup, as `by = ["sex"]`, see
-        [metrics](figures.md#subgroups). Not with `repeats`
-    dependence
-        columns whose effect is measured: the mean prediction at several values (message `SetColumns`), see
-        [metrics](figures.md#how-predictions-depend-on-a-column)
-    """
-
-    epsilon: Annotated[float, Meta(gt=0, le=MAX_EPSILON)] | None = None
-    importance: bool = False
-    by: Columns = ()
-    dependence: Columns = ()
-
-
-class Predict(msgspec.Struct, frozen=True, kw_only=True):
-    """The section of a study that only predicts: the model of another study, for the n-th time."""
-
-    study: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # digest of the text of the study that trained the model
-    model: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-    number: Annotated[int, Meta(ge=0)]
-
-
->>>>>>> main
 class Study(msgspec.Struct, frozen=True, kw_only=True):
     """A study file, read and checked; the last fields say what it was read from.
 
@@ -167,22 +112,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     site
         the column of `table` that names the site
     query
-<<<<<<< HEAD
         the query for `table`, if that is a database
-=======
-        the query on `table`, if that is a database
->>>>>>> main
     memory
         how much memory a site's rows may take, such as `"2GB"`, see [tables](tables.md)
     quorum
         the number of sites that must stay; without it, all: the study stops and names the missing sites. At least three
         for ring sums, two thirds of the sites for masked sums
     timeout
-<<<<<<< HEAD
         seconds after which an unresponsive site is given up, not counting the time until its owner approves
-=======
-        seconds after which a silent or absent site is given up. Waiting for an owner's approval does not count
->>>>>>> main
     approval_days
         days within which sites' owners can approve the study
     sampling
@@ -194,17 +131,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         sums over sites and all replies, like the coordinator, and is named in the text that owners approve. The
         coordinator keeps the journal for the auditor
     label_holder
-<<<<<<< HEAD
         the party that holds the label: the others compute only on labels that it signed. Without this key they trust
         the coordinator and the party that claims to hold it
     metrics
         `"own"`: at the end a site receives its own metrics and those over all sites; `"all"`: the metrics of every site
-=======
-        the party that holds the label: the others compute on labels that it signed, and on no others. Without it they
-        rely on the coordinator and on the party that claims to hold it
-    metrics
-        `"own"`: at the end a site receives its own metrics and those over all sites; `"all"`: those of every site
->>>>>>> main
     sites
         the table of each site; between machines a list of the sites' names
     parties
@@ -212,7 +142,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     reading
         the format of all sites' files
     kinds
-<<<<<<< HEAD
         kinds of columns, if their cells do not show them
     schema
         what the columns mean, declared without looking at the tables
@@ -222,17 +151,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         how the model is evaluated
     policy
         what every site allows to leave
-=======
-        the kinds of columns, if their cells are ambiguous
-    schema
-        the meaning of the columns, fixed before anybody looks at them
-    learner
-        the learning algorithm and its parameters
-    evaluation
-        how the model is evaluated
-    policy
-        the limits on what every site discloses
->>>>>>> main
     predict
         written by `silvan study predict`
     """
@@ -336,11 +254,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = Policy()
     predict: Annotated[Predict | None, about(here=_REMOTE, rows=_FOR_PARTIES, decides=False)] = None
 
-<<<<<<< HEAD
     # -- source
-=======
-    # -- origin of the study
->>>>>>> main
     path: Annotated[Path, NOT_A_KEY] = Path("study.toml")
     text: Annotated[str, NOT_A_KEY] = ""
     lines: Annotated[dict[Key, int], NOT_A_KEY] = {}
@@ -371,19 +285,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_splits(self) -> bool:
-<<<<<<< HEAD
         """Whether models of splits are evaluated, so that every row is a test row."""
         return self.repeats is not None or self.split == "sites"
 
     def splits(self, sites: Iterable[str]) -> list[Split]:
         """Return the splits for evaluation; none if there is one set of test rows."""
-=======
-        """Whether it evaluates models on splits in which every row is a test row."""
-        return self.repeats is not None or self.split == "sites"
-
-    def splits(self, sites: Iterable[str]) -> list[Split]:
-        """Return the splits of these sites' rows for the evaluation; empty for one set of test rows."""
->>>>>>> main
         if self.split == "sites":
             return [LeftOut(site) for site in sites]
         return list(folds_of(self.test, self.repeats)) if self.repeats else []
@@ -420,20 +326,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_bins(self) -> int:
-<<<<<<< HEAD
         """The number of bins in which columns are counted."""
-=======
-        """How finely columns are counted: the bins of a tree."""
->>>>>>> main
         return int(getattr(self.learner, "max_bins", Settings.max_bins))
 
     @property
     def private(self) -> bool:
-<<<<<<< HEAD
         """Whether the forest is built from noisy counts."""
-=======
-        """Whether its forest is built from noisy counts."""
->>>>>>> main
         return isinstance(self.learner, HistogramForestParameters) and self.learner.epsilon is not None
 
     @property
@@ -460,11 +358,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_tasks(self) -> int:
-<<<<<<< HEAD
         """The maximum number of tasks: a model, its evaluation and its explanation; parties have more."""
-=======
-        """The maximum number of tasks: a model, its evaluation, and column effects; parties may have more."""
->>>>>>> main
         explained = self.evaluation.importance + bool(self.evaluation.dependence)
         return 2 + explained + 2 * self.by_columns + bool(self.describe)
 
@@ -486,11 +380,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_folder(self) -> str:
-<<<<<<< HEAD
         """The name of the run folder with the study's model, or with the model to predict with."""
-=======
-        """The name of the run folder of the model to predict with."""
->>>>>>> main
         return self._folder_of(self.digest if self.predict is None else self.predict.study)
 
     def _folder_of(self, digest: str) -> str:
@@ -504,21 +394,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def max_epsilon(self, sites: Sequence[str]) -> float:
         """Return the maximum cost to a site's privacy budget.
 
-<<<<<<< HEAD
         If sites share the noise on a sum, the others draw theirs again whenever a site is lost.
-=======
-        If sites share the noise on a sum, losing a site makes the others sample theirs again.
->>>>>>> main
         """
         once = (self.parameters.get("epsilon") or 0.0) + (self.evaluation.epsilon or 0.0)
         return float(once) * (1 if self.parameters.get("noise") == "site" else 1 + self.losses(sites))
 
     def settings(self) -> dict[str, Any]:
-<<<<<<< HEAD
         """Return all settings that decide the result, as plain data without empty sections."""
-=======
-        """Return all settings that decide the result, as plain data; empty sections are left out."""
->>>>>>> main
         not_of, found = "columns" if self.by_columns else "rows", {}
         for name, hint in typed_keys(type(self)).items():
             more, value = extras(hint), _plain(getattr(self, name))

@@ -66,11 +66,7 @@ def make_learner(study: Study, schema: Schema | None) -> FederatedEstimator:
 
 
 def read_study(path: str | Path) -> Study:
-<<<<<<< HEAD
     """Read a study file; raise one error that lists all problems."""
-=======
-    """Read a study file; raise one error that lists all mistakes."""
->>>>>>> main
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the study file in it")
@@ -88,11 +84,7 @@ def read_remote_study(path: Path) -> Study:
 def fingerprint_of(study: Study, version: str) -> str:
     """Return a hash of everything that decides the result: settings, the bytes of the tables, the program's version.
 
-<<<<<<< HEAD
     For a table in a database it covers the address and the query; the journal records the rows.
-=======
-    For a table in a database it covers the address and the query; the journal covers the rows.
->>>>>>> main
     """
     text = json.dumps([version, study.settings(), list(study.tables)], sort_keys=True)
     digest = hashlib.sha256(text.encode())

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """What a study's text fixes in all requests, for sites to enforce."""
-=======
-"""What a study's text fixes about all requests; sites enforce it."""
->>>>>>> main
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +11,7 @@ from silvan.study.study import Study
 
 
 def text_of(study: Study, name: str | None = None) -> StudyText:
-<<<<<<< HEAD
     """Return what the text fixes; ``name`` is the name of the study, or of one of its splits."""
-=======
-    """Return what the text fixes; ``name`` is that of the study or of a split."""
->>>>>>> main
     parameters = {**defaults(type(study.learner)), **study.parameters}
     outside, evaluation = {*study.label_columns, *study.left_out}, study.evaluation
     known = set() if study.schema is None else {*study.schema.columns}

@@ -1,14 +1,8 @@
 """Finds the line of every key in a TOML file, converts values, and collects errors that point to lines.
 
-<<<<<<< HEAD
 tomllib does not report the lines of keys. But consecutive lines that close all brackets and strings are one statement
 with exactly one key or header. Texts may be malicious: a site reads the coordinator's text before its owner has
 approved anything, so the cost must be linear in its length.
-=======
-tomllib does not report lines of keys. But lines in which all brackets and strings are closed are one statement, with
-exactly one key or header. A text may be malicious: a site reads a coordinator's text before its owner has approved
-anything, so reading must take time in proportion to its length.
->>>>>>> main
 """
 
 import re
@@ -36,13 +30,8 @@ RENAMED = {
 }
 """Earlier names of keys, and their names in other programs."""
 
-<<<<<<< HEAD
 BEFORE = "before the first [section]"  # where the keys of the study itself belong
 _LONGEST = 1 << 24  # maximum length of a text, in characters
-=======
-BEFORE = "before the first [section]"  # the place of the study's own keys
-_LONGEST = 1 << 24  # maximum number of characters in a study's text
->>>>>>> main
 _PIECES = re.compile(
     r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|"(?:[^"\\\n]|\\[^\n])*+"?|'
     r"'''.*?(?:'{3,5}|\Z)|'[^'\n]*+'?|#[^\n]*|[][{}\n]",
@@ -66,11 +55,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-<<<<<<< HEAD
     """Return the content of a TOML text; raise ``InputError`` with the line of a syntax error."""
-=======
-    """Return the content of a TOML text; raise ``InputError`` with the line where an editor looks for it."""
->>>>>>> main
     if len(text) > _LONGEST:
         raise InputError(f"{path}: {len(text):,} characters are too many; at most {_LONGEST:,}")
     if _LONG_KEY.search(_PIECES.sub(_without_text, text)):
@@ -117,11 +102,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _without_text(piece: re.Match[str]) -> str:
-<<<<<<< HEAD
     """Return a placeholder for a piece when looking at keys only: a string may be a name in a key."""
-=======
-    """Return a placeholder for a piece if only keys matter: a string may be a name in a key."""
->>>>>>> main
     what = piece[0]
     return "s" if what[0] in "\"'" else "\n" if what == "\n" else " " if what[0] == "#" else what
 
@@ -172,11 +153,7 @@ class Problems:
         self.wrong: set[Key] = set()  # the keys with errors
 
     def add(self, key: Key, text: str) -> None:
-<<<<<<< HEAD
         """Add an error, at the line of a key or of its section."""
-=======
-        """Add an error, on the line of a key or of its section."""
->>>>>>> main
         line = next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), 1)
         self.found.append((line, f"{self.path}:{line}: {text}"))
         self.wrong.add(key)
