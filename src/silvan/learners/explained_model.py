@@ -50,11 +50,11 @@ class ExplainedModel(FederatedEstimator):
         """Return the decision thresholds for the positive class of two."""
 
     def permutation_importance(
-        self, federation: Federation, repeats: int = REPEATS, by: Sequence[str] = ()
+        self, federation: Federation, repeats: int = REPEATS, by: Sequence[str] = (), *, training: bool = False
     ) -> Importances:
         """Return the permutation importance of each column for the global forest, most important first.
 
-        Every site shuffles a column within its own test rows. The sum over sites of squared errors shows how much the
+        Every site shuffles a column within its own rows. The sum over sites of squared errors shows how much the
         mean squared error (for two classes, the Brier score) increases. All columns take one round.
 
         Parameters
@@ -65,6 +65,9 @@ class ExplainedModel(FederatedEstimator):
             How often each column is shuffled.
         by
             The columns of subgroups, if the model is evaluated by subgroups: sites then group rows in the same way.
+        training
+            Use training rows, each scored by trees that did not see it, in place of test rows: to choose columns by, as
+            ``select_columns`` does. In this process only.
 
         Returns
         -------
@@ -72,9 +75,12 @@ class ExplainedModel(FederatedEstimator):
             Increase of the error by column; about 0 for an unimportant column.
         """
         forest, model = self._explained(federation)
-        held = self.held_to_text(federation, by=by, repeats=repeats)
+        if training and (model.draws is None or by):
+            raise InputError.about("training", "needs to know which rows trees sampled, and no subgroups (by)")
+        held = self.held_to_text(federation, by=by, repeats=repeats, training=training)
         with federation.working_on(f"columns that matter to {type(self).__name__}"), held:
-            found = importances(federation, self.schema_, model, self.feature_key(), forest, repeats, by)
+            key = self.feature_key()
+            found = importances(federation, self.schema_, model, key, forest, repeats, by, training)
         return Importances(sorted(found.items(), key=lambda item: -item[1]))
 
     def partial_dependence(self, federation: Federation, column: str, grid: Any = None) -> "pl.DataFrame":

@@ -31,10 +31,12 @@ def fixed_fields(
     dependence: Sequence[str] = (),
     epsilon: float = 0.0,
     repeats: int = REPEATS,
+    training: bool = False,
 ) -> dict[str, Any]:
     """Return what a learner's parameters fix; ``by`` and ``dependence`` are columns of its evaluation.
 
-    ``epsilon`` is the maximum epsilon of one request of the evaluation.
+    ``epsilon`` is the maximum epsilon of one request of the evaluation. Columns are shuffled ``repeats`` times, in test
+    rows or in ``training`` rows.
     """
     most = max(epsilon, parameters.get("epsilon") or 0.0)
     fixed: dict[str, Any] = {"epsilon": lambda one: 0.0 < one <= most}
@@ -44,7 +46,7 @@ def fixed_fields(
 
     fixed["by"] = places_of(schema, by)
     fixed["grids"] = _grids_of(schema, dependence)
-    fixed["repeats"] = repeats
+    fixed["repeats"], fixed["training"] = repeats, training
     fixed["feature_key"] = make_key(random_state, "features")
     fixed |= _of_boosting(parameters) if "min_samples_split" not in parameters else _of_forests(parameters, schema)
     return fixed

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import silvan as sv
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.ring import RingSums
