@@ -81,7 +81,7 @@ def test_small_batches_and_texts_by_their_bytes(allowed):
         ("select from where", "cannot be run: You have an error in your SQL syntax"),
         ("delete from visits", "must begin with SELECT or WITH"),
         ("select 1) x; delete from visits; --", "cannot be run"),
-        ("select meddle() as x", "would write; a site's database is only read"),
+        ("select meddle() as x", "would write, but a site's database is only read"),
         ("select payload from odd", "column 'payload' is of type bytes"),
         ("select at from odd", "column 'at' is of type time"),
         ("select huge from odd", "column 'huge' holds whole numbers of more than 64 bits"),
@@ -106,7 +106,7 @@ def test_mariadb_cannot_be_reached(allowed, monkeypatch, caplog):
         assert allowed.password not in repr(caught.value) + str(caught.value.__context__)
         assert "wrong horse" not in repr(caught.value) + str(caught.value.__context__)
 
-    refused(allowed.url("nowhere", table="t"), "does not let 'reader' read database 'nowhere'; check the names")
+    refused(allowed.url("nowhere", table="t"), "does not allow 'reader' to read database 'nowhere'; check the names")
     refused("mysql://reader@127.0.0.1:1/db?table=t", "no MySQL server listens at '127.0.0.1', port 1")
     refused(allowed.url(table="t", sslmode="maybe"), "sslmode must be one of")
     refused("mysql://reader@127.0.0.1?table=t", "must name the database: mysql://user@127.0.0.1/DATABASE")

@@ -1,7 +1,7 @@
 """The differences between databases: connecting, first statements, column types, error codes.
 
-Everything else is the same for all (``database.py``): each driver has the interface of PEP 249. SQLite's is in the
-standard library and PostgreSQL's is called by itself; SQLAlchemy finds the others' and knows how they are called.
+``database.py`` has what they share: each driver has the interface of PEP 249. SQLite's driver is in the standard
+library, PostgreSQL's is called directly, and SQLAlchemy finds the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +13,11 @@ from silvan.data.readers import postgres_copy, sqlite_values
 from silvan.data.readers.password import ADVICE, OWN_ADVICE
 from silvan.data.readers.server_address import Address
 
-_WOULD_WRITE = "the query would write; a site's database is only read: ask with a plain SELECT"
+_WOULD_WRITE = "the query would write, but a site's database is only read: use a plain SELECT"
 _NO_DATABASE = "{where} is not an SQLite database, or is damaged"
 _BROKE = "broke the connection"
 _RESTARTS = "is being stopped or started"
-TOO_LONG = "ended the query because it took longer than the server allows (statement_timeout, or somebody ended it)"
+TOO_LONG = "ended the query because it took too long (statement_timeout), or somebody cancelled it"
 _LOCKED = "ended the query because another program holds the rows"
 _CROWDED = "has no room for another connection"
 _GAPS_LAST = "CASE WHEN {1} IS NULL THEN 1 ELSE 0 END, {0}"  # the ordered text, and the column
@@ -33,17 +33,16 @@ def _of_server(error: BaseException) -> tuple[str, str]:
 class Dialect(NamedTuple):
     """The rules for one kind of database.
 
-    ``begin`` is what is sent first: one state of the database, where the server can do that, and only reading.
-    ``text_order`` orders texts by their bytes: the server's language may change. ``gaps_last`` puts missing values
-    last, so that the same rows are the same table in all databases. ``connect`` takes the driver, an address (SQLite: a
-    query) and a password. ``kind`` gives the Python type of a column as the driver describes it, or
-    the name of a type that cannot be used; it is None where only values have types. ``errors`` say what errors mean, by
-    their code or the class that it begins with.
+    ``begin`` are the first statements: a read-only transaction on one state of the database, if the server supports it.
+    ``text_order`` orders texts by bytes, since the server's locale may change. ``gaps_last`` puts missing
+    values last, so that the same rows are the same table in all databases. ``connect`` takes the driver, an address
+    (SQLite: a query) and a password. ``kind`` maps a column description to a Python type, or to the name of an unusable
+    type; it is None if only values have types. ``errors`` maps error codes, or classes of codes, to explanations.
     """
 
     title: str
-    extra: str  # the optional dependency that has the driver
-    driver: str  # what SQLAlchemy calls the database and its driver; a module, where SQLAlchemy is not needed
+    extra: str  # the optional dependency with the driver
+    driver: str  # SQLAlchemy's name of database and driver; or a module, if SQLAlchemy is not needed
     port: int
     begin: tuple[str, ...]
     text_order: str
@@ -51,14 +50,14 @@ class Dialect(NamedTuple):
     kind: Callable[[Sequence[Any]], type | str] | None
     errors: Mapping[str, str] = MappingProxyType({})
     said: Callable[[BaseException], tuple[str, str]] = _of_server  # the code and the text of a driver's error
-    faulty: str = ""  # how codes begin of errors in a query, whose text quotes no value; those of values begin with 22
+    faulty: str = ""  # first characters of error codes about the query itself, whose text quotes no value
     password_advice: str = OWN_ADVICE
     gaps_last: str = "{}"
     limit: Callable[[Any, float], object] | None = None  # has a connection end what takes more seconds
-    passing: Mapping[str, str] = MappingProxyType({})  # what the server did, by the code or how it begins
+    passing: Mapping[str, str] = MappingProxyType({})  # temporary errors, by code or its beginning
 
     def passing_of(self, code: str) -> str:
-        """Describe a server error that may soon pass; empty for any other error."""
+        """Describe a temporary server error; empty for any other error."""
         return next((self.passing[code[:n]] for n in (len(code), 3, 2) if code[:n] in self.passing), "")
 
 
@@ -89,7 +88,7 @@ _MYSQL: dict[int, type | str] = {
 
 
 def _mysql_kind(column: Sequence[Any]) -> type | str:
-    """Return the type of a column by its number in the protocol; BIT(1) is a truth value, TINYINT(1) a number."""
+    """Return the type of a column by its number in the protocol; BIT(1) is a boolean, TINYINT(1) a number."""
     if column[1] == 16:
         return bool if column[3] == 1 else int
     return _MYSQL.get(column[1], f"number {column[1]}")
@@ -99,7 +98,7 @@ def _mysql_kind(column: Sequence[Any]) -> type | str:
 
 
 def odbc_text(address: Address, password: str | None) -> str:
-    """Return what ODBC calls a connection string; nothing in a password can end it early."""
+    """Return an ODBC connection string, with the password escaped."""
     import sqlalchemy
 
     encrypt = {"disable": "no", "prefer": "optional"}.get(address.ssl, "yes")
@@ -114,7 +113,7 @@ def odbc_text(address: Address, password: str | None) -> str:
 
 
 def _mssql_kind(column: Sequence[Any]) -> type | str:
-    """Return the type of a column by the one that pyodbc reads it as."""
+    """Return the type of a column by the type that pyodbc returns."""
     kind = column[1]
     name = str(kind.__name__)
     return kind if kind in (bool, int, float, str, date, datetime) else {"Decimal": float, "UUID": str}.get(name, name)
@@ -142,7 +141,7 @@ _ORACLE: dict[str, type | str] = {
 
 
 def _oracle_kind(column: Sequence[Any]) -> type | str:
-    """Return the type of a column; a NUMBER with digits before the point only is a whole one."""
+    """Return the type of a column; a NUMBER without decimals is a whole number."""
     name = column[1].name.removeprefix("DB_TYPE_")
     if name == "NUMBER":
         return int if column[5] == 0 and column[4] else float
