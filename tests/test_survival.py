@@ -141,7 +141,8 @@ def test_curves_moved_to_other_times_have_the_same_survival_there():
     value, ends = hazards(counts), np.array([1.0, 2.0, 4.0, 5.0, 8.0, 9.0])
     assert survival(value).min() >= 0.0
     finer = np.array([0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 9.0, 20.0])
-    np.testing.assert_allclose(survival(moved(ends, value, finer)), at_times(ends, survival(value), finer, 1.0))
+    there = at_times(ends, survival(value), finer, 1.0)
+    np.testing.assert_allclose(survival(moved(ends, value, finer)), there, atol=1e-12)
     np.testing.assert_allclose(moved(ends, value, ends), value, atol=1e-12)
 
 
@@ -246,8 +247,6 @@ def test_the_forest_over_sites_is_that_of_pooled_rows(rows, sums):
     model = sv.HistogramForest(**BINS).fit(fed)
     assert model.forest_ == sv.PooledForest(**BINS).fit(fed).forest_
     assert model.rounds_ == 4 + 3  # bins, levels, and times at leaves
-    other = rows.with_columns(site=pl.Series(["ab"[i % 2] for i in range(len(rows))]))
-    assert sv.HistogramForest(**BINS).fit(federated(other)).forest_.times.tolist() is not None
 
 
 @pytest.mark.parametrize(
