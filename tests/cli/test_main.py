@@ -64,7 +64,7 @@ def test_internal_errors_are_identified_as_such(monkeypatch):
     monkeypatch.setattr("silvan.study.study_file.read_study", lambda path: 1 // 0)
     result = silvan("fit", "any.toml", ok=False)
     assert result.exit_code == 1
-    assert "a mistake in silvan: ZeroDivisionError" in result.stderr
+    assert "a bug in silvan: ZeroDivisionError" in result.stderr
     assert "--debug" in result.stderr
 
 
@@ -134,7 +134,7 @@ def test_a_folder_that_was_removed(tmp_path):
     (tmp_path / "gone").mkdir()
     done = shell(f"rmdir {tmp_path}/gone; SILVAN study status", cwd=tmp_path / "gone")
     assert done.returncode == 1
-    assert done.stderr == "silvan: the folder that you are in was removed; change into another\n"
+    assert done.stderr == "silvan: the current folder was removed; change to another one\n"
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
@@ -149,7 +149,7 @@ def test_a_full_disk(monkeypatch, kind):
     monkeypatch.setattr("silvan.study.study_file.read_study", full)
     said = silvan("fit", "any.toml", ok=False).stderr
     where = " (runs/heart)" if kind == "file" else ""
-    assert said == f"silvan: the disk is full{where}; make room, then run the command again\n"
+    assert said == f"silvan: the disk is full{where}; free some space, then run the command again\n"
 
 
 @pytest.mark.parametrize("words", [["site", "status", "north"], ["study", "status"], ["doctor"]])

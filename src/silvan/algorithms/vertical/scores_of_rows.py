@@ -24,7 +24,8 @@ from silvan.algorithms.vertical.party_shares import share_of
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.message import Agreed, Ask, Blob, Derived, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
