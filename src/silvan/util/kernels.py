@@ -66,6 +66,27 @@ def njit(**options: Any) -> Callable[[F], F]:
     return compiled
 
 
+def cuda_jit(**options: Any) -> Callable[[F], F]:
+    """Return numba's decorator for kernels of a graphics card, which are kept compiled like all others."""
+    from numba import cuda
+
+    def compiled(function: F) -> F:
+        if config.ENABLE_CUDASIM or options.get("device"):
+            simulated: F = cuda.jit(**options)(function)
+            return simulated
+        try:
+            kernel: Any = cuda.jit(cache=True, **options)(function)
+        except RuntimeError:
+            _warn_unkept()
+            kernel = cuda.jit(**options)(function)
+        else:
+            _mark(kernel)
+        found: F = kernel
+        return found
+
+    return compiled
+
+
 def _mark(kernel: Any) -> None:
     """Mark a kernel's index with the state of all kernels, and let it be used even if it cannot be written."""
     index, save = kernel._cache._cache_file, kernel._cache.save_overload
